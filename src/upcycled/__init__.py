@@ -1,0 +1,1 @@
+"""Upcycled federated learning."""

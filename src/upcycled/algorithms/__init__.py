@@ -1,0 +1,40 @@
+"""The algorithms, one file each, and the table of their names.
+
+To add one: write its file and add a line to ``ALGORITHMS``; the contract tests find it there.
+"""
+
+from __future__ import annotations
+
+from upcycled.algorithms.fedavg import FedAvg
+from upcycled.algorithms.fedavgm import FedAvgM
+from upcycled.algorithms.feddyn import FedDyn
+from upcycled.algorithms.fedprox import FedProx
+from upcycled.algorithms.fedyogi import FedYogi
+from upcycled.algorithms.pfedme import PFedMe
+from upcycled.algorithms.scaffold import Scaffold
+from upcycled.core.algorithm import Algorithm
+from upcycled.core.errors import InputError, suggest
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "fedavg": FedAvg,
+    "fedavgm": FedAvgM,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "feddyn": FedDyn,
+    "pfedme": PFedMe,
+    "fedyogi": FedYogi,
+}
+
+
+def named(name: str) -> type[Algorithm]:
+    """Return the algorithm of this name.
+
+    >>> named("fedprox").__name__
+    'FedProx'
+    """
+    if name not in ALGORITHMS:
+        raise InputError(f"algorithm name '{name}' is not known{suggest(name, ALGORITHMS)}")
+    return ALGORITHMS[name]
+
+
+__all__ = ["ALGORITHMS", "FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold", "named"]

@@ -1,0 +1,42 @@
+"""FedAvg (McMahan et al. 2017, arXiv:1602.05629).
+
+Client:  minimise F_i.
+Server:  w <- w + server_lr (sum p_i r_i - w), which is sum p_i r_i at server_lr = 1.
+
+An upcycled FedAvg over m data rounds is FedAvg(server_lr = 1 + rho) over the same m rounds. The official code has
+no server learning rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, start_plain
+from upcycled.core.errors import check_number
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Average the released models, weighted by their sample counts."""
+
+    server_lr: float = 1.0
+
+    name: ClassVar[str] = "fedavg"
+    sends: ClassVar[tuple[str, ...]] = ()
+    moves: ClassVar[tuple[str, ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = ()
+    is_personal: ClassVar[bool] = False
+
+    start = start_plain
+    solver = keep_sgd
+    problem = no_correction
+
+    def __post_init__(self) -> None:
+        check_number("FedAvg server_lr", self.server_lr, above=0)
+
+    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+        """w <- sum p_i r_i."""
+        if self.server_lr == 1.0:
+            return Server(arrived.mean), memory
+        return Server(server.model + self.server_lr * (arrived.mean - server.model)), memory

@@ -1,0 +1,50 @@
+"""FedAvgM (Hsu et al. 2019, arXiv:1909.06335): FedAvg with momentum at the server.
+
+Client:  minimise F_i.
+Server:  d = w - sum p_i r_i;  v <- b v + d;  w <- w - s (d + b v) with Nesterov, w - s v without.
+
+Momentum stays as it is in an upcycled iteration. Unlike the official code the pseudo-gradient d comes from the
+releases, so noise on them reaches it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, zeros_like
+from upcycled.core.errors import check_number
+from upcycled.core.vectors import Vector
+
+
+@dataclass(frozen=True)
+class FedAvgM:
+    """Average the releases and step with server momentum."""
+
+    server_momentum: float = 0.3
+    server_lr: float = 1.0
+    nesterov: bool = True
+
+    name: ClassVar[str] = "fedavgm"
+    sends: ClassVar[tuple[str, ...]] = ()
+    moves: ClassVar[tuple[str, ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = ()
+    is_personal: ClassVar[bool] = False
+
+    solver = keep_sgd
+    problem = no_correction
+
+    def __post_init__(self) -> None:
+        check_number("FedAvgM server_momentum", self.server_momentum, at_least=0, below=1)
+        check_number("FedAvgM server_lr", self.server_lr, above=0)
+
+    def start(self, model: Vector) -> Server:
+        """v = 0."""
+        return Server(model, {"v": zeros_like(model)})
+
+    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+        """One momentum step along d = w - sum p_i r_i."""
+        d = server.model - arrived.mean
+        v = self.server_momentum * server.vectors["v"] + d
+        step = d + self.server_momentum * v if self.nesterov else v
+        return Server(server.model - self.server_lr * step, {"v": v}), memory

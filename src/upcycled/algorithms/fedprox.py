@@ -1,0 +1,41 @@
+"""FedProx (Li et al. 2020, arXiv:1812.06127): the algorithm the paper's theory is about.
+
+Client:  minimise F_i(x) + mu/2 ||x - w||^2, so a = mu.
+Server:  w <- sum p_i r_i.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, start_plain
+from upcycled.core.errors import check_number
+from upcycled.core.solvers import Problem
+
+
+@dataclass(frozen=True)
+class FedProx:
+    """Keep local models near the global one by a quadratic penalty of weight ``mu``."""
+
+    mu: float = 0.5
+
+    name: ClassVar[str] = "fedprox"
+    sends: ClassVar[tuple[str, ...]] = ()
+    moves: ClassVar[tuple[str, ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = ()
+    is_personal: ClassVar[bool] = False
+
+    start = start_plain
+    solver = keep_sgd
+
+    def __post_init__(self) -> None:
+        check_number("FedProx mu", self.mu, at_least=0)
+
+    def problem(self, server: Server, memory: Vectors) -> Problem:
+        """a = mu."""
+        return Problem(a=self.mu)
+
+    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+        """w <- sum p_i r_i."""
+        return Server(arrived.mean), memory

@@ -1,0 +1,59 @@
+"""FedYogi (Reddi et al. 2021, arXiv:2003.00295): an adaptive server optimiser.
+
+Client:  minimise F_i.
+Server:  d = sum p_i r_i - w;  m <- beta1 m + (1 - beta1) d;  v <- v - (1 - beta2) d^2 sign(v - d^2);
+         w <- w + server_lr m / (sqrt(v) + tau), with the new m and v.
+
+v starts at tau^2, sign(0) = 0, no bias correction. The moments stay as they are in an upcycled iteration. The
+official code averages un-noised deltas; here d comes from the releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, zeros_like
+from upcycled.core.errors import check_number
+from upcycled.core.vectors import Vector
+
+
+@dataclass(frozen=True)
+class FedYogi:
+    """Step the server with Yogi on the mean client delta."""
+
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    name: ClassVar[str] = "fedyogi"
+    sends: ClassVar[tuple[str, ...]] = ()
+    moves: ClassVar[tuple[str, ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = ()
+    is_personal: ClassVar[bool] = False
+
+    solver = keep_sgd
+    problem = no_correction
+
+    def __post_init__(self) -> None:
+        check_number("FedYogi server_lr", self.server_lr, above=0)
+        check_number("FedYogi beta1", self.beta1, at_least=0, below=1)
+        check_number("FedYogi beta2", self.beta2, at_least=0, below=1)
+        check_number("FedYogi tau", self.tau, above=0)
+
+    def start(self, model: Vector) -> Server:
+        """m = 0, v = tau^2."""
+        return Server(model, {"m": zeros_like(model), "v": np.full_like(model, self.tau**2)})
+
+    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+        """One Yogi step along d = sum p_i r_i - w."""
+        d = arrived.mean - server.model
+        squared = d * d
+        m = self.beta1 * server.vectors["m"] + (1 - self.beta1) * d
+        v = server.vectors["v"]
+        v = v - (1 - self.beta2) * squared * np.sign(v - squared)
+        model = server.model + self.server_lr * m / (np.sqrt(v) + self.tau)
+        return Server(model, {"m": m, "v": v}), memory

@@ -1,0 +1,58 @@
+"""pFedMe (Dinh et al. 2020, arXiv:2006.08848): a personal model per client around a shared one.
+
+Client:  each local step on one minibatch: ``inner_steps`` times theta <- theta - inner_lr (g(theta) + lam (theta - x)),
+         then x <- x - lr lam (x - theta). theta starts at w in every data round and goes on from step to step.
+Server:  w <- (1 - beta) w + beta sum p_i r_i, with r_i from x after the last step.
+
+theta_i stays on the client: it is the personal model. No momentum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from upcycled.core.algorithm import Arrived, Server, Vectors, no_correction, start_plain
+from upcycled.core.errors import InputError, check_number
+from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
+
+
+@dataclass(frozen=True)
+class PFedMe:
+    """Minimise the clients' Moreau envelopes; ``inner_lr=None`` means the local learning rate."""
+
+    lam: float = 15.0
+    inner_steps: int = 5
+    inner_lr: float | None = None
+    beta: float = 1.0
+
+    name: ClassVar[str] = "pfedme"
+    sends: ClassVar[tuple[str, ...]] = ()
+    moves: ClassVar[tuple[str, ...]] = ()
+    remembers: ClassVar[tuple[str, ...]] = ()
+    is_personal: ClassVar[bool] = True
+
+    start = start_plain
+    problem = no_correction
+
+    def __post_init__(self) -> None:
+        check_number("PFedMe lam", self.lam, above=0)
+        check_number("PFedMe inner_steps", self.inner_steps, at_least=1, integer=True)
+        check_number("PFedMe beta", self.beta, above=0)
+        if self.inner_lr is not None:
+            check_number("PFedMe inner_lr", self.inner_lr, above=0)
+
+    def solver(self, local: LocalSGD) -> Solver:
+        """Solve the Moreau envelope instead of the plain objective."""
+        if local.momentum != 0:
+            raise InputError(
+                f"local.momentum is {local.momentum!r}, but pFedMe uses no momentum: it must be 0 with PFedMe"
+            )
+        inner_lr = local.lr if self.inner_lr is None else self.inner_lr
+        return MoreauSGD(local, self.lam, self.inner_steps, inner_lr)
+
+    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+        """w <- (1 - beta) w + beta sum p_i r_i."""
+        if self.beta == 1.0:
+            return Server(arrived.mean), memory
+        return Server((1 - self.beta) * server.model + self.beta * arrived.mean), memory

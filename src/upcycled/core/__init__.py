@@ -1,0 +1,1 @@
+"""The contracts everything else stands on: vectors, streams, algorithms, strategies, releases, engines."""

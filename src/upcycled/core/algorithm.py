@@ -1,0 +1,100 @@
+"""What a federated algorithm is: hyper-parameters and pure functions on flat vectors.
+
+The client side is not code but a :class:`~upcycled.core.solvers.Problem`: every algorithm's local objective is
+F_i(x) + a/2 ||x - w||^2 + <b, x>. The server side sees releases only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from upcycled.core.release import Release
+from upcycled.core.solvers import LocalSGD, Problem, Solver
+from upcycled.core.vectors import Real, Vector
+
+Vectors: TypeAlias = Mapping[str, Vector]
+"""Named vectors: what the server keeps beside the model (D,), or what a cohort remembers (cohort, D)."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The global model and whatever else the algorithm keeps at the server."""
+
+    model: Vector
+    vectors: Vectors = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """All that a server step may use of a data round."""
+
+    release: Release
+    mean: Vector
+    """sum p_i r_i, as the mechanism aggregates it."""
+    step_sums: Real
+    """The solver's D_i for each release (K_i lr for plain SGD), a function of the public K_i."""
+    num_clients: int
+    """N, all clients, not only the cohort."""
+
+
+class Algorithm(Protocol):
+    """A frozen dataclass of hyper-parameters with these pure methods."""
+
+    @property
+    def name(self) -> str:
+        """The name in the table of algorithms."""
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        """Server vectors that go to the clients beside the model."""
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """Server vectors that an upcycled iteration moves as it moves the model."""
+
+    @property
+    def remembers(self) -> tuple[str, ...]:
+        """Vectors kept for each client between rounds; all start at zero."""
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether clients keep a personal model."""
+
+    def start(self, model: Vector) -> Server:
+        """Return the server's state before the first round."""
+
+    def solver(self, local: LocalSGD) -> Solver:
+        """Return the local solver; usually SGD as given."""
+
+    def problem(self, server: Server, memory: Vectors) -> Problem:
+        """Return a and b for the clients whose memory is given."""
+
+    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+        """Return the new server state and the new memory of the cohort."""
+
+
+# The usual answers; an algorithm takes them by assignment.
+
+
+def start_plain(self: object, model: Vector) -> Server:
+    """Keep nothing beside the model."""
+    return Server(model)
+
+
+def keep_sgd(self: object, local: LocalSGD) -> Solver:
+    """Train with SGD as given."""
+    return local
+
+
+def no_correction(self: object, server: Server, memory: Vectors) -> Problem:
+    """Minimise F_i itself."""
+    return Problem()
+
+
+def zeros_like(model: Vector) -> Vector:
+    """Return zeros of the model's shape."""
+    return np.zeros_like(model)

@@ -1,0 +1,65 @@
+"""Who trains in a data round, and for how many epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.streams import Purpose, choose, client_keys, round_key, uniforms
+from upcycled.core.vectors import Ints
+
+SAMPLINGS = ("fixed", "poisson")
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of a data round and the epochs each of them trains."""
+
+    clients: Ints
+    epochs: Ints
+
+
+@dataclass(frozen=True)
+class Participation:
+    """How cohorts are drawn: a function of (seed, round, attempt) and of nothing else.
+
+    >>> Participation(fraction=0.5).draw(seed=0, round=1, num_clients=4, epochs=1).clients.size
+    2
+    """
+
+    fraction: float = 1.0
+    sampling: str = "fixed"
+    stragglers: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_number("participation", self.fraction, above=0, at_most=1)
+        check_number("stragglers", self.stragglers, at_least=0, at_most=1)
+        if self.sampling not in SAMPLINGS:
+            raise InputError(
+                f"sampling is {self.sampling!r}, but it must be known{suggest(str(self.sampling), SAMPLINGS)}"
+            )
+
+    def draw(self, seed: int, round: int, num_clients: int, epochs: int, attempt: int = 0) -> Cohort:
+        """Return the cohort of the ``round``-th data round; with Poisson sampling it can be empty."""
+        clients = self._clients(seed, round, num_clients, attempt)
+        return Cohort(clients, self._epochs(seed, round, clients, epochs, attempt))
+
+    def _clients(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
+        if self.fraction == 1.0:
+            return np.arange(num_clients, dtype=np.int64)
+        if self.sampling == "fixed":
+            # The tiny addition keeps 0.29 * 100 = 28.999... from losing a client.
+            count = max(1, int(np.floor(self.fraction * num_clients + 1e-9)))
+            return choose(round_key(seed, Purpose.COHORT, round, attempt), num_clients, count)
+        keys = client_keys(seed, Purpose.COHORT, round, np.arange(num_clients), attempt)
+        return np.flatnonzero(uniforms(keys, 1)[:, 0] < self.fraction).astype(np.int64)
+
+    def _epochs(self, seed: int, round: int, clients: Ints, epochs: int, attempt: int) -> Ints:
+        full = np.full(clients.size, epochs, dtype=np.int64)
+        if self.stragglers == 0:
+            return full
+        u = uniforms(client_keys(seed, Purpose.STRAGGLER, round, clients, attempt), 2)
+        early = 1 + np.floor(u[:, 1] * (epochs - 1)).astype(np.int64)
+        return np.where(u[:, 0] < self.stragglers, early, full)

@@ -1,0 +1,45 @@
+"""Rows of many clients in one flat array: client i owns rows offsets[i] .. offsets[i+1]-1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.vectors import Ints
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Features ``x`` (rows, ...), labels ``y`` (rows,) and ``offsets`` (clients + 1,); may be memory-mapped."""
+
+    x: NDArray[Any]
+    y: Ints
+    offsets: Ints
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return len(self.offsets) - 1
+
+    @property
+    def num_rows(self) -> int:
+        """How many samples there are in all."""
+        return int(self.offsets[-1])
+
+    @property
+    def sizes(self) -> Ints:
+        """Samples of every client."""
+        return np.diff(self.offsets)
+
+    def sizes_of(self, clients: Ints) -> Ints:
+        """Samples of the given clients, at the cost of the given clients."""
+        sizes: Ints = self.offsets[clients + 1] - self.offsets[clients]
+        return sizes
+
+    def client(self, index: int) -> tuple[NDArray[Any], Ints]:
+        """Return one client's features and labels (views, not copies)."""
+        rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        return self.x[rows], self.y[rows]

@@ -1,0 +1,141 @@
+"""What an iteration is: data every time (vanilla), or data and then reuse (upcycled).
+
+A strategy holds no data and no engine, so an upcycled iteration has no way to reach either. The parity lives in
+the state: resuming is right by itself, and a data round that failed is simply tried again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol, TypeAlias
+
+from upcycled.core.algorithm import Algorithm, Server
+from upcycled.core.coefficients import Rule, RuleState, Seen
+
+Kind: TypeAlias = Literal["data", "upcycled"]
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the server knows between two iterations."""
+
+    server: Server
+    iteration: int = 0
+    """Iterations done, of either kind."""
+    data_rounds: int = 0
+    """Data rounds done: the m of the next one is data_rounds + 1."""
+    attempt: int = 0
+    """Failed attempts at the coming data round."""
+    phase: int = 0
+    """Upcycled iterations since the last data round."""
+    seen: tuple[Server, ...] = ()
+    """The last released iterates, oldest first, as many as the rule asks for."""
+    noise_std: float = 0.0
+    """Known std per coordinate of the noise in the last aggregate."""
+    rho: float | None = None
+    """The coefficient of the last upcycled iteration."""
+    rule: RuleState = field(default_factory=dict)
+
+
+class Strategy(Protocol):
+    """Decides what comes next and makes the iterations that need no data."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm of the data rounds."""
+
+    def start(self, server: Server) -> State:
+        """Return the state before the first iteration."""
+
+    def kind(self, state: State) -> Kind:
+        """Say what the next iteration is."""
+
+    def after_data(self, state: State, server: Server, noise_std: float) -> State:
+        """Return the state after a data round that ended in ``server``."""
+
+    def upcycle(self, state: State, horizon: int | None) -> State:
+        """Return the state after an upcycled iteration: a pure function of server-side state."""
+
+    def data_rounds(self, iterations: int) -> int:
+        """Return how many of so many iterations are data rounds."""
+
+
+def _after_data(state: State, server: Server, noise_std: float, depth: int) -> State:
+    return replace(
+        state,
+        server=server,
+        iteration=state.iteration + 1,
+        data_rounds=state.data_rounds + 1,
+        attempt=0,
+        phase=0,
+        seen=(*state.seen, server)[-depth:] if depth else (),
+        noise_std=noise_std,
+        rho=None,
+    )
+
+
+@dataclass(frozen=True)
+class Vanilla:
+    """Every iteration is a data round."""
+
+    algorithm: Algorithm
+
+    def start(self, server: Server) -> State:
+        """Return the state before the first iteration."""
+        return State(server)
+
+    def kind(self, state: State) -> Kind:
+        """Data, always."""
+        return "data"
+
+    def after_data(self, state: State, server: Server, noise_std: float) -> State:
+        """Count the round."""
+        return _after_data(state, server, noise_std, depth=0)
+
+    def upcycle(self, state: State, horizon: int | None) -> State:
+        """Return the state as it is: a vanilla run has no such iteration."""
+        return state
+
+    def data_rounds(self, iterations: int) -> int:
+        """All of them."""
+        return iterations
+
+
+@dataclass(frozen=True)
+class Upcycled:
+    """After each data round ``per_round`` iterations that the server makes alone; serves every algorithm."""
+
+    algorithm: Algorithm
+    rule: Rule
+    per_round: int = 1
+
+    def start(self, server: Server) -> State:
+        """Return the state before the first iteration."""
+        return State(server, seen=(server,), rule=self.rule.start())
+
+    def kind(self, state: State) -> Kind:
+        """Data first; then reuse until the phase is full."""
+        fresh = state.data_rounds == 0 or state.phase >= self.per_round
+        return "data" if fresh else "upcycled"
+
+    def after_data(self, state: State, server: Server, noise_std: float) -> State:
+        """Count the round and remember the iterate."""
+        return _after_data(state, server, noise_std, self.rule.depth)
+
+    def upcycle(self, state: State, horizon: int | None) -> State:
+        """Move the model, and the server vectors the algorithm names, along the rule's direction."""
+        seen = Seen(state.seen, state.data_rounds, horizon, state.phase, state.noise_std)
+        move, own = self.rule.move(state.rule, seen, self.algorithm.moves)
+        return replace(
+            state,
+            server=move.server,
+            iteration=state.iteration + 1,
+            phase=state.phase + 1,
+            seen=(*state.seen, move.server)[-self.rule.depth :],
+            rho=move.rho,
+            rule=own,
+        )
+
+    def data_rounds(self, iterations: int) -> int:
+        """ceil(T / 2) for one upcycled iteration per data round."""
+        return -(-iterations // (1 + self.per_round))

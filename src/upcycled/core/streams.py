@@ -1,0 +1,130 @@
+"""All simulated randomness: a 64-bit counter hash keyed (seed, purpose, round, client).
+
+Word ``j`` of a stream is ``mix(key + mix(j))`` with SplitMix64's finaliser ``mix``. Any word of any stream can
+be computed without the ones before it, so nothing about randomness is ever stored, two runs with one seed meet
+the same clients, stragglers and minibatches whatever else differs between them, and no global generator is
+read or set. Not for cryptography: real privacy noise never comes from here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from upcycled.core.vectors import Ints, Real
+
+Words = NDArray[np.uint64]
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+class Purpose(IntEnum):
+    """What a stream is for; streams of different purposes share nothing."""
+
+    COHORT = 1
+    STRAGGLER = 2
+    BATCHES = 3
+    DROPOUT = 4
+    WEIGHTS = 5
+    NOISE = 6
+    OBJECTIVE = 7
+
+
+def mix(word: int) -> int:
+    """SplitMix64's step on one Python integer.
+
+    >>> hex(mix(0))  # the first output of SplitMix64 seeded with 0
+    '0xe220a8397b1dcdaf'
+    """
+    z = (word + _GOLDEN) & _MASK
+    z = ((z ^ (z >> 30)) * _MIX_1) & _MASK
+    z = ((z ^ (z >> 27)) * _MIX_2) & _MASK
+    return z ^ (z >> 31)
+
+
+def mix_array(words: Words) -> Words:
+    """:func:`mix`, elementwise; unsigned arithmetic wraps by itself."""
+    z = words + np.uint64(_GOLDEN)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
+    return z ^ (z >> np.uint64(31))
+
+
+def round_key(seed: int, purpose: Purpose, round: int, attempt: int = 0) -> int:
+    """Return the key shared by the clients of a round; ``attempt`` tells repeats of a failed round apart."""
+    return mix(mix(mix(mix(seed & _MASK) ^ int(purpose)) ^ round) ^ attempt)
+
+
+def client_keys(seed: int, purpose: Purpose, round: int, clients: ArrayLike, attempt: int = 0) -> Words:
+    """Return one key per client: independent of cohort, order and population."""
+    ids = np.asarray(clients).astype(np.uint64)
+    return mix_array(ids ^ np.uint64(round_key(seed, purpose, round, attempt)))
+
+
+def words(keys: Words, count: int, start: int = 0) -> Words:
+    """Return words start .. start+count-1 of every key, shape (*keys.shape, count)."""
+    counter = mix_array(np.arange(start, start + count, dtype=np.uint64))
+    return mix_array(np.asarray(keys, dtype=np.uint64)[..., None] + counter)
+
+
+def uniforms(keys: Words, count: int, start: int = 0) -> Real:
+    """Return uniforms in (0, 1), 52 bits each, never 0 or 1."""
+    bits = words(keys, count, start) >> np.uint64(12)
+    return (bits.astype(np.float64) + 0.5) * 2.0**-52
+
+
+def normals(keys: Words, count: int, start: int = 0) -> Real:
+    """Return standard normals by Box-Muller: numbers 2j and 2j+1 use words 2j and 2j+1.
+
+    >>> normals(np.array([7], dtype=np.uint64), 3).shape
+    (1, 3)
+    """
+    pairs = (count + 1) // 2
+    u = uniforms(keys, 2 * pairs, start)
+    radius = np.sqrt(-2.0 * np.log(u[..., 0::2]))
+    angle = 2.0 * np.pi * u[..., 1::2]
+    both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    return both.reshape(*both.shape[:-2], 2 * pairs)[..., :count]
+
+
+def below(word: int, bound: int) -> int:
+    """Map a 64-bit word to 0 .. bound-1 by multiply and shift (bias below bound / 2^32)."""
+    return ((word >> 32) * bound) >> 32
+
+
+def permutations(key: int, size: int, epochs: int) -> Ints:
+    """Return ``epochs`` permutations of range(size) by Fisher-Yates, shape (epochs, size).
+
+    Swap ``i`` of epoch ``e`` uses word ``e * size + i``, so an epoch does not depend on how many there are.
+
+    >>> permutations(5, 4, 2).shape
+    (2, 4)
+    """
+    drawn = words(np.array(key, dtype=np.uint64), epochs * size).reshape(epochs, size) >> np.uint64(32)
+    bounds = np.arange(1, size + 1, dtype=np.uint64)
+    targets = ((drawn * bounds) >> np.uint64(32)).tolist()
+    rows = []
+    for row in targets:
+        order = list(range(size))
+        for i in range(size - 1, 0, -1):
+            j = row[i]
+            order[i], order[j] = order[j], order[i]
+        rows.append(order)
+    return np.array(rows, dtype=np.int64).reshape(epochs, size)
+
+
+def choose(key: int, population: int, count: int) -> Ints:
+    """Return ``count`` distinct members of range(population), sorted, at a cost that depends on count only."""
+    drawn = words(np.array(key, dtype=np.uint64), count).tolist()
+    moved: dict[int, int] = {}
+    chosen = []
+    for i, word in enumerate(drawn):
+        j = i + below(word, population - i)
+        chosen.append(moved.get(j, j))
+        moved[j] = moved.get(i, i)
+    return np.array(sorted(chosen), dtype=np.int64)
