@@ -86,9 +86,7 @@ class Mechanism(Protocol):
     def problem(self, problem: Problem, clients: Ints, size: int, noise: NoiseSource) -> Problem:
         """Return the local objectives, perhaps with noise added to b."""
 
-    def release(
-        self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource
-    ) -> Release:
+    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
         """Return what leaves the clients."""
 
     def aggregate(self, release: Release, noise: NoiseSource) -> Vector:
@@ -140,9 +138,7 @@ class NoPrivacy:
         """False."""
         return False
 
-    def release(
-        self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource
-    ) -> Release:
+    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
         """Pass the vectors on."""
         return Release(clients, trained.vectors, num_samples, trained.num_steps)
 
