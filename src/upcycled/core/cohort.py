@@ -41,6 +41,11 @@ class Participation:
                 f"sampling is {self.sampling!r}, but it must be known{suggest(str(self.sampling), SAMPLINGS)}"
             )
 
+    def expected(self, num_clients: int) -> int:
+        """Return the cohort's size, or its mean under Poisson sampling; at least one."""
+        # The tiny addition keeps 0.29 * 100 = 28.999... from losing a client.
+        return max(1, int(np.floor(self.fraction * num_clients + 1e-9)))
+
     def draw(self, seed: int, round: int, num_clients: int, epochs: int, attempt: int = 0) -> Cohort:
         """Return the cohort of the ``round``-th data round; with Poisson sampling it can be empty."""
         clients = self._clients(seed, round, num_clients, attempt)
@@ -50,9 +55,7 @@ class Participation:
         if self.fraction == 1.0:
             return np.arange(num_clients, dtype=np.int64)
         if self.sampling == "fixed":
-            # The tiny addition keeps 0.29 * 100 = 28.999... from losing a client.
-            count = max(1, int(np.floor(self.fraction * num_clients + 1e-9)))
-            return choose(round_key(seed, Purpose.COHORT, round, attempt), num_clients, count)
+            return choose(round_key(seed, Purpose.COHORT, round, attempt), num_clients, self.expected(num_clients))
         keys = client_keys(seed, Purpose.COHORT, round, np.arange(num_clients), attempt)
         return np.flatnonzero(uniforms(keys, 1)[:, 0] < self.fraction).astype(np.int64)
 

@@ -28,6 +28,8 @@ class Task:
     test: Shards | None
     solver: Solver
     seed: int
+    cohort_size: int = 1
+    """Clients expected in a data round: engines choose their way of working by it."""
     device: str = "cpu"
 
 
@@ -57,6 +59,10 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """The name a user asks for it by."""
+
+    @property
+    def way(self) -> str:
+        """How it works on this task, where it has a choice; a fixed function of the task."""
 
     def train(self, work: Work) -> Trained:
         """Do a cohort's local work."""

@@ -1,1 +1,9 @@
-"""..."""
+"""Federated data: the container, your own files, the paper's synthetic sets, and ways to deal out pooled samples."""
+
+from upcycled.data import partition
+from upcycled.data.description import Description
+from upcycled.data.federated import FederatedData
+from upcycled.data.files import load, save
+from upcycled.data.synthetic import synthetic
+
+__all__ = ["Description", "FederatedData", "load", "partition", "save", "synthetic"]

@@ -1,1 +1,32 @@
-"""..."""
+"""Engines carry out a cohort's local work; they differ in speed, never in what they compute.
+
+To add one: write its file and add a line to ``ENGINES``, fastest first.
+"""
+
+from __future__ import annotations
+
+from upcycled.core.errors import InputError, suggest
+from upcycled.core.work import Engine, EngineKind, Task
+from upcycled.engines.sequential import SEQUENTIAL
+
+ENGINES: dict[str, EngineKind] = {kind.name: kind for kind in (SEQUENTIAL,)}
+
+
+def choose_engine(name: str, task: Task) -> EngineKind:
+    """Return the engine asked for, or for ``"auto"`` the first in the table that takes the task.
+
+    An engine that cannot do the task says why in one sentence.
+    """
+    if name == "auto":
+        for kind in ENGINES.values():
+            if kind.refuses(task) is None:
+                return kind
+    if name not in ENGINES:
+        raise InputError(f"engine '{name}' is not known{suggest(name, ['auto', *ENGINES])}")
+    reason = ENGINES[name].refuses(task)
+    if reason is not None:
+        raise InputError(f"engine '{name}' cannot run this: {reason}")
+    return ENGINES[name]
+
+
+__all__ = ["ENGINES", "Engine", "choose_engine"]

@@ -1,0 +1,106 @@
+"""Put what a user brings for many clients together into flat parts, before anything is converted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from upcycled.core.errors import InputError
+from upcycled.core.vectors import Ints
+from upcycled.data.checks import Names, Part, check_offsets, numbers
+
+
+def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike) -> Part:
+    """Return a part of flat arrays whose offsets are sound."""
+    prefix = "" if title == "train" else f"{title} "
+    rows = numbers(f"{prefix}x", x)
+    if rows.ndim == 0:
+        raise InputError(f"{prefix}x is a single number, but it must be (samples, features) or (samples, ...)")
+    return Part(title, rows, numbers(f"{prefix}y", y), check_offsets(offsets, len(rows), f"{prefix}offsets"))
+
+
+def lists_part(
+    title: str, xs: Sequence[ArrayLike], ys: Sequence[ArrayLike], names: Names, shape: tuple[int, ...] | None
+) -> Part:
+    """Join one array per client; ``shape`` is what a sample must look like, None to take the first client's."""
+    prefix = "" if title == "train" else f"{title} "
+    for field, value in (("xs", xs), ("ys", ys)):
+        if not isinstance(value, Sequence | np.ndarray):
+            raise InputError(
+                f"{prefix}{field} is {type(value).__name__}, but it must be a list with one array per client"
+            )
+    if len(xs) != len(ys):
+        raise InputError(f"{prefix}ys has {len(ys)} clients, but {prefix}xs has {len(xs)} and they must be as many")
+    if names.clients is not None and len(xs) != len(names.clients):
+        raise InputError(f"client_names has {len(names.clients)} names, but {prefix}xs has {len(xs)} clients")
+    features: list[NDArray[Any]] = []
+    labels: list[NDArray[Any]] = []
+    for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+        x_field, y_field = f"{prefix}x of client {names.client(i)}", f"{prefix}y of client {names.client(i)}"
+        rows, own = numbers(x_field, x), numbers(y_field, y)
+        if own.ndim != 1:
+            raise InputError(f"{y_field} has shape {own.shape}, but it must have one label per sample: (samples,)")
+        if rows.ndim == 0 or len(rows) != len(own):
+            found = "a single number" if rows.ndim == 0 else f"{len(rows)} samples"
+            raise InputError(f"{y_field} has {len(own)} labels, but its x has {found} and they must be as many")
+        if len(rows) == 0:
+            # An empty list says nothing about widths or types, so it must not take part in finding them.
+            if title == "train":
+                raise InputError(
+                    f"client {names.client(i)} has no training samples, but every client needs at least one"
+                )
+            features.append(rows[:0].reshape(0))
+            labels.append(own)
+            continue
+        if rows.ndim < 2 or 0 in rows.shape:
+            raise InputError(f"{x_field} has shape {rows.shape}, but it must be (samples, features) or (samples, ...)")
+        shape = rows.shape[1:] if shape is None else shape
+        if rows.shape[1:] != shape:
+            raise InputError(f"{x_field} has samples of shape {rows.shape[1:]}, but the ones before have {shape}")
+        features.append(rows)
+        labels.append(own)
+    full = [rows for rows in features if len(rows)]
+    offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])]).astype(np.int64)
+    x_all = np.concatenate(full) if full else np.zeros((0, *(shape or (1,))), dtype=np.float32)
+    y_all = np.concatenate([y for y in labels if len(y)]) if full else np.zeros(0, dtype=np.int64)
+    return Part(title, x_all, y_all, offsets)
+
+
+def unique_names(field: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the names, or refuse what is not a string or occurs twice."""
+    if names is None:
+        return None
+    result = tuple(names)
+    for name in result:
+        if not isinstance(name, str):
+            raise InputError(f"{field} holds {name!r}, but every name must be a string")
+    if len(set(result)) != len(result):
+        name, count = Counter(result).most_common(1)[0]
+        raise InputError(f"{field} holds {name!r} {count} times, but every name must be unique")
+    return result
+
+
+def row_numbers(parts: Sequence[ArrayLike], rows: int) -> list[Ints]:
+    """Return one array of row numbers per client, all within ``rows`` and none in two places."""
+    if len(parts) == 0:
+        raise InputError("parts is empty, but there must be at least one client")
+    result: list[Ints] = []
+    for i, part in enumerate(parts):
+        array = numbers(f"parts[{i}]", part)
+        if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+            raise InputError(
+                f"parts[{i}] is {array.dtype} of shape {array.shape}, but it must be one or more row numbers"
+            )
+        result.append(array.astype(np.int64, copy=False))
+    every = np.concatenate(result)
+    wrong = every[(every < 0) | (every >= rows)]
+    if wrong.size:
+        raise InputError(f"parts holds row {wrong[0]}, but row numbers must be from 0 to {rows - 1}")
+    uses = np.bincount(every, minlength=rows)
+    if uses.max() > 1:
+        raise InputError(f"parts holds row {int(uses.argmax())} twice, but a sample can belong to one client only")
+    return result

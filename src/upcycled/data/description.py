@@ -1,0 +1,125 @@
+"""What a federated data set looks like, in a dozen numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.shards import Shards
+from upcycled.core.vectors import Ints
+
+_BLOCK_VALUES = 1 << 20
+_CLASSES_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Description:
+    """Sizes and labels of the training part; sd is the population's, as in the paper's table.
+
+    ``label_skew`` is the mean over clients of the total-variation distance between a client's label
+    distribution and the pooled one: 0 when all clients look alike, towards 1 when each has rare classes only.
+    """
+
+    clients: int
+    samples: int
+    mean: float
+    sd: float
+    min: int
+    max: int
+    test_samples: int
+    validation_samples: int
+    features: tuple[int, ...]
+    feature_type: str
+    classes: int
+    class_counts: tuple[int, ...]
+    label_skew: float
+    label_names: tuple[str, ...] | None = None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (what, value) pairs for a table."""
+        labels = self.label_names or tuple(str(i) for i in range(self.classes))
+        counts = [f"{name}: {n:,}" for name, n in zip(labels, self.class_counts, strict=True)]
+        if len(counts) > _CLASSES_SHOWN:
+            counts = [*counts[:_CLASSES_SHOWN], f"and {len(counts) - _CLASSES_SHOWN} more"]
+        rows = [
+            ("clients", f"{self.clients:,}"),
+            ("training samples", f"{self.samples:,}"),
+            ("per client", f"mean {self.mean:.1f}, sd {self.sd:.1f}, min {self.min:,}, max {self.max:,}"),
+            ("test samples", f"{self.test_samples:,}"),
+            ("validation samples", f"{self.validation_samples:,}"),
+            ("one sample", f"{' x '.join(map(str, self.features))} {self.feature_type}"),
+            ("classes", str(self.classes)),
+            ("samples per class", ", ".join(counts)),
+            ("label skew", f"{self.label_skew:.3f}"),
+        ]
+        return rows if self.validation_samples else [row for row in rows if row[0] != "validation samples"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(what) for what, _ in rows)
+        return "\n".join(f"{what:<{width}}  {value}" for what, value in rows)
+
+
+def describe(
+    train: Shards,
+    test: Shards | None,
+    validation: Shards | None,
+    num_classes: int,
+    label_names: tuple[str, ...] | None = None,
+) -> Description:
+    """Describe the parts; see :class:`Description`."""
+    sizes = train.sizes
+    counts, skew = label_statistics(train, num_classes)
+    return Description(
+        clients=train.num_clients,
+        samples=train.num_rows,
+        mean=float(sizes.mean()),
+        sd=float(sizes.std()),
+        min=int(sizes.min()),
+        max=int(sizes.max()),
+        test_samples=0 if test is None else test.num_rows,
+        validation_samples=0 if validation is None else validation.num_rows,
+        features=tuple(int(n) for n in train.x.shape[1:]),
+        feature_type=str(train.x.dtype),
+        classes=num_classes,
+        class_counts=tuple(int(n) for n in counts),
+        label_skew=skew,
+        label_names=label_names,
+    )
+
+
+def label_statistics(train: Shards, num_classes: int) -> tuple[Ints, float]:
+    """Return the pooled count of every class, and the label skew.
+
+    >>> y = np.array([0, 0, 1, 1])
+    >>> counts, skew = label_statistics(Shards(np.zeros((4, 1)), y, np.array([0, 2, 4])), 2)
+    >>> counts.tolist(), skew  # each client has one class, the pool half of each
+    ([2, 2], 0.5)
+    """
+    pooled = np.zeros(num_classes, dtype=np.int64)
+    # Blocks of clients: a table of all clients by all classes could be larger than the data.
+    step = max(1, _BLOCK_VALUES // num_classes)
+    starts = range(0, train.num_clients, step)
+    for start in starts:
+        pooled += _counts(train, start, step, num_classes).sum(axis=0)
+    share = pooled / pooled.sum()
+    distance = 0.0
+    for start in starts:
+        counts = _counts(train, start, step, num_classes)
+        own = counts / counts.sum(axis=1, keepdims=True)
+        distance += float(0.5 * np.abs(own - share).sum())
+    return pooled, distance / train.num_clients
+
+
+def _counts(train: Shards, start: int, step: int, num_classes: int) -> Ints:
+    offsets = train.offsets[start : start + step + 1]
+    labels = train.y[int(offsets[0]) : int(offsets[-1])]
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    counts = np.bincount(owner * num_classes + labels, minlength=(len(offsets) - 1) * num_classes)
+    return counts.reshape(-1, num_classes)

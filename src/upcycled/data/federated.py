@@ -1,0 +1,216 @@
+"""``FederatedData``: the samples of all clients, checked once and never again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from upcycled.core.errors import InputError
+from upcycled.core.shards import Shards
+from upcycled.core.vectors import Ints
+from upcycled.data import splits
+from upcycled.data.assemble import flat_part, lists_part, row_numbers, unique_names
+from upcycled.data.checks import MOST_CLASSES_GUESSED, Names, Part, check_parts, fraction_of, numbers, whole
+from upcycled.data.description import Description, describe
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FederatedData:
+    """Training samples of every client and, where there are some, test and validation samples.
+
+    Make one with :meth:`from_arrays`, :meth:`from_flat` or :meth:`from_pool`, with :func:`upcycled.data.load` or
+    with :func:`upcycled.data.synthetic`: they check it, the bare constructor does not. Features are float32, or
+    int64 where everything brought was an integer (a model decides whether those are tokens); labels are int64.
+
+    >>> data = FederatedData.from_arrays([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]], [[0, 1], [1]])
+    >>> data
+    FederatedData(2 clients, 3 training samples of 2 features, 2 classes)
+    """
+
+    train: Shards
+    test: Shards | None
+    num_classes: int
+    client_names: tuple[str, ...] | None = None
+    """Names that are not numbers, in the order of the clients."""
+    client_ids: Ints | None = None
+    """The numbers a file had for the clients, where they are not 0, 1, 2, ..."""
+    feature_names: tuple[str, ...] | None = None
+    label_names: tuple[str, ...] | None = None
+    validation: Shards | None = None
+
+    @classmethod
+    def from_arrays(
+        cls,
+        xs: Sequence[ArrayLike],
+        ys: Sequence[ArrayLike],
+        test: tuple[Sequence[ArrayLike], Sequence[ArrayLike]] | None = None,
+        num_classes: int | None = None,
+        client_names: Sequence[str] | None = None,
+    ) -> FederatedData:
+        """Take one feature array and one label array per client; ``test`` is such a pair of lists.
+
+        A client may have an empty test array, never an empty training array.
+        """
+        if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
+            raise InputError(f"test is {type(test).__name__}, but it must be a pair (xs, ys) of lists")
+        names = Names(clients=unique_names("client_names", client_names))
+        parts = [lists_part("train", xs, ys, names, None)]
+        if test is not None:
+            parts.append(lists_part("test", test[0], test[1], names, parts[0].x.shape[1:]))
+        return checked(parts, names, num_classes)
+
+    @classmethod
+    def from_flat(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        offsets: ArrayLike,
+        test: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+        num_classes: int | None = None,
+    ) -> FederatedData:
+        """Take flat arrays: client i owns rows ``offsets[i]`` .. ``offsets[i+1] - 1``; ``test`` is such a triple.
+
+        Row-major float32 or int64 features and int64 labels are used as they are, memory-mapped ones too: they are
+        read once, in chunks, to check them. Other types are converted, which makes a copy.
+
+        >>> FederatedData.from_flat([[1.0], [2.0], [3.0]], [0, 1, 1], [0, 1, 3]).sizes.tolist()
+        [1, 2]
+        """
+        if test is not None and (not isinstance(test, tuple | list) or len(test) != 3):
+            raise InputError(f"test is {type(test).__name__}, but it must be a triple (x, y, offsets)")
+        parts = [flat_part("train", x, y, offsets)]
+        if test is not None:
+            parts.append(flat_part("test", *test))
+        return checked(parts, Names(), num_classes)
+
+    @classmethod
+    def from_pool(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        parts: Sequence[ArrayLike],
+        test_fraction: float = 0.0,
+        seed: int = 0,
+        num_classes: int | None = None,
+    ) -> FederatedData:
+        """Deal pooled rows out to clients: ``parts`` has one array of row numbers per client (see ``partition``).
+
+        The number of classes comes from the whole pool, also when some of it is not dealt out.
+
+        >>> FederatedData.from_pool([[1.0], [2.0], [3.0]], [0, 1, 1], [[2, 0], [1]]).train.y.tolist()
+        [1, 0, 1]
+        """
+        pool_x, pool_y = numbers("x", x), numbers("y", y)
+        if pool_x.ndim == 0 or pool_y.ndim != 1 or len(pool_x) != len(pool_y):
+            raise InputError(
+                f"y has shape {pool_y.shape}, but it must have one label for each sample of x, which is {pool_x.shape}"
+            )
+        indices = row_numbers(parts, len(pool_y))
+        order = np.concatenate(indices)
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in indices])])
+        classes = _classes_in(pool_y) if num_classes is None else num_classes
+        data = checked([flat_part("train", pool_x[order], pool_y[order], offsets)], Names(), classes)
+        return data.split(test_fraction, seed) if fraction_of("test_fraction", test_fraction) else data
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.train.num_clients
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(int(n) for n in self.train.x.shape[1:])
+
+    @property
+    def num_features(self) -> int:
+        """How many numbers one sample has."""
+        return int(np.prod(self.feature_shape))
+
+    @property
+    def sizes(self) -> Ints:
+        """Training samples of every client."""
+        return self.train.sizes
+
+    def name_of(self, client: int) -> str:
+        """Return what the source called a client, made only when asked for."""
+        if self.client_names is not None:
+            return self.client_names[client]
+        return str(client if self.client_ids is None else int(self.client_ids[client]))
+
+    def split(self, test_fraction: float = 0.1, seed: int = 0) -> FederatedData:
+        """Hold a random part of every client's training samples out as its test part.
+
+        floor((1 - test_fraction) n) samples of a client stay, at least one. Its choice depends on the seed, its
+        number and its size only. Copies the rows, so memory-mapped data ends up in memory.
+
+        >>> data = FederatedData.from_arrays([np.eye(10), np.eye(10)[:1]], [np.arange(10) % 2, [1]])
+        >>> data.split(0.3).sizes.tolist()
+        [7, 1]
+        """
+        fraction_of("test_fraction", test_fraction)
+        if self.test is not None:
+            raise InputError(
+                f"test_fraction is {test_fraction:g}, but the data already has {self.test.num_rows} test samples, "
+                f"so it must be 0"
+            )
+        train, test = splits.split_off(self.train, test_fraction, whole("seed", seed, 0), splits.TEST)
+        return replace(self, train=train, test=test if test.num_rows else None)
+
+    def with_validation(self, fraction: float = 0.1, seed: int = 0) -> FederatedData:
+        """Hold a random part of every client's training samples out for choosing settings; as :meth:`split`."""
+        fraction_of("validation_fraction", fraction)
+        if self.validation is not None:
+            raise InputError(
+                f"validation_fraction is {fraction:g}, but the data already has {self.validation.num_rows} "
+                f"validation samples, so it must be 0"
+            )
+        train, held = splits.split_off(self.train, fraction, whole("seed", seed, 0), splits.VALIDATION)
+        return replace(self, train=train, validation=held if held.num_rows else None)
+
+    def describe(self) -> Description:
+        """Return sizes, classes and label skew."""
+        return describe(self.train, self.test, self.validation, self.num_classes, self.label_names)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.feature_shape))
+        clients = f"{self.num_clients} client{'s' * (self.num_clients != 1)}"
+        return (
+            f"FederatedData({clients}, {self.train.num_rows} training samples of {shape} features, "
+            f"{self.num_classes} classes)"
+        )
+
+
+def checked(
+    parts: list[Part], names: Names, num_classes: int | None, label_names: Sequence[str] | None = None
+) -> FederatedData:
+    """Check and convert the parts (training first) and put them together; parts without rows are left out."""
+    clients = len(parts[0].offsets) - 1
+    if names.clients is not None and len(names.clients) != clients:
+        raise InputError(f"client_names has {len(names.clients)} names, but there are {clients} clients")
+    shards, count = check_parts(parts, names, num_classes)
+    labels = unique_names("label_names", label_names)
+    if labels is not None and len(labels) != count:
+        raise InputError(f"label_names has {len(labels)} names, but there are {count} classes")
+    by_title = {part.title: found for part, found in zip(parts, shards, strict=True) if found.num_rows}
+    return FederatedData(
+        train=by_title["train"],
+        test=by_title.get("test"),
+        num_classes=count,
+        client_names=names.clients,
+        client_ids=names.ids,
+        feature_names=names.features,
+        label_names=labels,
+        validation=by_title.get("validation"),
+    )
+
+
+def _classes_in(pool: NDArray[Any]) -> int | None:
+    """Return the classes of a whole pool of labels; None where the dealt labels alone should be judged."""
+    sound = pool[np.isfinite(pool)]
+    top = int(sound.max()) if sound.size else 0
+    return top + 1 if 1 <= top < MOST_CLASSES_GUESSED else None

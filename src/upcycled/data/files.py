@@ -1,0 +1,133 @@
+"""One door for data files: ``load`` for .npz, .csv and .parquet, ``save`` for .npz."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.errors import InputError
+from upcycled.data.checks import fraction_of, whole
+from upcycled.data.federated import FederatedData
+from upcycled.data.npz import load_npz, pixels, read_set, save
+from upcycled.data.tables import Columns, load_table, read_table
+
+__all__ = ["EXTENSIONS", "Pool", "load", "read_pool", "save"]
+
+EXTENSIONS = (".npz", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Samples that belong to no client yet, and the column to make clients of, where one was asked for."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    column: NDArray[Any] | None = None
+
+
+def load(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    client: str | None = None,
+    label: str | None = None,
+    split: str | None = None,
+    test_fraction: float = 0.0,
+    features: Sequence[str] | None = None,
+    seed: int = 0,
+) -> FederatedData:
+    """Read federated data from a file.
+
+    An ``.npz`` has arrays ``[<set>_]{train,test}_{x,y,client}`` (``validation`` too, if you like); uint8 images
+    become float32 / 255. A ``.csv`` or ``.parquet`` has one row per sample. Client ids may be any whole numbers or
+    strings; clients come in sorted order and their rows keep the order of the file.
+
+    Args:
+        path: the file.
+        name: which set of an .npz that holds several.
+        client: the client column, "client" if left out.
+        label: the label column, "label" (in an .npz "y") if left out.
+        split: a column of a table that says "train" or "test", or 0 or 1.
+        test_fraction: hold this part of every client's samples out as a test part, for files that have none.
+        features: the feature columns of a table; every other column if left out.
+        seed: for ``test_fraction``.
+
+    Raises:
+        InputError: in one sentence that names the file, when it cannot be used.
+    """
+    file = _existing(path)
+    fraction_of("test_fraction", test_fraction)
+    whole("seed", seed, at_least=0)
+    try:
+        if file.suffix.lower() == ".npz":
+            _refuse(file, "a .csv or .parquet", split=split, features=features)
+            data = load_npz(file, name, client, label)
+        else:
+            _refuse(file, "an .npz", name=name)
+            data = load_table(file, Columns(client or "client", label or "label", split, _listed(features)))
+        return data.split(test_fraction, seed) if test_fraction else data
+    except InputError as error:
+        raise _about(file, error) from error
+
+
+def read_pool(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    label: str | None = None,
+    features: Sequence[str] | None = None,
+    column: str | None = None,
+) -> Pool:
+    """Read samples without regard to clients: all parts of an .npz set joined, or all rows of a table.
+
+    ``column`` is read too, for :func:`upcycled.data.partition.by_column`.
+    """
+    file = _existing(path)
+    try:
+        if file.suffix.lower() != ".npz":
+            _refuse(file, "an .npz", name=name)
+            table = read_table(file, Columns(column, label or "label", None, _listed(features)))
+            return Pool(table.x, table.y, table.client)
+        _refuse(file, "a .csv or .parquet", features=features)
+        columns = ["x", label or "y", *([] if column is None else [column])]
+        archive = read_set(file, name, columns)
+        # Listed column by column, so that a missing one is named before anything is joined.
+        found = [[archive.column(title, key) for title in archive.parts()] for key in columns]
+        if len({part.shape[1:] for part in found[0]}) > 1:
+            raise InputError("the parts have samples of different shapes, but they must be alike to be one pool")
+        joined = [np.concatenate(parts) for parts in found]
+        return Pool(pixels(joined[0]), joined[1], joined[2] if column is not None else None)
+    except InputError as error:
+        raise _about(file, error) from error
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{file} is a folder, but it must be a file that ends in {', '.join(EXTENSIONS)}")
+    if not file.exists():
+        raise InputError(f"{file} does not exist, but it must be a file that ends in {', '.join(EXTENSIONS)}")
+    if file.suffix.lower() not in EXTENSIONS:
+        raise InputError(f"{file} ends in '{file.suffix}', but it must end in {', '.join(EXTENSIONS)}")
+    return file
+
+
+def _refuse(file: Path, kind: str, **options: object) -> None:
+    for field, value in options.items():
+        if value is not None:
+            raise InputError(f"{field} is {value!r}, but it must be left out: it is for {kind} file, not for {file}")
+
+
+def _listed(features: Sequence[str] | None) -> tuple[str, ...] | None:
+    if features is None:
+        return None
+    return (features,) if isinstance(features, str) else tuple(features)
+
+
+def _about(file: Path, error: InputError) -> InputError:
+    """Return the error with the file's name in it, once."""
+    return error if str(file) in str(error) else InputError(f"{file}: {error}")

@@ -1,0 +1,182 @@
+"""The project's own file format: NumPy's .npz with keys ``[<set>_]{train,test,validation}_{x,y,client}``."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.errors import InputError
+from upcycled.core.shards import Shards
+from upcycled.data.federated import FederatedData
+from upcycled.data.grouping import Rows, client_column, group, nearest
+
+PARTS = ("train", "test", "validation")
+_ABOUT = ("num_classes", "client_names", "feature_names", "label_names")
+_SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
+
+
+def set_names(path: Path) -> list[str]:
+    """Return the names of the sets in a file, "" for one without a name, from its table of contents only."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise unreadable(path, ".npz", error) from error
+    return _sets(keys)
+
+
+def unreadable(path: Path, kind: str, error: BaseException) -> InputError:
+    """Return the sentence for a file that is damaged or is not what its name says."""
+    reason = " ".join(str(error).split())[:160].rstrip(".")
+    return InputError(
+        f"{path} cannot be read as {kind}, but it must be a whole {kind} file ({reason or type(error).__name__})"
+    )
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The arrays of one set that were asked for, without the set's prefix, and the names of all it has."""
+
+    path: Path
+    prefix: str
+    arrays: dict[str, NDArray[Any]]
+    keys: tuple[str, ...]
+
+    def parts(self) -> list[str]:
+        """Return the parts that the set has anything of."""
+        return [title for title in PARTS if any(key.startswith(f"{title}_") for key in self.arrays)]
+
+    def column(self, title: str, name: str) -> NDArray[Any]:
+        """Return an array, or say that it is missing."""
+        found = self.arrays.get(f"{title}_{name}")
+        if found is not None:
+            return found
+        missing = f"{self.path} has no array {self.prefix}{title}_{name}, but it must have one"
+        if name == "client":
+            raise InputError(f"{missing}, or be dealt out to clients first with 'upcycled data make partition'")
+        others = sorted(key.removeprefix(f"{title}_") for key in self.keys if key.startswith(f"{title}_"))
+        raise InputError(missing + nearest(name, others))
+
+
+def load_npz(path: Path, name: str | None, client: str | None, label: str | None) -> FederatedData:
+    """Read one set of a file; ``client`` and ``label`` pick other columns than ``client`` and ``y``."""
+    client, label = client or "client", label or "y"
+    archive = read_set(path, name, ("x", label, client))
+    classes = archive.arrays.get("num_classes")
+    return group(
+        [
+            Rows(
+                title,
+                pixels(archive.column(title, "x")),
+                archive.column(title, label),
+                client_column(f"{archive.prefix}{title}_{client}", archive.column(title, client)),
+            )
+            for title in archive.parts()
+        ],
+        client_names=_strings(archive, "client_names"),
+        feature_names=_strings(archive, "feature_names"),
+        label_names=_strings(archive, "label_names"),
+        num_classes=None if classes is None or classes.size != 1 else classes.item(),
+    )
+
+
+def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
+    """Read the given columns of one set; other arrays of the file are not touched."""
+    prefix = _prefix(path, set_names(path), name)
+    wanted = {*(f"{title}_{column}" for title in PARTS for column in columns), *_ABOUT}
+    arrays: dict[str, NDArray[Any]] = {}
+    # A damaged file can raise nearly anything: zipfile, zlib, struct, header and memory errors.
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            keys = tuple(key.removeprefix(prefix) for key in archive.files if key.startswith(prefix))
+            for key in keys:
+                if key in wanted:
+                    arrays[key] = archive[prefix + key]
+    except Exception as error:
+        raise unreadable(path, ".npz", error) from error
+    return Archive(path, prefix, arrays, keys)
+
+
+def pixels(x: NDArray[Any]) -> NDArray[Any]:
+    """Return uint8 images as float32 / 255, anything else as it is."""
+    if x.dtype != np.uint8:
+        return x
+    scaled: NDArray[Any] = np.divide(x, np.float32(255), dtype=np.float32)
+    return scaled
+
+
+def save(data: FederatedData, path: str | os.PathLike[str]) -> None:
+    """Write ``data`` to a .npz that :func:`load` reads back equal; the file appears whole or not at all."""
+    target = Path(path)
+    if target.suffix.lower() != ".npz":
+        raise InputError(f"path is '{target}', but it must end in .npz")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            np.savez(stream, **_arrays(data))  # type: ignore[arg-type]
+        temporary.replace(target)
+    except OSError as error:
+        raise InputError(
+            f"path is '{target}', but it must be a file that can be written ({error.strerror or error})"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sets(keys: list[str]) -> list[str]:
+    found = [match["name"] or "" for key in keys if (match := _SET.fullmatch(key))]
+    return sorted(found)
+
+
+def _prefix(path: Path, sets: list[str], name: str | None) -> str:
+    if not sets:
+        raise InputError(f"{path} holds no array named train_x, but it must have train_x, train_y and train_client")
+    named = [found for found in sets if found]
+    if name is None:
+        if len(sets) > 1 and "" not in sets:
+            raise InputError(f"{path} holds {len(sets)} sets, so name must be one of: {', '.join(named)}")
+        chosen = "" if "" in sets else sets[0]
+    elif name in sets:
+        chosen = name
+    elif not named:
+        raise InputError(f"name is '{name}', but {path} holds one set without a name, so it must be left out")
+    else:
+        raise InputError(f"name is '{name}', but {path} has no such set{nearest(name, named)}")
+    return f"{chosen}_" if chosen else ""
+
+
+def _strings(archive: Archive, key: str) -> tuple[str, ...] | None:
+    found = archive.arrays.get(key)
+    if found is None:
+        return None
+    if found.ndim != 1 or found.dtype.kind != "U":
+        raise InputError(f"{key} is {found.dtype} of shape {found.shape}, but it must be a list of strings")
+    return tuple(str(name) for name in found)
+
+
+def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {"num_classes": np.array(data.num_classes)}
+    for title in PARTS:
+        shards: Shards | None = getattr(data, title)
+        if shards is None:
+            continue
+        ids = np.arange(data.num_clients) if data.client_ids is None else data.client_ids
+        arrays |= {
+            f"{title}_x": shards.x,
+            f"{title}_y": shards.y,
+            f"{title}_client": np.repeat(ids, shards.sizes),
+        }
+    for key in ("client_names", "feature_names", "label_names"):
+        names: tuple[str, ...] | None = getattr(data, key)
+        if names is not None:
+            arrays[key] = np.array(names, dtype=np.str_)
+    return arrays

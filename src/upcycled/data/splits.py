@@ -1,0 +1,51 @@
+"""Which of a client's rows are held out: a hash of (seed, purpose, client, row), so no client disturbs another."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.shards import Shards
+from upcycled.core.streams import mix, mix_array
+from upcycled.core.vectors import Ints
+
+TEST = 0x7E57
+VALIDATION = 0x7A11D
+
+
+def kept_sizes(sizes: Ints, fraction: float) -> Ints:
+    """Return how many rows stay: floor((1 - fraction) n), at least one, as in the published synthetic sets.
+
+    >>> kept_sizes(np.array([50, 51, 1]), 0.1).tolist()
+    [45, 45, 1]
+    """
+    # The tiny addition keeps (1 - 0.9) * 10 = 0.999... from losing a row.
+    kept: Ints = np.minimum(np.maximum(np.floor((1.0 - fraction) * sizes + 1e-9).astype(np.int64), 1), sizes)
+    return kept
+
+
+def held_out(offsets: Ints, fraction: float, seed: int, purpose: int) -> NDArray[np.bool_]:
+    """Return a mask over all rows; a client's part of it depends on its number and its size only."""
+    sizes = np.diff(offsets)
+    owner = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    within = np.arange(int(offsets[-1]), dtype=np.int64) - offsets[owner]
+    key = np.uint64(mix(mix(seed) ^ purpose))
+    client_keys = mix_array(np.arange(len(sizes), dtype=np.uint64) ^ key)
+    ranks = mix_array(client_keys[owner] + mix_array(within.astype(np.uint64)))
+    # Rows are grouped by owner already, so position j after sorting still belongs to owner[j].
+    order = np.lexsort((ranks, owner))
+    mask = np.zeros(len(owner), dtype=np.bool_)
+    mask[order] = within >= kept_sizes(sizes, fraction)[owner]
+    return mask
+
+
+def split_off(shards: Shards, fraction: float, seed: int, purpose: int) -> tuple[Shards, Shards]:
+    """Return (what stays, what is held out); both are copies and keep the order of the rows."""
+    mask = held_out(shards.offsets, fraction, seed, purpose)
+    kept = kept_sizes(shards.sizes, fraction)
+    return _take(shards, ~mask, kept), _take(shards, mask, shards.sizes - kept)
+
+
+def _take(shards: Shards, mask: NDArray[np.bool_], sizes: Ints) -> Shards:
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return Shards(shards.x[mask], shards.y[mask], offsets)

@@ -1,0 +1,194 @@
+"""CSV and Parquet: one row per sample, one column each for client and label, every other column a feature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.errors import InputError
+from upcycled.data.federated import FederatedData
+from upcycled.data.grouping import Rows, client_column, group, nearest
+from upcycled.data.npz import unreadable
+
+_SPLITS = {"train": False, "0": False, "test": True, "1": True}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns mean what; ``features`` None is every other column."""
+
+    client: str | None
+    label: str
+    split: str | None = None
+    features: tuple[str, ...] | None = None
+
+    @property
+    def special(self) -> list[str]:
+        """The columns that are not features."""
+        return [name for name in (self.client, self.label, self.split) if name is not None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A read file: features, their names, labels, and the client and split columns where asked for."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    feature_names: tuple[str, ...]
+    client: NDArray[Any] | None
+    is_test: NDArray[np.bool_] | None
+
+
+def load_table(path: Path, columns: Columns) -> FederatedData:
+    """Read a table that has a client column."""
+    table = read_table(path, columns)
+    assert table.client is not None  # the caller names a client column
+    parts = [Rows("train", table.x, table.y, table.client)]
+    if table.is_test is not None:
+        masks = (("train", ~table.is_test), ("test", table.is_test))
+        parts = [Rows(title, table.x[rows], table.y[rows], table.client[rows]) for title, rows in masks]
+    return group(parts, feature_names=table.feature_names)
+
+
+def read_table(path: Path, columns: Columns) -> Table:
+    """Read a table and take its columns apart."""
+    frame = _frame(path, columns.client)
+    known = [str(name) for name in frame.columns]
+    for field, name in (("client", columns.client), ("label", columns.label), ("split", columns.split)):
+        if name is not None and name not in known:
+            raise InputError(f"{field} is '{name}', but {path} has no such column{nearest(name, known)}")
+    if len(set(columns.special)) != len(columns.special):
+        raise InputError(f"client, label and split are {columns.special}, but they must be different columns")
+    if len(frame) == 0:
+        raise InputError(f"{path} has no rows, but it must have at least one sample for every client")
+    features = _feature_names(path, columns, known)
+    return Table(
+        x=_features(path, frame, features),
+        y=_label(path, frame, columns.label),
+        feature_names=features,
+        client=None if columns.client is None else _client(path, frame, columns.client),
+        is_test=None if columns.split is None else _split(path, frame, columns.split),
+    )
+
+
+def _frame(path: Path, client: str | None) -> Any:
+    needed = "pandas" if path.suffix.lower() == ".csv" else "pandas and pyarrow"
+    try:
+        import pandas
+
+        if needed != "pandas":
+            import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"{path} needs {needed}, which must be installed: pip install upcycled-fl[data]") from error
+    # pandas and pyarrow raise many kinds of errors on damaged files, not all of one family.
+    try:
+        if needed == "pandas":
+            # Clients as text: "007" must not become 7.
+            frame = pandas.read_csv(path, low_memory=False, dtype=None if client is None else {client: str})
+        else:
+            frame = pandas.read_parquet(path, engine="pyarrow").reset_index(drop=True)
+    except Exception as error:
+        raise unreadable(path, path.suffix.lower(), error) from error
+    if not isinstance(frame.index, pandas.RangeIndex):
+        # pandas takes surplus fields for row names and would shift every column.
+        raise InputError(f"{path} has rows with more fields than its header, but they must be as many")
+    return frame
+
+
+def _feature_names(path: Path, columns: Columns, known: list[str]) -> tuple[str, ...]:
+    if columns.features is None:
+        names = tuple(name for name in known if name not in columns.special)
+        if not names:
+            raise InputError(f"{path} has no columns beside {', '.join(columns.special)}, but it must have features")
+        return names
+    for name in columns.features:
+        if name not in known:
+            raise InputError(f"features holds '{name}', but {path} has no such column{nearest(name, known)}")
+        if name in columns.special:
+            raise InputError(f"features holds '{name}', but that column is already the client, label or split")
+    if not columns.features or len(set(columns.features)) != len(columns.features):
+        raise InputError(f"features is {list(columns.features)}, but it must be one or more different columns")
+    return columns.features
+
+
+def _features(path: Path, frame: Any, names: Sequence[str]) -> NDArray[Any]:
+    from pandas.api import types
+
+    def numeric(column: Any) -> bool:
+        return bool(types.is_numeric_dtype(column.dtype)) and not types.is_complex_dtype(column.dtype)
+
+    wrong = [name for name in names if not numeric(frame[name])]
+    if wrong:
+        example = frame[wrong[0]].iloc[_first_text(frame[wrong[0]])]
+        listed = ", ".join(f"'{name}'" for name in wrong[:5]) + (f" and {len(wrong) - 5} more" * (len(wrong) > 5))
+        raise InputError(
+            f"{path} has columns that are not numbers: {listed} (such as {str(example)[:40]!r}), "
+            f"but features must be numbers; choose columns with features"
+        )
+    # Whole numbers stay whole (they may be tokens) unless a value is missing or another column is not whole.
+    whole = all(types.is_integer_dtype(frame[name].dtype) and not frame[name].hasnans for name in names)
+    matrix = np.empty((len(frame), len(names)), dtype=np.int64 if whole else np.float64)
+    for j, name in enumerate(names):
+        column = frame[name]
+        if whole and column.dtype.kind == "u" and column.max() > np.iinfo(np.int64).max:
+            raise InputError(f"{path} has {column.max()} in column '{name}', but whole numbers must fit in int64")
+        matrix[:, j] = column.to_numpy() if whole else column.to_numpy(dtype=np.float64, na_value=np.nan)
+    return matrix
+
+
+def _first_text(column: Any) -> int:
+    """Return the first row whose value is not a number, to quote it."""
+    import pandas
+
+    if column.dtype.kind != "O" and not pandas.api.types.is_string_dtype(column.dtype):
+        return 0
+    parsed = pandas.to_numeric(column.astype(object), errors="coerce")
+    rows = np.flatnonzero((parsed.isna() & column.notna()).to_numpy())
+    return int(rows[0]) if rows.size else 0
+
+
+def _label(path: Path, frame: Any, name: str) -> NDArray[Any]:
+    from pandas.api import types
+
+    column = frame[name]
+    if not types.is_numeric_dtype(column.dtype):
+        row = _first_text(column)
+        raise InputError(
+            f"{path} has {str(column.iloc[row])!r} in label column '{name}' at row {row} (counted from 0), "
+            f"but labels must be whole numbers from 0 on"
+        )
+    if types.is_integer_dtype(column.dtype) and not column.hasnans:
+        return np.asarray(column.to_numpy())
+    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _client(path: Path, frame: Any, name: str) -> NDArray[Any]:
+    column = frame[name]
+    missing = np.flatnonzero(column.isna().to_numpy())
+    if missing.size:
+        raise InputError(
+            f"{path} has no client in column '{name}' at row {missing[0]} (counted from 0), but every row needs one"
+        )
+    values = column.to_numpy()
+    if values.dtype.kind not in "iufb":
+        values = np.array([str(value) for value in values], dtype=np.str_)
+    return client_column(f"column '{name}' of {path}", values)
+
+
+def _split(path: Path, frame: Any, name: str) -> NDArray[np.bool_]:
+    column = frame[name]
+    is_test: NDArray[np.bool_] = np.zeros(len(frame), dtype=np.bool_)
+    for value in column.unique():
+        word = str(value).strip().lower()
+        word = {"0.0": "0", "1.0": "1", "false": "0", "true": "1"}.get(word, word)
+        if word not in _SPLITS:
+            raise InputError(
+                f"{path} has {str(value)!r} in split column '{name}', but it must be 'train' or 'test', or 0 or 1"
+            )
+        is_test |= (column == value).to_numpy(dtype=np.bool_) & _SPLITS[word]
+    return is_test

@@ -1,0 +1,79 @@
+"""``key=value`` on the command line: dotted keys, values as in the file, bare words as texts."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable
+from typing import Any
+
+from upcycled.core.errors import InputError
+from upcycled.experiments.sentences import must_be
+
+_BARE = re.compile(r"[^\s\"'\[\]{},=#][^\"'\[\]{},=#\n]*")
+
+
+def with_overrides(raw: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Return the file's content with some values replaced; the content passed in stays as it is.
+
+    >>> with_overrides({"local": {"lr": 0.1}}, ["local.lr=0.2", "algorithm.name=fedavg"])
+    {'local': {'lr': 0.2}, 'algorithm': {'name': 'fedavg'}}
+    """
+    for text in overrides:
+        path, value = parse_override(text)
+        raw = put(raw, path, value)
+    return raw
+
+
+def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
+    """Return the key's parts and the value.
+
+    >>> parse_override("upcycle.coefficient=0.7"), parse_override('sweep."local.lr"=[0.1, 1]')
+    ((('upcycle', 'coefficient'), 0.7), (('sweep', 'local.lr'), [0.1, 1]))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        raise InputError(f"override {text!r} must have the form key=value, such as local.lr=0.1")
+    return _path(key.strip(), text), _value(value.strip(), text)
+
+
+def put(raw: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """Return a copy with one value replaced; tables on the way are made where they are missing."""
+    first, rest = path[0], path[1:]
+    if not rest:
+        return {**raw, first: value}
+    inner = raw.get(first, {})
+    if not isinstance(inner, dict):
+        raise must_be(first, inner, f"a table to have a key {'.'.join(rest)}")
+    return {**raw, first: put(inner, rest, value)}
+
+
+def _path(key: str, text: str) -> tuple[str, ...]:
+    """Return the parts of a TOML key, which may quote parts that have dots in them."""
+    try:
+        nested: Any = tomllib.loads(f"{key} = 0")
+    except tomllib.TOMLDecodeError:
+        raise InputError(
+            f"override {text!r} has the key {key!r}, but it must be a name of the file such as local.lr"
+        ) from None
+    parts = []
+    while isinstance(nested, dict) and len(nested) == 1:
+        part, nested = next(iter(nested.items()))
+        parts.append(part)
+    if nested != 0:
+        raise InputError(f"override {text!r} must have one key and one value, such as local.lr=0.1")
+    return tuple(parts)
+
+
+def _value(value: str, text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except (ValueError, RecursionError):
+        if _BARE.fullmatch(value):
+            return value
+        raise InputError(
+            f"override {text!r} has the value {value!r}, but it must be a TOML value such as 0.1, true, [1, 2] or a word"
+        ) from None
+    if len(parsed) != 1:
+        raise InputError(f"override {text!r} must have one key and one value, such as local.lr=0.1")
+    return parsed["value"]

@@ -1,0 +1,221 @@
+"""The tables [data] and [model]: where samples come from, and what is trained on them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+
+import torch
+from pydantic import BeforeValidator, Field, model_validator
+from torch import nn
+
+from upcycled import data as federated
+from upcycled.core.errors import InputError
+from upcycled.data import FederatedData
+from upcycled.experiments.sentences import must_be
+from upcycled.experiments.tables import AsTuple, Table, checked_number, within
+
+Fraction = Annotated[float, within(at_least=0, below=1)]
+Count = Annotated[int, within(at_least=1, integer=True)]
+Seed = Annotated[int, within(at_least=0, below=2**63, integer=True)]
+Word = Annotated[str, Field(min_length=1)]
+
+_FRACTION = "a finite number >= 0 and < 1"
+_COUNT = "an integer >= 1"
+_SEED = "an integer >= 0"
+
+
+def _spread(value: Any) -> Any:
+    return value if value == "iid" else checked_number(value, at_least=0)
+
+
+class Synthetic(Table):
+    """Syn(alpha, beta) or Syn(iid), generated."""
+
+    source: Literal["synthetic"] = Field("synthetic", description="'synthetic'")
+    alpha: Annotated[float | Literal["iid"], BeforeValidator(_spread)] = Field(
+        description="a finite number >= 0, or 'iid'"
+    )
+    beta: Annotated[float, within(at_least=0)] | None = Field(None, description="a finite number >= 0")
+    clients: Count = Field(30, description=_COUNT)
+    dim: Count = Field(20, description=_COUNT)
+    classes: Annotated[int, within(at_least=2, integer=True)] = Field(2, description="an integer >= 2")
+    sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
+        None, description="an integer >= 1, or a list of as many as there are clients"
+    )
+    seed: Seed = Field(0, description=_SEED)
+    test_fraction: Fraction = Field(0.1, description=_FRACTION)
+    validation_fraction: Fraction = Field(0.0, description=_FRACTION)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if isinstance(self.sizes, tuple) and len(self.sizes) != self.clients:
+            raise must_be("data.sizes", list(self.sizes), f"a list of data.clients = {self.clients} integers")
+        if self.alpha == "iid" and self.beta is not None:
+            raise must_be("data.beta", self.beta, "left out when data.alpha is 'iid'")
+        if self.alpha != "iid" and self.beta is None:
+            raise InputError("data.beta is missing, but it must be a finite number >= 0 unless data.alpha is 'iid'")
+        return self
+
+    def load(self) -> FederatedData:
+        """Generate the data."""
+        options = self.model_dump(exclude={"source", "alpha", "beta", "validation_fraction"})
+        return federated.synthetic(self.alpha, self.beta, **options)
+
+
+class NpzFile(Table):
+    """An .npz with arrays [<set>_]{train,test}_{x,y,client}."""
+
+    source: Literal["npz"] = Field("npz", description="'npz'")
+    path: Word = Field(description="the path of an .npz file")
+    name: Word | None = Field(None, description="the name of a set in the file")
+    client: Word | None = Field(None, description="the name of the client array")
+    label: Word | None = Field(None, description="the name of the label array")
+    seed: Seed = Field(0, description=_SEED)
+    test_fraction: Fraction = Field(0.0, description=_FRACTION)
+    validation_fraction: Fraction = Field(0.0, description=_FRACTION)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        return _with_right_ending(self)
+
+    def load(self) -> FederatedData:
+        """Read the file."""
+        return _read(self)
+
+
+class ColumnsFile(Table):
+    """A .csv or .parquet with one row per sample."""
+
+    source: Literal["csv", "parquet"] = Field(description="'csv' or 'parquet'")
+    path: Word = Field(description="the path of a .csv or .parquet file")
+    client: Word = Field("client", description="the name of a column")
+    label: Word = Field("label", description="the name of a column")
+    split: Word | None = Field(None, description="the name of a column that says train or test")
+    features: Annotated[tuple[Word, ...], AsTuple] | None = Field(None, description="a list of column names")
+    seed: Seed = Field(0, description=_SEED)
+    test_fraction: Fraction = Field(0.0, description=_FRACTION)
+    validation_fraction: Fraction = Field(0.0, description=_FRACTION)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        return _with_right_ending(self)
+
+    def load(self) -> FederatedData:
+        """Read the file."""
+        return _read(self)
+
+
+DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile
+SOURCES: dict[str, type[Table]] = {
+    "synthetic": Synthetic,
+    "npz": NpzFile,
+    "csv": ColumnsFile,
+    "parquet": ColumnsFile,
+}
+LATER_SOURCES = ("femnist", "sent140")
+
+
+File = TypeVar("File", NpzFile, ColumnsFile)
+
+
+def _with_right_ending(table: File) -> File:
+    ending = f".{table.source}"
+    if not table.path.lower().endswith(ending):
+        raise must_be("data.path", table.path, f"a path that ends in {ending}, since data.source is '{table.source}'")
+    return table
+
+
+def _read(table: NpzFile | ColumnsFile) -> FederatedData:
+    options = table.model_dump(exclude={"source", "validation_fraction"}, exclude_none=True)
+    try:
+        return federated.load(**options)
+    except InputError as error:
+        message = str(error)
+        raise InputError(f"data.path {message}" if message.startswith(table.path) else message) from error
+
+
+class Logistic(Table):
+    """Softmax regression."""
+
+    kind: Literal["logistic"] = Field("logistic", description="'logistic'")
+    bias: bool = Field(True, description="true or false")
+
+
+class Mlp(Table):
+    """Linear and ReLU layers."""
+
+    kind: Literal["mlp"] = Field("mlp", description="'mlp'")
+    hidden: Annotated[tuple[Count, ...], AsTuple, Field(min_length=1)] = Field(
+        (196,), description="a list of one or more integers >= 1"
+    )
+
+
+class Lstm(Table):
+    """A bidirectional LSTM over token ids."""
+
+    kind: Literal["lstm"] = Field("lstm", description="'lstm'")
+    hidden: Count = Field(128, description=_COUNT)
+    embedding: Count = Field(50, description=_COUNT)
+    dropout: Fraction = Field(0.0, description=_FRACTION)
+    vocabulary: Count | None = Field(None, description=_COUNT)
+
+
+class Factory(Table):
+    """A function of the user's that takes nothing and returns a torch module."""
+
+    kind: Annotated[str, Field(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")] = Field(
+        description="'logistic', 'mlp', 'lstm' or 'package.module:factory'"
+    )
+
+
+ModelTable: TypeAlias = Logistic | Mlp | Lstm | Factory
+MODELS: dict[str, type[Table]] = {"logistic": Logistic, "mlp": Mlp, "lstm": Lstm}
+
+
+def model_arguments(table: ModelTable, seed: int) -> dict[str, Any]:
+    """Return train()'s ``model`` and ``model_options``."""
+    if isinstance(table, Factory):
+        return {"model": _made_by(table.kind, seed), "model_options": None}
+    options: Mapping[str, Any] = table.model_dump(exclude={"kind"}, exclude_none=True)
+    return {"model": table.kind, "model_options": options}
+
+
+def _made_by(kind: str, seed: int) -> nn.Module:
+    """Call a factory with torch's generator set to the run's seed, and put back afterwards."""
+    factory = _imported(kind)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        try:
+            module = factory()
+        except Exception as error:
+            raise _wrong_factory(kind, f"calling it failed with {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise _wrong_factory(kind, f"it returned {type(module).__name__}")
+    return module
+
+
+def _imported(kind: str) -> Callable[[], object]:
+    module_name, _, name = kind.partition(":")
+    # As `python -m` does: a module beside which the command is given can be imported.
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module_name), name, None)
+    except Exception as error:
+        raise _wrong_factory(kind, f"importing {module_name} failed with {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(here)
+    if not callable(found):
+        raise _wrong_factory(kind, f"{module_name} has no function {name}")
+    made: Callable[[], object] = found
+    return made
+
+
+def _wrong_factory(kind: str, reason: str) -> InputError:
+    return InputError(
+        f"model.kind is {kind!r}, but it must name a function without arguments that returns a torch module ({reason})"
+    )

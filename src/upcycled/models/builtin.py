@@ -1,0 +1,98 @@
+"""The package's own models: softmax regression, a multilayer perceptron, a bidirectional LSTM.
+
+All give logits: the loss applies the softmax, once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from upcycled.core.errors import InputError, check_number
+from upcycled.models.weights import draw_weights
+
+
+def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: int = 0) -> nn.Module:
+    """Return softmax regression on samples of this shape; images are flattened.
+
+    >>> logistic((20,), 2)
+    Linear(in_features=20, out_features=2, bias=True)
+    """
+    linear = nn.Linear(math.prod(features), classes, bias=bias, device="meta").to_empty(device="cpu")
+    module = linear if len(features) == 1 else nn.Sequential(nn.Flatten(), linear)
+    draw_weights(module, seed)
+    return module
+
+
+def mlp(features: Sequence[int], classes: int, *, hidden: Sequence[int] = (196,), seed: int = 0) -> nn.Module:
+    """Return Linear and ReLU layers; ``hidden`` are the widths between input and output.
+
+    >>> [tuple(p.shape) for p in mlp((28, 28), 10).parameters()]
+    [(196, 784), (196,), (10, 196), (10,)]
+    """
+    if not hidden:
+        raise InputError("model hidden is empty, but an mlp needs at least one width >= 1")
+    for width in hidden:
+        check_number("model hidden", width, at_least=1, integer=True)
+    widths = [math.prod(features), *hidden, classes]
+    layers: list[nn.Module] = [] if len(features) == 1 else [nn.Flatten()]
+    for i, (before, after) in enumerate(itertools.pairwise(widths)):
+        layers += ([nn.ReLU()] if i else []) + [nn.Linear(before, after, device="meta").to_empty(device="cpu")]
+    module = nn.Sequential(*layers)
+    draw_weights(module, seed)
+    return module
+
+
+class Lstm(nn.Module):
+    """Embedding, bidirectional LSTM, and a linear layer on the last hidden states of both directions."""
+
+    def __init__(self, vocabulary: int, classes: int, embedding: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding, device="meta").to_empty(device="cpu")
+        self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True, device="meta").to_empty(
+            device="cpu"
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(2 * hidden, classes, device="meta").to_empty(device="cpu")
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Map token ids (batch, length) to logits (batch, classes)."""
+        _, (last, _) = self.lstm(self.embedding(tokens))
+        logits: torch.Tensor = self.output(self.dropout(torch.cat([last[0], last[1]], dim=1)))
+        return logits
+
+
+def lstm(
+    classes: int,
+    *,
+    vocabulary: int | None = None,
+    vectors: NDArray[np.floating] | None = None,
+    embedding: int = 50,
+    hidden: int = 128,
+    dropout: float = 0.0,
+    seed: int = 0,
+) -> nn.Module:
+    """Return a bidirectional LSTM over token ids, ``hidden`` wide in each direction.
+
+    With ``vectors`` (vocabulary, embedding) the embedding is fixed to them: neither trained, sent nor noised.
+    """
+    check_number("model hidden", hidden, at_least=1, integer=True)
+    check_number("model embedding", embedding, at_least=1, integer=True)
+    check_number("model dropout", dropout, at_least=0, below=1)
+    if vectors is not None:
+        vocabulary, embedding = vectors.shape
+    if vocabulary is None:
+        raise InputError("model vocabulary is missing, but an lstm needs the number of token ids, or vectors=")
+    module = Lstm(vocabulary, classes, embedding, hidden, dropout)
+    draw_weights(module, seed)
+    if vectors is not None:
+        with torch.no_grad():
+            module.embedding.weight.copy_(torch.from_numpy(np.asarray(vectors, dtype=np.float32)))
+        module.embedding.weight.requires_grad_(False)
+    return module

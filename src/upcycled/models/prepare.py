@@ -1,0 +1,112 @@
+"""From what a user passes as ``model=`` to a private module that is known to fit the data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from upcycled.core.errors import InputError, suggest
+from upcycled.core.shards import Shards
+from upcycled.models.builtin import logistic, lstm, mlp
+
+KINDS = ("logistic", "mlp", "lstm")
+
+
+def prepare_model(
+    model: str | nn.Module,
+    train: Shards,
+    test: Shards | None,
+    classes: int,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Return a module of our own: built by name with weights from ``seed``, or a copy of the user's with its weights.
+
+    Raises InputError if it does not fit features or labels, or has buffers that change in training.
+    """
+    if isinstance(model, nn.Module):
+        module = copy.deepcopy(model)
+    elif model in KINDS:
+        module = _build(model, train, test, classes, seed, dict(options or {}))
+    else:
+        named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
+        raise InputError(f"model is {model!r}, but it must be a torch.nn.Module or a known name{named}")
+    _probe(module, as_input(module, train.x[:2]), classes)
+    return module
+
+
+def _build(
+    kind: str, train: Shards, test: Shards | None, classes: int, seed: int, options: dict[str, Any]
+) -> nn.Module:
+    shape = train.x.shape[1:]
+    if kind == "logistic":
+        return logistic(shape, classes, seed=seed, **options)
+    if kind == "mlp":
+        return mlp(shape, classes, seed=seed, **options)
+    if not np.issubdtype(train.x.dtype, np.integer):
+        raise InputError(
+            f"model 'lstm' needs integer token ids, but the features are {train.x.dtype}: "
+            "pass integers, or choose another model"
+        )
+    if "vectors" not in options:
+        parts = [train] if test is None else [train, test]
+        options.setdefault("vocabulary", 1 + max(int(part.x.max()) for part in parts if part.num_rows))
+    return lstm(classes, seed=seed, **options)
+
+
+def takes_tokens(module: nn.Module) -> bool:
+    """Say whether integer features are token ids for this module (it has an embedding) or just numbers."""
+    return any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules())
+
+
+def as_input(module: nn.Module, x: NDArray[Any]) -> NDArray[Any]:
+    """Return features in the type the module takes: int64 token ids, or float32; no copy where none is needed."""
+    is_integer = np.issubdtype(x.dtype, np.integer)
+    if not takes_tokens(module):
+        return x if x.dtype == np.float32 else x.astype(np.float32)
+    if not is_integer:
+        raise InputError(f"model has an embedding, which needs integer token ids, but the features are {x.dtype}")
+    return x if x.dtype == np.int64 else x.astype(np.int64)
+
+
+def is_linear_softmax(module: nn.Module) -> bool:
+    """Say whether the module is softmax regression: one linear layer, perhaps behind a flatten.
+
+    >>> is_linear_softmax(nn.Linear(3, 2)), is_linear_softmax(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
+    (True, False)
+    """
+    if isinstance(module, nn.Sequential):
+        layers = [layer for layer in module if not isinstance(layer, nn.Flatten | nn.Identity)]
+        return len(layers) == 1 and type(layers[0]) is nn.Linear
+    return type(module) is nn.Linear
+
+
+def _probe(module: nn.Module, x: NDArray[Any], classes: int) -> None:
+    """Run two samples through a copy in training mode, with the caller's generator put back afterwards."""
+    trial = copy.deepcopy(module).cpu().train()
+    before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
+    rows = x if len(x) > 1 else np.repeat(x, 2, axis=0)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            output = trial(torch.from_numpy(np.array(rows)))
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            shape = tuple(x.shape[1:])
+            reason = str(error).splitlines()[0]
+            raise InputError(f"model does not take samples of shape {shape} and type {x.dtype}: {reason}") from error
+    if not isinstance(output, torch.Tensor) or output.ndim != 2 or output.shape[0] != 2 or output.shape[1] < classes:
+        got = tuple(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise InputError(
+            f"model output has shape {got} per sample, but the labels need one logit for each of {classes} classes"
+        )
+    changed = [name for name, buffer in trial.named_buffers() if not torch.equal(buffer, before[name])]
+    if changed:
+        raise InputError(
+            f"model buffer '{changed[0]}' changes in training (batch norm does that), which would leave the clients "
+            "unaccounted for: use a layer without running statistics, such as GroupNorm or LayerNorm"
+        )

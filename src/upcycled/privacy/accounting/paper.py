@@ -1,0 +1,178 @@
+"""The paper's own two theorems, in both directions: reproduced for comparison, not to be relied on.
+
+Its output perturbation (Theorem "privacy") treats the clipped model as a mean of n per-sample terms of norm at most tau.
+Clipping a trained model does not give that: one record can move it by 2 tau whatever n is. Its objective perturbation
+(Theorem "privacy1") is sound for a convex loss when u1 and u2 are true bounds, but the constants in its experiments are
+not (u1 = 1 leaves out the bias and the second class vector). What is proven is in ``gaussian``, ``sensitivity`` and
+``objective``.
+"""
+
+from __future__ import annotations
+
+from typing import overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from upcycled.core.errors import InputError
+from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
+
+
+@overload
+def paper_epsilon(*, rounds: float, clip_norm: float, noise_std: float, n: float, delta: float) -> float: ...
+@overload
+def paper_epsilon(
+    *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, delta: ArrayLike
+) -> Floats: ...
+def paper_epsilon(
+    *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, delta: ArrayLike
+) -> float | Floats:
+    """Return the paper's epsilon = a + 2 sqrt(a ln(1/delta)), a = M tau^2/(2 sigma^2 n^2). Not sound.
+
+    It assumes that one record moves the clipped model by at most tau/n, which holds for a mean of n clipped terms under
+    add/remove-one but not for a clipped trained model (2 tau, replace-one). Report it beside a proven epsilon only.
+
+    >>> paper_epsilon(rounds=40, clip_norm=10, noise_std=0.8, n=224, delta=1e-5)
+    1.755838
+    """
+    a, log_delta = broadcast(n=_a(rounds, clip_norm, noise_std, n), delta=_log_inverse(delta))
+    return plain(a + 2 * np.sqrt(a * log_delta))
+
+
+@overload
+def paper_delta(*, rounds: float, clip_norm: float, noise_std: float, n: float, epsilon: float) -> float: ...
+@overload
+def paper_delta(
+    *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, epsilon: ArrayLike
+) -> Floats: ...
+def paper_delta(
+    *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, epsilon: ArrayLike
+) -> float | Floats:
+    """Return the paper's delta = exp(-(epsilon - a)^2/(4 a)); its formula says nothing for epsilon < a. Not sound.
+
+    It assumes that one record moves the clipped model by at most tau/n; see :func:`paper_epsilon`.
+
+    >>> paper_delta(rounds=40, clip_norm=10, noise_std=0.8, n=224, epsilon=1.5)
+    0.0002492011
+    """
+    a, loss = broadcast(n=_a(rounds, clip_norm, noise_std, n), epsilon=numbers("epsilon", epsilon, at_least=0))
+    if np.any(loss < a):
+        worst = np.unravel_index(np.argmax(a - loss), a.shape)
+        raise InputError(
+            f"epsilon is {loss[worst]:g}, but the paper's formula needs epsilon >= a = rounds clip_norm^2 / "
+            f"(2 noise_std^2 n^2) = {a[worst]:.6g}"
+        )
+    free = a == 0  # no data round: nothing was released
+    exponent = -((loss - a) ** 2) / (4 * np.where(free, 1.0, a))
+    return plain(np.where(free, 0.0, np.exp(exponent)))
+
+
+@overload
+def paper_noise_std(*, rounds: float, clip_norm: float, n: float, epsilon: float, delta: float) -> float: ...
+@overload
+def paper_noise_std(
+    *, rounds: ArrayLike, clip_norm: ArrayLike, n: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
+) -> Floats: ...
+def paper_noise_std(
+    *, rounds: ArrayLike, clip_norm: ArrayLike, n: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
+) -> float | Floats:
+    """Return the noise std at which the paper's formula gives ``epsilon``. Not sound.
+
+    It assumes that one record moves the clipped model by at most tau/n; see :func:`paper_epsilon`.
+
+    >>> paper_noise_std(rounds=40, clip_norm=10, n=224, epsilon=1, delta=1e-5)
+    1.383653
+    """
+    count, clip, size, loss, log_delta = broadcast(
+        rounds=numbers("rounds", rounds, at_least=1, integer=True),
+        clip_norm=numbers("clip_norm", clip_norm, above=0),
+        n=numbers("n", n, at_least=1, integer=True),
+        epsilon=numbers("epsilon", epsilon, above=0),
+        delta=_log_inverse(delta),
+    )
+    # 1/(sqrt(L + epsilon) - sqrt(L)), in the form that does not cancel for small epsilon.
+    return plain(clip / size * np.sqrt(count / 2) * (np.sqrt(log_delta + loss) + np.sqrt(log_delta)) / loss)
+
+
+@overload
+def paper_objective_epsilon(*, alpha: float, u1: float, u2: float, n: float, mu: float, rounds: float) -> float: ...
+@overload
+def paper_objective_epsilon(
+    *, alpha: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
+) -> Floats: ...
+def paper_objective_epsilon(
+    *, alpha: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
+) -> float | Floats:
+    """Return the paper's pure epsilon = M (2 alpha u1 mu + 2.8 u2)/(n mu) of objective perturbation.
+
+    Assumes a convex loss whose per-sample gradients have norm <= u1 and whose per-sample Hessians have rank one and norm
+    <= u2 <= 0.5 n mu, and an exactly solved minimisation. Sound under replace-one for such u1 and u2, which the paper's
+    own u1 = 1 is not for its models; never the tightest (see ``objective_epsilon``).
+
+    >>> paper_objective_epsilon(alpha=10, u1=1, u2=0.11, n=224, mu=0.5, rounds=80)
+    7.362857
+    """
+    rate, gradient, hessian, size, prox, count = broadcast(
+        alpha=numbers("alpha", alpha, at_least=0),
+        u1=numbers("u1", u1, at_least=0),
+        u2=numbers("u2", u2, at_least=0),
+        n=numbers("n", n, at_least=1, integer=True),
+        mu=numbers("mu", mu, above=0),
+        rounds=numbers("rounds", rounds, at_least=0, integer=True),
+    )
+    check_paper_condition(hessian, size, prox)
+    return plain(count * (2 * rate * gradient * prox + 2.8 * hessian) / (size * prox))
+
+
+@overload
+def paper_objective_alpha(*, epsilon: float, u1: float, u2: float, n: float, mu: float, rounds: float) -> float: ...
+@overload
+def paper_objective_alpha(
+    *, epsilon: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
+) -> Floats: ...
+def paper_objective_alpha(
+    *, epsilon: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
+) -> float | Floats:
+    """Return the noise rate alpha at which :func:`paper_objective_epsilon`, with its assumptions, gives ``epsilon``.
+
+    >>> paper_objective_alpha(epsilon=7.362857143, u1=1, u2=0.11, n=224, mu=0.5, rounds=80)
+    10.00000
+    """
+    loss, gradient, hessian, size, prox, count = broadcast(
+        epsilon=numbers("epsilon", epsilon, above=0),
+        u1=numbers("u1", u1, above=0),
+        u2=numbers("u2", u2, at_least=0),
+        n=numbers("n", n, at_least=1, integer=True),
+        mu=numbers("mu", mu, above=0),
+        rounds=numbers("rounds", rounds, at_least=1, integer=True),
+    )
+    check_paper_condition(hessian, size, prox)
+    alpha = (loss / count * size - 2.8 * hessian / prox) / (2 * gradient)
+    if np.any(alpha <= 0):
+        worst = np.unravel_index(np.argmin(alpha), alpha.shape)
+        floor = (2.8 * hessian * count / (size * prox))[worst]
+        raise InputError(f"epsilon is {loss[worst]:g}, but the term 2.8 u2/(n mu) alone costs {floor:.6g} in all rounds")
+    return plain(alpha)
+
+
+def check_paper_condition(u2: Floats, n: Floats, mu: Floats) -> None:
+    """Raise unless u2 <= 0.5 n mu, without which the paper's theorem says nothing."""
+    if np.any(u2 > 0.5 * n * mu):
+        worst = np.unravel_index(np.argmax(u2 - 0.5 * n * mu), u2.shape)
+        raise InputError(
+            f"u2 is {u2[worst]:g}, but the paper's theorem needs u2 <= 0.5 n mu = {0.5 * n[worst] * mu[worst]:g}"
+        )
+
+
+def _a(rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike) -> Floats:
+    count, clip, std, size = broadcast(
+        rounds=numbers("rounds", rounds, at_least=0, integer=True),
+        clip_norm=numbers("clip_norm", clip_norm, above=0),
+        noise_std=numbers("noise_std", noise_std, above=0),
+        n=numbers("n", n, at_least=1, integer=True),
+    )
+    return np.asarray(count / 2 * (clip / (std * size)) ** 2)
+
+
+def _log_inverse(delta: ArrayLike) -> Floats:
+    return np.asarray(-np.log(numbers("delta", delta, above=0, below=1)))

@@ -1,0 +1,91 @@
+"""What happened in each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, overload
+
+import numpy as np
+
+from upcycled.core.errors import InputError
+from upcycled.core.strategy import Kind
+from upcycled.core.vectors import Ints
+
+
+def _nobody() -> Ints:
+    return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One iteration. Bytes are the vectors' float32 payload; seconds are the iteration's own, without scoring."""
+
+    iteration: int
+    kind: Kind
+    data_round: int
+    """Data rounds done so far."""
+    accuracy: float | None
+    """Test accuracy; of the personal models where the algorithm has them. None when not evaluated."""
+    loss: float | None
+    global_accuracy: float | None
+    """Test accuracy of the global model; the same as ``accuracy`` without personal models."""
+    global_loss: float | None
+    coefficient: float | None
+    """rho of an upcycled iteration, where its rule is a scalar one."""
+    bytes_up: int
+    bytes_down: int
+    messages: int
+    """Downloads and uploads."""
+    gradient_steps: int
+    """Minibatch gradients computed by all clients together."""
+    seconds: float
+    eval_seconds: float
+    clients: Ints = field(default_factory=_nobody)
+    """Who took part."""
+    client_steps: Ints = field(default_factory=_nobody)
+    """K_i of each of them."""
+
+
+SCALARS = tuple(f.name for f in fields(Record) if f.name not in ("clients", "client_steps"))
+
+
+@dataclass(frozen=True)
+class History:
+    """The records of a run, in order."""
+
+    records: tuple[Record, ...]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> History: ...
+    def __getitem__(self, place: int | slice) -> Record | History:
+        found = self.records[place]
+        return History(found) if isinstance(found, tuple) else found
+
+    def column(self, name: str) -> list[Any]:
+        """Return one scalar field over all records."""
+        return [getattr(record, name) for record in self.records]
+
+    def last_scored(self) -> Record | None:
+        """Return the last record with an accuracy."""
+        return next((r for r in reversed(self.records) if r.accuracy is not None), None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the scalar fields as one dict per record."""
+        return [{name: getattr(record, name) for name in SCALARS} for record in self.records]
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame of the scalar fields (needs the extra ``data``)."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError("to_frame needs pandas: pip install 'upcycled-fl[data]'") from error
+        return pandas.DataFrame(self.rows(), columns=list(SCALARS))

@@ -1,0 +1,152 @@
+"""The round loop, once for every algorithm, strategy, mechanism and engine.
+
+Odd: draw the cohort, send, train, release, aggregate, server step, remember. Even: extrapolate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from upcycled.core.algorithm import Arrived
+from upcycled.core.cohort import Cohort
+from upcycled.core.errors import DivergedError, InputError
+from upcycled.core.memory import ClientMemory
+from upcycled.core.release import Release
+from upcycled.core.strategy import State
+from upcycled.core.work import Engine, Scores, Work
+from upcycled.privacy.noise import SeededNoise
+from upcycled.runtime.history import Record
+from upcycled.runtime.plan import Plan
+
+MOST_EMPTY_COHORTS = 10_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run between two iterations: the server's state, and what the clients keep."""
+
+    state: State
+    memory: ClientMemory
+    """What the algorithm remembers of each client, computed from releases."""
+    private: ClientMemory
+    """What clients keep to themselves (personal models); never read by server code."""
+
+
+def start_run(plan: Plan) -> Run:
+    """Return the run before its first iteration."""
+    algorithm, size, clients = plan.strategy.algorithm, plan.task.layout.size, plan.task.train.num_clients
+    return Run(
+        state=plan.strategy.start(algorithm.start(plan.initial)),
+        memory=ClientMemory(algorithm.remembers, clients, size),
+        private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
+    )
+
+
+def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]]:
+    """Yield the run and its record after each iteration until the plan is done; ``run`` may be a resumed one."""
+    while run.state.iteration < plan.iterations:
+        began = time.perf_counter()
+        release = None
+        if plan.strategy.kind(run.state) == "data":
+            run, release = _data_round(plan, engine, run)
+        else:
+            run = replace(run, state=plan.strategy.upcycle(run.state, plan.data_rounds))
+        _check_finite(run.state)
+        trained = time.perf_counter()
+        scores, global_scores = _score(plan, engine, run)
+        yield run, _record(plan, run.state, release, scores, global_scores, trained - began, trained)
+
+
+def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
+    """Sample, send, train, release, aggregate, update, remember."""
+    state, task, algorithm = run.state, plan.task, plan.strategy.algorithm
+    cohort, attempt = _draw(plan, state)
+    clients, server = cohort.clients, state.server
+    noise = SeededNoise(task.seed, state.data_rounds + 1, attempt)
+    memory = run.memory.gather(clients)
+    problem = plan.mechanism.problem(algorithm.problem(server, memory), clients, task.layout.size, noise)
+    trained = engine.train(Work(state.data_rounds + 1, attempt, cohort, server.model, problem))
+    release = plan.mechanism.release(trained, server.model, clients, task.train.sizes_of(clients), noise)
+    arrived = Arrived(
+        release=release,
+        mean=plan.mechanism.aggregate(release, noise),
+        step_sums=task.solver.step_sum(release.num_steps),
+        num_clients=task.train.num_clients,
+    )
+    server, memory = algorithm.server_step(server, memory, arrived)
+    run.memory.put(clients, memory)
+    if trained.private is not None:
+        run.private.put(clients, {"model": trained.private})
+    after = plan.strategy.after_data(state, server, plan.mechanism.mean_noise_std(release))
+    return replace(run, state=after), release
+
+
+def _draw(plan: Plan, state: State) -> tuple[Cohort, int]:
+    """Return the coming round's cohort; a round that nobody came to did not happen and is drawn again."""
+    seed, clients, epochs = plan.task.seed, plan.task.train.num_clients, plan.task.solver.local.epochs
+    for attempt in range(state.attempt, state.attempt + MOST_EMPTY_COHORTS):
+        cohort = plan.participation.draw(seed, state.data_rounds + 1, clients, epochs, attempt)
+        if cohort.clients.size:
+            return cohort, attempt
+    raise InputError(
+        f"participation is {plan.participation.fraction!r} of {clients} clients, but {MOST_EMPTY_COHORTS} Poisson "
+        "draws in a row were empty: it must be larger"
+    )
+
+
+def _check_finite(state: State) -> None:
+    if not np.isfinite(state.server.model).all():
+        raise DivergedError(
+            f"the run diverged: the global model is not finite after iteration {state.iteration}; lower the local "
+            "learning rate first, then the server's, FedDyn's 1/alpha or the upcycling coefficient"
+        )
+
+
+def _score(plan: Plan, engine: Engine, run: Run) -> tuple[Scores | None, Scores | None]:
+    """Return (personal or global, global) scores where this iteration is to be evaluated."""
+    iteration = run.state.iteration
+    due = iteration % plan.eval_every == 0 or iteration == plan.iterations
+    if plan.task.test is None or not due:
+        return None, None
+    model = run.state.server.model
+    scores = engine.score(model)
+    if not run.private.names:
+        return scores, scores
+    clients = run.private.clients
+    return engine.score_personal(model, clients, run.private.gather(clients)["model"]), scores
+
+
+def _record(
+    plan: Plan,
+    state: State,
+    release: Release | None,
+    scores: Scores | None,
+    global_scores: Scores | None,
+    seconds: float,
+    scored_since: float,
+) -> Record:
+    clients = np.zeros(0, dtype=np.int64) if release is None else release.clients
+    steps = clients if release is None else release.num_steps
+    vector = 4 * plan.task.layout.size
+    return Record(
+        iteration=state.iteration,
+        kind="upcycled" if release is None else "data",
+        data_round=state.data_rounds,
+        accuracy=None if scores is None else scores.accuracy,
+        loss=None if scores is None else scores.loss,
+        global_accuracy=None if global_scores is None else global_scores.accuracy,
+        global_loss=None if global_scores is None else global_scores.loss,
+        coefficient=None if release is not None else state.rho,
+        bytes_up=clients.size * vector,
+        bytes_down=clients.size * vector * (1 + len(plan.strategy.algorithm.sends)),
+        messages=2 * clients.size,
+        gradient_steps=int(steps.sum()) * plan.task.solver.gradients_per_step,
+        seconds=seconds,
+        eval_seconds=time.perf_counter() - scored_since,
+        clients=clients,
+        client_steps=steps,
+    )

@@ -1,0 +1,152 @@
+"""From the arguments of a run to a checked plan: whatever is wrong is said here, before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from upcycled.core.algorithm import Algorithm
+from upcycled.core.coefficients import as_rule
+from upcycled.core.cohort import Participation
+from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.layout import flatten, layout_of
+from upcycled.core.release import Mechanism, NoPrivacy, Setting
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import LocalSGD
+from upcycled.core.strategy import Strategy, Upcycled, Vanilla
+from upcycled.core.vectors import Vector
+from upcycled.core.work import EngineKind, Task
+from upcycled.data import FederatedData
+from upcycled.engines import choose_engine
+from upcycled.models import as_input, is_linear_softmax, prepare_model
+
+NOISES = ("seeded",)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run, fully decided."""
+
+    task: Task
+    strategy: Strategy
+    mechanism: Mechanism
+    participation: Participation
+    engine: EngineKind
+    initial: Vector
+    iterations: int
+    eval_every: int
+    settings: Mapping[str, Any]
+    """What was asked for, in plain values, for records and reports."""
+
+    @property
+    def data_rounds(self) -> int:
+        """How many of the iterations touch data."""
+        return self.strategy.data_rounds(self.iterations)
+
+
+def make_plan(
+    data: FederatedData,
+    *,
+    model: str | nn.Module,
+    model_options: Mapping[str, Any] | None,
+    algorithm: Algorithm,
+    upcycle: object,
+    iterations: int,
+    local: LocalSGD,
+    participation: float,
+    sampling: str,
+    stragglers: float,
+    privacy: Mechanism | None,
+    noise: str,
+    engine: str,
+    seed: int,
+    eval_every: int,
+    device: str,
+) -> Plan:
+    """Check every argument and everything they must agree on."""
+    _check_types(data, algorithm, local, privacy, noise)
+    check_number("iterations", iterations, at_least=1, integer=True)
+    check_number("eval_every", eval_every, at_least=1, integer=True)
+    check_number("seed", seed, at_least=0, below=2**63, integer=True)
+    who = Participation(participation, sampling, stragglers)
+    if stragglers > 0 and local.epochs < 2:
+        raise InputError(
+            f"stragglers is {stragglers!r}, but a straggler stops after 1 to epochs-1 epochs: "
+            f"local.epochs is {local.epochs} and must be at least 2"
+        )
+    if upcycle == "auto":
+        raise InputError("upcycle='auto' is not available yet: pass a number such as 0.5, or one of up.coefficients")
+    strategy: Strategy = Vanilla(algorithm) if upcycle is None else Upcycled(algorithm, as_rule(upcycle))
+    mechanism: Mechanism = NoPrivacy() if privacy is None else privacy
+    module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options)
+    solver = mechanism.solver(algorithm.solver(local))
+    task = Task(
+        module=module,
+        layout=layout_of(module),
+        num_classes=data.num_classes,
+        train=mechanism.prepare(_with_input(module, data.train)),
+        test=None if data.test is None or data.test.num_rows == 0 else _with_input(module, data.test),
+        solver=solver,
+        seed=seed,
+        cohort_size=who.expected(data.num_clients),
+        device=device,
+    )
+    initial = flatten(module)
+    server = algorithm.start(initial)
+    if privacy is not None:
+        mechanism.check(
+            Setting(
+                algorithm=algorithm.name,
+                problem_a=_penalty(algorithm, server, initial),
+                solver=solver,
+                layout=task.layout,
+                is_linear_softmax=is_linear_softmax(module),
+                num_classes=data.num_classes,
+                sizes=data.train.sizes,
+                data_rounds=strategy.data_rounds(iterations),
+                stragglers=stragglers,
+                sampling=sampling,
+                participation=participation,
+            )
+        )
+    settings = {
+        "algorithm": algorithm,
+        "upcycle": upcycle,
+        "iterations": iterations,
+        "local": local,
+        "participation": participation,
+        "sampling": sampling,
+        "stragglers": stragglers,
+        "privacy": privacy,
+        "noise": noise,
+        "seed": seed,
+    }
+    kind = choose_engine(engine, task)
+    return Plan(task, strategy, mechanism, who, kind, initial, iterations, eval_every, settings | {"engine": kind.name})
+
+
+def _penalty(algorithm: Algorithm, server: Any, initial: Vector) -> float:
+    nobody = dict.fromkeys(algorithm.remembers, initial[None, :] * 0)
+    return algorithm.problem(server, nobody).a
+
+
+def _with_input(module: nn.Module, shards: Shards) -> Shards:
+    return replace(shards, x=as_input(module, shards.x))
+
+
+def _check_types(data: object, algorithm: object, local: object, privacy: object, noise: str) -> None:
+    if not isinstance(data, FederatedData):
+        raise InputError(f"data is {type(data).__name__}, but it must be a FederatedData (see up.data)")
+    if isinstance(algorithm, type) or not hasattr(algorithm, "server_step"):
+        raise InputError(f"algorithm is {algorithm!r}, but it must be an algorithm such as up.FedAvg()")
+    if not isinstance(local, LocalSGD):
+        raise InputError(f"local is {local!r}, but it must be up.LocalSGD(...)")
+    if privacy is not None and (isinstance(privacy, type) or not hasattr(privacy, "release")):
+        raise InputError(f"privacy is {privacy!r}, but it must be None or a mechanism of up.privacy")
+    if noise == "system":
+        raise InputError("noise='system' is not available yet: it must be 'seeded' (simulation, not private)")
+    if noise not in NOISES:
+        raise InputError(f"noise is {noise!r}, but it must be known{suggest(str(noise), NOISES)}")

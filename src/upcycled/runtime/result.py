@@ -1,0 +1,69 @@
+"""What a run gives back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from upcycled.core.layout import assign
+from upcycled.core.vectors import Ints, Vector
+from upcycled.runtime.history import History
+
+
+class PersonalModels(Mapping[int, nn.Module]):
+    """The personal model of each client that trained; modules are made when asked for."""
+
+    def __init__(self, module: nn.Module, clients: Ints, models: Vector) -> None:
+        self._module = module
+        self._rows = {client: i for i, client in enumerate(clients.tolist())}
+        self._models = models
+
+    def params(self, client: int) -> torch.Tensor:
+        """Return a client's personal model as a flat tensor."""
+        return torch.from_numpy(self._models[self._rows[client]].copy())
+
+    def __getitem__(self, client: int) -> nn.Module:
+        module = copy.deepcopy(self._module)
+        assign(module, self._models[self._rows[client]])
+        return module.eval()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The trained model, the history, and how it was made."""
+
+    params: torch.Tensor
+    """Flat float32 tensor of the trainable parameters, in ``named_parameters`` order, each row-major."""
+    model: nn.Module
+    """The torch module with the final weights, in evaluation mode."""
+    history: History
+    personal_models: PersonalModels | None
+    """pFedMe only: client -> its personal module."""
+    settings: Mapping[str, Any]
+    """What the run was asked to do, and the engine that did it."""
+    privacy: None = None
+    """The per-client ledger of a private run, once there is one."""
+    error: Exception | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Test accuracy of the last scored iteration; None without test data."""
+        last = self.history.last_scored()
+        return None if last is None else last.accuracy
+
+    @property
+    def loss(self) -> float | None:
+        """Test loss of the last scored iteration; None without test data."""
+        last = self.history.last_scored()
+        return None if last is None else last.loss

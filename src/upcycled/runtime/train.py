@@ -1,0 +1,140 @@
+"""``train``: one run, from data to result."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from upcycled.core.algorithm import Algorithm
+from upcycled.core.errors import InputError
+from upcycled.core.layout import assign
+from upcycled.core.release import Mechanism
+from upcycled.core.solvers import LocalSGD
+from upcycled.data import FederatedData
+from upcycled.runtime.history import History, Record
+from upcycled.runtime.loop import Run, iterate, start_run
+from upcycled.runtime.observe import Observer
+from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.progress import LiveProgress
+from upcycled.runtime.result import PersonalModels, Result
+
+
+def train(
+    data: FederatedData,
+    *,
+    algorithm: Algorithm,
+    model: str | nn.Module = "logistic",
+    model_options: Mapping[str, Any] | None = None,
+    upcycle: object = None,
+    iterations: int = 100,
+    local: LocalSGD | None = None,
+    participation: float = 1.0,
+    sampling: str = "fixed",
+    stragglers: float = 0.0,
+    privacy: Mechanism | None = None,
+    noise: str = "seeded",
+    engine: str = "auto",
+    seed: int = 0,
+    eval_every: int = 1,
+    progress: bool = True,
+    theory: bool = False,
+    checkpoint: str | None = None,
+    device: str = "cpu",
+    observers: Sequence[Observer] = (),
+) -> Result:
+    """Train a federation and return the model, its history and how it was made.
+
+    Args:
+        data: the clients' training data and, optionally, their test data.
+        algorithm: such as ``up.FedAvg()`` or ``up.FedProx(mu=0.5)``.
+        model: ``"logistic"``, ``"mlp"``, ``"lstm"`` or a torch module, which starts from its own weights.
+        model_options: options of a model named by a string, such as ``{"hidden": [196]}``.
+        upcycle: None for a vanilla run; a number or a member of ``up.coefficients`` makes every even iteration a
+            server-only extrapolation.
+        iterations: global iterations, upcycled ones included.
+        local: the clients' SGD.
+        participation: the fraction of clients in a data round.
+        sampling: ``"fixed"`` (always the same number of clients) or ``"poisson"`` (each by its own coin).
+        stragglers: the probability that a selected client stops after 1 to epochs-1 epochs.
+        privacy: a mechanism of ``up.privacy``.
+        noise: ``"seeded"``, which is a simulation and protects nobody.
+        engine: ``"auto"`` or the name of an engine.
+        seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
+        eval_every: score the test data every so many iterations, and after the last.
+        progress: show a live table on standard error when the run takes longer than a second.
+        theory: record the terms of the convergence bound.
+        checkpoint: a folder to resume from.
+        device: the torch device of engines that use one.
+        observers: told after each iteration.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic(0.5, 0.5, clients=5, seed=0)
+    >>> result = up.train(data, algorithm=up.FedAvg(), upcycle=0.5, iterations=4, engine="sequential", progress=False)
+    >>> [record.kind for record in result.history]
+    ['data', 'upcycled', 'data', 'upcycled']
+    """
+    if theory:
+        raise InputError("theory=True is not available yet: it must be False")
+    if checkpoint is not None:
+        raise InputError(f"checkpoint={checkpoint!r} is not available yet: it must be None")
+    plan = make_plan(
+        data,
+        model=model,
+        model_options=model_options,
+        algorithm=algorithm,
+        upcycle=upcycle,
+        iterations=iterations,
+        local=LocalSGD() if local is None else local,
+        participation=participation,
+        sampling=sampling,
+        stragglers=stragglers,
+        privacy=privacy,
+        noise=noise,
+        engine=engine,
+        seed=seed,
+        eval_every=eval_every,
+        device=device,
+    )
+    watching = [*observers, *([LiveProgress()] if progress else [])]
+    return run_plan(plan, watching, threads=None)
+
+
+def run_plan(plan: Plan, observers: Sequence[Observer], threads: int | None) -> Result:
+    """Carry out a plan and tell the observers."""
+    module = copy.deepcopy(plan.task.module)
+    engine = plan.engine.open(plan.task, threads)
+    last, records = start_run(plan), list[Record]()
+    try:
+        for observer in observers:
+            observer.start(plan)
+        for run, record in iterate(plan, engine, last):
+            last = run
+            records.append(record)
+            for observer in observers:
+                observer.record(record)
+    finally:
+        engine.close()
+        for observer in observers:
+            observer.finish()
+    return _result(plan, last, records, module)
+
+
+def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module) -> Result:
+    params = run.state.server.model
+    personal = None
+    if run.private.names:
+        clients = run.private.clients
+        personal = PersonalModels(module, clients, run.private.gather(clients)["model"])
+    final = copy.deepcopy(module)
+    assign(final, params)
+    return Result(
+        params=torch.from_numpy(params.copy()),
+        model=final.eval(),
+        history=History(tuple(records)),
+        personal_models=personal,
+        settings=plan.settings,
+    )

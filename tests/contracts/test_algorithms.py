@@ -1,0 +1,204 @@
+"""What must hold for every algorithm in the table, found there by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import upcycled as up
+from tests.conftest import ragged
+from upcycled.algorithms import ALGORITHMS
+from upcycled.core.release import Release, Trained
+from upcycled.core.shards import Shards
+
+NAMES = list(ALGORITHMS)
+
+
+def settings(name, **changes):
+    momentum = 0.0 if name == "pfedme" else 0.5
+    base = {
+        "algorithm": ALGORITHMS[name](),
+        "local": up.LocalSGD(lr=0.1, momentum=momentum, epochs=3, batch_size=8),
+        "participation": 0.5,
+        "stragglers": 0.5,
+        "engine": "sequential",
+        "progress": False,
+        "seed": 4,
+    }
+    return base | changes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_zero_coefficient_equals_vanilla_bit_for_bit(federation, name):
+    vanilla = up.train(federation, iterations=5, **settings(name))
+    upcycled = up.train(federation, iterations=10, upcycle=0.0, **settings(name))
+    assert upcycled.params.numpy().tobytes() == vanilla.params.numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_call_gives_the_same_bits(federation, name):
+    one, two = (up.train(federation, iterations=6, upcycle=0.6, **settings(name)) for _ in range(2))
+    assert one.params.numpy().tobytes() == two.params.numpy().tobytes()
+    other = up.train(federation, iterations=6, upcycle=0.6, **settings(name, seed=5))
+    assert one.params.numpy().tobytes() != other.params.numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_round_m_has_the_same_clients_stragglers_and_steps_in_every_algorithm(federation, name):
+    base = up.train(federation, iterations=6, **settings("fedavg"))
+    run = up.train(federation, iterations=12, upcycle=0.3, **settings(name))
+    rounds = [r for r in run.history if r.kind == "data"]
+    assert len(rounds) == len(base.history) == 6
+    for mine, theirs in zip(rounds, base.history, strict=True):
+        assert np.array_equal(mine.clients, theirs.clients)
+        assert np.array_equal(mine.client_steps, theirs.client_steps)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_upcycled_iteration_moves_no_bytes_and_takes_no_gradient(federation, name):
+    run = up.train(federation, iterations=6, upcycle=0.5, **settings(name))
+    vector = 4 * run.params.numel()
+    for record in run.history:
+        if record.iteration % 2 == 0:
+            assert record.kind == "upcycled"
+            assert record.coefficient == 0.5
+            assert (record.bytes_up, record.bytes_down, record.messages, record.gradient_steps) == (0, 0, 0, 0)
+        else:
+            down = 2 if name == "scaffold" else 1
+            inner = 5 if name == "pfedme" else 1
+            assert record.kind == "data"
+            assert (record.bytes_up, record.bytes_down, record.messages) == (2 * vector, 2 * down * vector, 4)
+            assert record.gradient_steps == inner * record.client_steps.sum()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monkeypatch):
+    """Every door to training data raises while an upcycled iteration is made."""
+    from upcycled.runtime import loop
+
+    touched = []
+
+    def guarded_upcycle(strategy, state, horizon):
+        def refuse(*args, **kwargs):
+            touched.append(args)
+            raise AssertionError("an upcycled iteration touched data")
+
+        with monkeypatch.context() as patch:
+            for method in ("client", "sizes_of"):
+                patch.setattr(Shards, method, refuse)
+            patch.setattr(loop, "_data_round", refuse)
+            patch.setattr(loop.Work, "__init__", refuse)
+            return original(strategy, state, horizon)
+
+    from upcycled.core.strategy import Upcycled
+
+    original = Upcycled.upcycle
+    monkeypatch.setattr(Upcycled, "upcycle", guarded_upcycle)
+    guarded = up.train(federation, iterations=8, upcycle=0.5, **settings(name))
+    monkeypatch.setattr(Upcycled, "upcycle", original)
+    free = up.train(federation, iterations=8, upcycle=0.5, **settings(name))
+    assert not touched
+    assert guarded.params.numpy().tobytes() == free.params.numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_even_iteration_is_the_same_when_the_training_data_raise_on_every_read(name):
+    """The last iteration is an even one: replacing the data by a booby trap before it changes nothing."""
+    from upcycled.runtime.loop import iterate, start_run
+    from upcycled.runtime.plan import make_plan
+
+    class Trap:
+        def __getattr__(self, what):
+            raise AssertionError(f"training data were read: {what}")
+
+    xs, ys = ragged()
+    arguments = settings(name, iterations=2, upcycle=0.5, model="logistic", model_options=None, sampling="fixed")
+    arguments |= {"privacy": None, "noise": "seeded", "eval_every": 1, "device": "cpu"}
+    del arguments["progress"]
+    plan = make_plan(up.FederatedData.from_arrays(xs, ys, num_classes=3), **arguments)
+    steps = iterate(plan, plan.engine.open(plan.task, None), start_run(plan))
+    after_data, _ = next(steps)
+    trapped = dataclasses.replace(plan, task=dataclasses.replace(plan.task, train=Trap()))
+    after_trap, _ = next(iterate(trapped, Trap(), after_data))
+    free, _ = next(steps)
+    assert after_trap.state.server.model.tobytes() == free.state.server.model.tobytes()
+    assert after_trap.state.iteration == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_vector_and_two_public_integers_leave_a_client(federation, name, monkeypatch):
+    """Server code is handed nothing but the release and vectors computed from it."""
+    seen = []
+    kind = ALGORITHMS[name]
+    original = kind.server_step
+
+    def spy(self, server, memory, arrived):
+        seen.append(arrived)
+        return original(self, server, memory, arrived)
+
+    monkeypatch.setattr(kind, "server_step", spy)
+    up.train(federation, iterations=2, **settings(name))
+    assert [f.name for f in dataclasses.fields(Release)] == ["clients", "vectors", "num_samples", "num_steps"]
+    for arrived in seen:
+        assert {f.name for f in dataclasses.fields(arrived)} == {"release", "mean", "step_sums", "num_clients"}
+        assert arrived.release.vectors.shape == (2, 18)
+        assert arrived.release.num_steps.dtype.kind == arrived.release.num_samples.dtype.kind == "i"
+        assert not any(isinstance(value, Trained) for value in vars(arrived).values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_server_sees_only_what_the_mechanism_released(federation, name):
+    """With a mechanism that releases zeros the run cannot depend on the data at all."""
+
+    class Zeros:
+        check = up.privacy.ModelClipping.check
+        prepare = up.privacy.ModelClipping.prepare
+        solver = up.privacy.ModelClipping.solver
+        problem = up.privacy.ModelClipping.problem
+        aggregate = up.privacy.ModelClipping.aggregate
+        is_private = True
+
+        def release(self, trained, sent, clients, num_samples, noise):
+            return Release(clients, np.zeros_like(trained.vectors), num_samples, trained.num_steps)
+
+        def mean_noise_std(self, release):
+            return 0.0
+
+    xs, ys = ragged(seed=8)
+    other = up.FederatedData.from_arrays(xs, ys, num_classes=3)
+    one = up.train(federation, iterations=6, upcycle=0.5, privacy=Zeros(), **settings(name))
+    two = up.train(other, iterations=6, upcycle=0.5, privacy=Zeros(), **settings(name))
+    assert one.params.numpy().tobytes() == two.params.numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_callers_generators_and_module_are_left_alone(federation, name):
+    import torch
+
+    module = torch.nn.Linear(5, 3)
+    before = [p.detach().clone() for p in module.parameters()]
+    state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    up.train(federation, iterations=2, model=module, **settings(name))
+    assert torch.equal(state, torch.get_rng_state())
+    assert np.array_equal(numpy_state, np.random.get_state()[1])  # noqa: NPY002
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "server_lr", "exact"),
+    [
+        (lambda s: up.FedAvg(server_lr=s), 1.0, "fedavg"),
+        (lambda s: up.FedYogi(server_lr=s), 0.1, "fedyogi"),
+        (lambda s: up.PFedMe(lam=2.0, beta=s), 0.5, "pfedme"),
+        (lambda s: up.FedAvgM(server_momentum=0.4, server_lr=s), 1.0, "fedavgm"),
+        (lambda s: up.FedAvgM(server_momentum=0.4, server_lr=s, nesterov=False), 0.5, "fedavgm"),
+    ],
+)
+def test_upcycling_equals_a_server_step_longer_by_one_plus_rho(federation, make, server_lr, exact):
+    # w(2m) = w(2m-1) + rho (w(2m-1) - w(2m-2)) is w(2m-2) + (1 + rho) step, and server moments do not move.
+    common = {key: value for key, value in settings(exact).items() if key != "algorithm"}
+    upcycled = up.train(federation, iterations=12, upcycle=0.6, algorithm=make(server_lr), **common)
+    longer = up.train(federation, iterations=6, algorithm=make(1.6 * server_lr), **common)
+    assert np.allclose(upcycled.params, longer.params, rtol=2e-4, atol=1e-6)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from upcycled.core.cohort import Participation
+from upcycled.core.errors import InputError
+
+
+@pytest.mark.parametrize(("fraction", "clients", "expected"), [(0.3, 30, 9), (0.29, 100, 29), (0.01, 30, 1), (1.0, 7, 7)])
+def test_a_fixed_fraction_takes_floor_of_it_and_at_least_one(fraction, clients, expected):
+    cohort = Participation(fraction).draw(seed=0, round=1, num_clients=clients, epochs=1)
+    assert cohort.clients.size == expected
+
+
+def test_the_cohort_is_a_function_of_seed_round_and_attempt():
+    who = Participation(0.3, stragglers=0.5)
+    one, same = who.draw(1, 4, 30, 10), who.draw(1, 4, 30, 10)
+    assert np.array_equal(one.clients, same.clients)
+    assert np.array_equal(one.epochs, same.epochs)
+    assert not np.array_equal(one.clients, who.draw(1, 5, 30, 10).clients)
+    assert not np.array_equal(one.clients, who.draw(2, 4, 30, 10).clients)
+    assert not np.array_equal(one.clients, who.draw(1, 4, 30, 10, attempt=1).clients)
+
+
+def test_poisson_takes_each_client_by_its_own_coin():
+    # Sizes are Binomial(200, 0.3): mean 60, sd 6.48; over 400 rounds the mean has sd 0.32 and the sd is within 10 %.
+    sizes = [Participation(0.3, "poisson").draw(0, m, 200, 1).clients.size for m in range(400)]
+    assert abs(np.mean(sizes) - 60) < 4 * 0.324
+    assert abs(np.std(sizes) - 6.48) < 0.7
+
+
+def test_stragglers_train_one_to_nine_of_ten_epochs_and_the_others_all():
+    epochs = np.concatenate([Participation(1.0, stragglers=0.9).draw(0, m, 100, 10).epochs for m in range(100)])
+    # 10,000 clients: 1,000 +- 30 run all ten epochs, each shorter length 1,000 +- 30.
+    counts = np.bincount(epochs, minlength=11)
+    assert counts[0] == 0
+    assert np.abs(counts[1:] - 1000).max() < 5 * 30
+
+
+def test_the_straggler_coin_does_not_depend_on_the_rest_of_the_cohort():
+    whole = Participation(1.0, stragglers=0.5).draw(0, 3, 30, 10)
+    part = Participation(0.3, stragglers=0.5).draw(0, 3, 30, 10)
+    assert np.array_equal(whole.epochs[part.clients], part.epochs)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"fraction": 0.0}, "participation is 0.0, but it must be a finite number > 0 and <= 1"),
+        ({"fraction": 1.2}, "participation is 1.2"),
+        ({"fraction": float("nan")}, "participation is nan"),
+        ({"stragglers": -0.1}, "stragglers is -0.1"),
+        ({"sampling": "poison"}, "did you mean 'poisson'?"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_right(wrong, words):
+    with pytest.raises(InputError) as error:
+        Participation(**wrong)
+    assert words in str(error.value)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import upcycled as up
+from upcycled.core.algorithm import Server
+from upcycled.core.coefficients import Seen, as_rule, extrapolate
+from upcycled.core.errors import InputError
+from upcycled.core.strategy import Upcycled, Vanilla
+
+
+def at(*values):
+    return Server(np.array(values, dtype=np.float32))
+
+
+def test_an_upcycled_iteration_extrapolates_the_last_data_step():
+    # w(2m-2) = (1, 2), w(2m-1) = (3, 1), rho = 0.5: w(2m) = (3 + 0.5 * 2, 1 - 0.5 * 1) = (4, 0.5).
+    strategy = Upcycled(up.FedAvg(), as_rule(0.5))
+    state = strategy.start(at(1, 2))
+    assert strategy.kind(state) == "data"
+    state = strategy.after_data(state, at(3, 1), noise_std=0.0)
+    assert strategy.kind(state) == "upcycled"
+    state = strategy.upcycle(state, horizon=None)
+    assert state.server.model.tolist() == [4.0, 0.5]
+    assert strategy.kind(state) == "data"
+    # Next data step from (4, 0.5) to (6, 0.5): the extrapolation starts at the upcycled iterate, (6 + 0.5 * 2, 0.5).
+    state = strategy.upcycle(strategy.after_data(state, at(6, 0.5), 0.0), None)
+    assert state.server.model.tolist() == [7.0, 0.5]
+    assert (state.iteration, state.data_rounds) == (4, 2)
+
+
+def test_server_vectors_that_move_go_along_and_the_others_stay():
+    before = Server(np.float32([0]), {"c": np.float32([1]), "v": np.float32([1])})
+    now = Server(np.float32([1]), {"c": np.float32([3]), "v": np.float32([3])})
+    moved = extrapolate(Seen((before, now), 1, None, 0, 0.0), 0.5, moves=("c",))
+    assert moved.vectors["c"].tolist() == [4.0]
+    assert moved.vectors["v"].tolist() == [3.0]
+
+
+def test_only_scaffolds_control_variate_moves():
+    from upcycled.algorithms import ALGORITHMS
+
+    assert {name: kind().moves for name, kind in ALGORITHMS.items() if kind().moves} == {"scaffold": ("c",)}
+
+
+@pytest.mark.parametrize(("iterations", "rounds"), [(1, 1), (2, 1), (3, 2), (160, 80), (161, 81)])
+def test_an_upcycled_run_has_half_the_data_rounds_rounded_up(iterations, rounds):
+    assert Upcycled(up.FedAvg(), as_rule(0.5)).data_rounds(iterations) == rounds
+    assert Vanilla(up.FedAvg()).data_rounds(iterations) == iterations
+
+
+@pytest.mark.parametrize(
+    ("coefficient", "expected"),
+    [
+        (up.coefficients.Constant(0.7), [0.7, 0.7, 0.7]),
+        (up.coefficients.LambdaHalf([1.0, 0.5]), [0.5, 0.25, 0.25]),
+        (up.coefficients.Proximal(mu=0.5, lam=lambda m: 0.5 * m), [1 / 2, 1 / 3, 1 / 4]),
+        (up.coefficients.Decaying(0.8), [0.4, 0.4, 0.4]),
+        (up.coefficients.Decaying(0.8, open_ended=True), [0.8, 0.8 / 2**0.5, 0.8 / 3**0.5]),
+    ],
+)
+def test_the_coefficient_forms_of_the_paper(coefficient, expected):
+    # Decaying over a horizon of M = 4 is c / sqrt(4) in every round.
+    assert [coefficient.rho(m, 4) for m in (1, 2, 3)] == pytest.approx(expected)
+
+
+def test_several_upcycled_iterations_per_data_round_fit_under_the_same_state():
+    strategy = Upcycled(up.FedAvg(), as_rule(1.0), per_round=2)
+    state = strategy.after_data(strategy.start(at(0)), at(1), 0.0)
+    kinds = []
+    for _ in range(2):
+        kinds.append(strategy.kind(state))
+        state = strategy.upcycle(state, None)
+    # 0 -> 1, then 1 + (1 - 0) = 2, then 2 + (2 - 1) = 3.
+    assert kinds == ["upcycled", "upcycled"]
+    assert state.server.model.tolist() == [3.0]
+    assert strategy.kind(state) == "data"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: as_rule(float("nan")), "upcycle coefficient c is nan"),
+        (lambda: as_rule(-0.1), "upcycle coefficient c is -0.1"),
+        (lambda: as_rule("much"), "upcycle is 'much'"),
+        (lambda: up.coefficients.Proximal(mu=0.0), "upcycle mu is 0.0"),
+        (lambda: up.coefficients.Proximal(mu=1.0, lam=[0.1, -1.0]), "upcycle lam is -1.0"),
+        (lambda: up.coefficients.LambdaHalf(lam=[]), "upcycle lam is empty"),
+    ],
+)
+def test_a_wrong_coefficient_is_named_with_what_is_right(wrong, words):
+    with pytest.raises(InputError) as error:
+        wrong()
+    assert words in str(error.value)

@@ -1,0 +1,83 @@
+"""Who may import whom: walked over the real imports of every file."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "upcycled"
+BELOW = {
+    "core": set(),
+    "algorithms": {"core"},
+    "privacy": {"core"},
+    "models": {"core"},
+    "data": {"core"},
+    "theory": {"core"},
+    "engines": {"core"},
+    "runtime": {"core", "engines", "privacy", "models", "data"},
+    "experiments": {"core", "algorithms", "privacy", "models", "data", "engines", "runtime", "theory", "upcycled"},
+    "flower": {"core", "algorithms", "privacy", "models", "data", "runtime", "experiments"},
+    "cli": {"core", "experiments", "data", "upcycled"},
+}
+HEAVY = {"numba", "matplotlib", "pandas", "pyarrow", "scipy.stats", "dp_accounting", "loky", "flwr", "optuna", "rich"}
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def layer(path: Path) -> str:
+    first = path.relative_to(SOURCE).parts[0]
+    return first.removesuffix(".py")
+
+
+FILES = [p for p in sorted(SOURCE.rglob("*.py")) if layer(p) not in ("__init__", "__main__")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_file_imports_only_from_the_layers_below_it(path):
+    own = layer(path)
+    assert own in BELOW, f"{own} is a new layer: say in this test what it may import"
+    for name in imports(path):
+        if name == "upcycled" or name.startswith("upcycled."):
+            parts = name.split(".")
+            target = parts[1] if len(parts) > 1 else "upcycled"
+            if target in BELOW or target == "upcycled":
+                assert target == own or target in BELOW[own], f"{path.name} in {own} imports {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if layer(p) == "core"], ids=lambda p: p.name)
+def test_core_needs_nothing_but_torch_and_numpy(path):
+    outside = {name.split(".")[0] for name in imports(path)} - {"upcycled", "torch", "numpy"}
+    standard = {"__future__", "collections", "dataclasses", "difflib", "enum", "math", "typing"}
+    assert outside <= standard
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_heavy_libraries_are_imported_where_they_are_used(path):
+    # The fused kernels are Numba functions; their module is itself imported lazily.
+    if path.relative_to(SOURCE).parts[:2] == ("engines", "fused"):
+        return
+    for name in imports(path, top_level_only=True):
+        assert not any(name == heavy or name.startswith(heavy + ".") for heavy in HEAVY), f"{path.name} imports {name}"
+
+
+def test_only_the_flower_layer_knows_flower():
+    knowing = {layer(path) for path in FILES if any(n.split(".")[0] == "flwr" for n in imports(path))}
+    assert knowing <= {"flower"}
+
+
+def test_the_walk_sees_a_wrong_import(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("def f():\n    from upcycled.algorithms import FedAvg\n    return FedAvg\n")
+    assert "upcycled.algorithms" in imports(wrong)
