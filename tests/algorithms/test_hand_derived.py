@@ -7,11 +7,11 @@ import pytest
 from torch import nn
 
 import upcycled as up
+from tests.reference import softmax_gradient
 from upcycled.core.algorithm import Arrived, Server
 from upcycled.core.cohort import Participation
 from upcycled.core.release import Release
 from upcycled.core.vectors import weighted_mean
-from tests.reference import softmax_gradient
 
 
 def arrived(vectors, samples, steps=None, step_sums=None, num_clients=None):

@@ -7,7 +7,9 @@ from upcycled.core.cohort import Participation
 from upcycled.core.errors import InputError
 
 
-@pytest.mark.parametrize(("fraction", "clients", "expected"), [(0.3, 30, 9), (0.29, 100, 29), (0.01, 30, 1), (1.0, 7, 7)])
+@pytest.mark.parametrize(
+    ("fraction", "clients", "expected"), [(0.3, 30, 9), (0.29, 100, 29), (0.01, 30, 1), (1.0, 7, 7)]
+)
 def test_a_fixed_fraction_takes_floor_of_it_and_at_least_one(fraction, clients, expected):
     cohort = Participation(fraction).draw(seed=0, round=1, num_clients=clients, epochs=1)
     assert cohort.clients.size == expected

@@ -51,10 +51,12 @@ def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]
     while run.state.iteration < plan.iterations:
         began = time.perf_counter()
         release = None
-        if plan.strategy.kind(run.state) == "data":
-            run, release = _data_round(plan, engine, run)
-        else:
-            run = replace(run, state=plan.strategy.upcycle(run.state, plan.data_rounds))
+        # A run that overflows is told by its model, in one sentence, not by NumPy's warnings on the way there.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if plan.strategy.kind(run.state) == "data":
+                run, release = _data_round(plan, engine, run)
+            else:
+                run = replace(run, state=plan.strategy.upcycle(run.state, plan.data_rounds))
         _check_finite(run.state)
         trained = time.perf_counter()
         scores, global_scores = _score(plan, engine, run)
