@@ -15,12 +15,13 @@ from upcycled.core import coefficients
 from upcycled.core.errors import DivergedError, InputError, UpcycledError
 from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
-from upcycled.runtime import History, Record, Result, train
+from upcycled.runtime import Failed, History, Record, Result, train, train_many
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DivergedError",
+    "Failed",
     "FedAvg",
     "FedAvgM",
     "FedDyn",
@@ -40,4 +41,5 @@ __all__ = [
     "models",
     "privacy",
     "train",
+    "train_many",
 ]

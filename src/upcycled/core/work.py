@@ -85,3 +85,5 @@ class EngineKind:
     refuses: Callable[[Task], str | None]
     open: Callable[[Task, int | None], Engine]
     """(task, threads) -> engine; threads None means one per core."""
+    runs_without_lock: bool = False
+    """Whether its work releases the interpreter's lock, so that runs in threads of one process do not wait."""

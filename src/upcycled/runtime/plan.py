@@ -50,23 +50,30 @@ class Plan:
 def make_plan(
     data: FederatedData,
     *,
-    model: str | nn.Module,
-    model_options: Mapping[str, Any] | None,
     algorithm: Algorithm,
-    upcycle: object,
-    iterations: int,
-    local: LocalSGD,
-    participation: float,
-    sampling: str,
-    stragglers: float,
-    privacy: Mechanism | None,
-    noise: str,
-    engine: str,
-    seed: int,
-    eval_every: int,
-    device: str,
+    model: str | nn.Module = "logistic",
+    model_options: Mapping[str, Any] | None = None,
+    upcycle: object = None,
+    iterations: int = 100,
+    local: LocalSGD | None = None,
+    participation: float = 1.0,
+    sampling: str = "fixed",
+    stragglers: float = 0.0,
+    privacy: Mechanism | None = None,
+    noise: str = "seeded",
+    engine: str = "auto",
+    seed: int = 0,
+    eval_every: int = 1,
+    theory: bool = False,
+    checkpoint: str | None = None,
+    device: str = "cpu",
 ) -> Plan:
     """Check every argument and everything they must agree on."""
+    if theory:
+        raise InputError("theory=True is not available yet: it must be False")
+    if checkpoint is not None:
+        raise InputError(f"checkpoint={checkpoint!r} is not available yet: it must be None")
+    local = LocalSGD() if local is None else local
     _check_types(data, algorithm, local, privacy, noise)
     check_number("iterations", iterations, at_least=1, integer=True)
     check_number("eval_every", eval_every, at_least=1, integer=True)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from upcycled.core.algorithm import Algorithm
-from upcycled.core.errors import InputError
 from upcycled.core.layout import assign
 from upcycled.core.release import Mechanism
 from upcycled.core.solvers import LocalSGD
@@ -77,18 +76,14 @@ def train(
     >>> [record.kind for record in result.history]
     ['data', 'upcycled', 'data', 'upcycled']
     """
-    if theory:
-        raise InputError("theory=True is not available yet: it must be False")
-    if checkpoint is not None:
-        raise InputError(f"checkpoint={checkpoint!r} is not available yet: it must be None")
     plan = make_plan(
         data,
+        algorithm=algorithm,
         model=model,
         model_options=model_options,
-        algorithm=algorithm,
         upcycle=upcycle,
         iterations=iterations,
-        local=LocalSGD() if local is None else local,
+        local=local,
         participation=participation,
         sampling=sampling,
         stragglers=stragglers,
@@ -97,6 +92,8 @@ def train(
         engine=engine,
         seed=seed,
         eval_every=eval_every,
+        theory=theory,
+        checkpoint=checkpoint,
         device=device,
     )
     watching = [*observers, *([LiveProgress()] if progress else [])]
