@@ -9,15 +9,31 @@
 
 from __future__ import annotations
 
-from upcycled import data, models, privacy
-from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
-from upcycled.core import coefficients
-from upcycled.core.errors import DivergedError, InputError, UpcycledError
-from upcycled.core.solvers import LocalSGD
-from upcycled.data import FederatedData
-from upcycled.runtime import Failed, History, Record, Result, train, train_many
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from upcycled import data, models, privacy
+    from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
+    from upcycled.core import coefficients
+    from upcycled.core.errors import DivergedError, InputError, UpcycledError
+    from upcycled.core.solvers import LocalSGD
+    from upcycled.data import FederatedData
+    from upcycled.runtime import Failed, History, Record, Result, train, train_many
 
 __version__ = "0.1.0"
+
+# Where each name lives. They are imported when first used: torch alone takes over a second, `--help` should not.
+_HOMES = {
+    "upcycled": ("data", "models", "privacy"),
+    "upcycled.core": ("coefficients",),
+    "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
+    "upcycled.core.errors": ("DivergedError", "InputError", "UpcycledError"),
+    "upcycled.core.solvers": ("LocalSGD",),
+    "upcycled.data": ("FederatedData",),
+    "upcycled.runtime": ("Failed", "History", "Record", "Result", "train", "train_many"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "DivergedError",
@@ -43,3 +59,18 @@ __all__ = [
     "train",
     "train_many",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'upcycled' has no attribute {name!r}")
+    home = _HOME_OF[name]
+    if home in ("upcycled", "upcycled.core"):
+        return importlib.import_module(f"{home}.{name}")
+    found = getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

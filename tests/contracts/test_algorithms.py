@@ -153,15 +153,21 @@ def test_the_server_sees_only_what_the_mechanism_released(federation, name):
     """With a mechanism that releases zeros the run cannot depend on the data at all."""
 
     class Zeros:
-        check = up.privacy.ModelClipping.check
         prepare = up.privacy.ModelClipping.prepare
         solver = up.privacy.ModelClipping.solver
         problem = up.privacy.ModelClipping.problem
         aggregate = up.privacy.ModelClipping.aggregate
         is_private = True
+        name = "zeros"
 
         def release(self, trained, sent, clients, num_samples, noise):
             return Release(clients, np.zeros_like(trained.vectors), num_samples, trained.num_steps)
+
+        def fit(self, setting):
+            return self
+
+        def charge(self, clients):
+            return None
 
         def mean_noise_std(self, release):
             return 0.0

@@ -6,11 +6,9 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.table import Table
 
 from upcycled.core.errors import InputError
 
@@ -44,9 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         _file_options(command)
         command.add_argument("--client", metavar="COLUMN", help="the client column (default: client)")
         command.add_argument("--split", metavar="COLUMN", help="a column that says train or test, or 0 or 1")
-        command.add_argument(
-            "--test-fraction", type=float, default=0.0, metavar="F", help="hold out as test (default: 0)"
-        )
+        command.add_argument("--test-fraction", type=float, default=0.0, metavar="F", help="to hold out (default: 0)")
         command.add_argument("--seed", type=int, default=0, help="of --test-fraction (default: 0)")
         _json_option(command)
         command.set_defaults(run=run)
@@ -78,9 +74,7 @@ def _add_partition(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("out", metavar="OUT.npz")
     parser.add_argument("--scheme", required=True, choices=_SCHEMES, help="how to deal them out")
     parser.add_argument("--clients", type=int, help="how many; not with the scheme column")
-    parser.add_argument(
-        "--sigma", type=float, help="scheme iid: lognormal sizes with this spread, in place of equal ones"
-    )
+    parser.add_argument("--sigma", type=float, help="scheme iid: lognormal sizes with this spread")
     parser.add_argument("--alpha", type=float, help="scheme dirichlet: small for strong label skew")
     parser.add_argument("--classes-per-client", type=int, metavar="K", help="scheme classes")
     parser.add_argument("--column", help="scheme column: one client for each of its values")
@@ -107,41 +101,25 @@ def _json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from upcycled.data.files import files_in
+
     folder = os.environ.get("UPCYCLED_DATA", "")
-    files = _files_in(Path(folder)) if folder else []
+    if folder and not Path(folder).is_dir():
+        raise InputError(f"UPCYCLED_DATA is '{folder}', but it must be a folder")
+    files = files_in(folder) if folder else []
     if args.json:
-        _print_json({"sources": dict(_BUILT_IN), "folder": folder or None, "files": files})
+        _print_json({"sources": dict(_BUILT_IN), "folder": folder or None, "files": [asdict(file) for file in files]})
         return 0
     _print_table("data sources", list(_BUILT_IN))
     if not folder:
         print("Set UPCYCLED_DATA to a folder to list its files here.", file=sys.stderr)
         return 0
-    rows = [(str(file["file"]), file["problem"] or ", ".join(file["sets"]) or file["kind"]) for file in files]
+    rows = [
+        (found.file, found.problem or ", ".join(found.sets) or ("one set" if found.kind == "npz" else "a table"))
+        for found in files
+    ]
     _print_table(f"files in {folder}", rows or [("none", "no .npz, .csv or .parquet")])
     return 0
-
-
-def _files_in(folder: Path) -> list[dict[str, Any]]:
-    from upcycled.data.files import EXTENSIONS
-    from upcycled.data.npz import set_names
-
-    if not folder.is_dir():
-        raise InputError(f"UPCYCLED_DATA is '{folder}', but it must be a folder")
-    files = []
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() not in EXTENSIONS or not path.is_file():
-            continue
-        sets: list[str] = []
-        problem = None
-        if path.suffix.lower() == ".npz":
-            try:
-                found = set_names(path)
-                sets = [name for name in found if name]
-                problem = None if found else "no train_x: not a federated set"
-            except InputError:
-                problem = "cannot be read"
-        files.append({"file": path.name, "kind": path.suffix.lower()[1:], "sets": sets, "problem": problem})
-    return files
 
 
 def _load(args: argparse.Namespace) -> FederatedData:
@@ -200,6 +178,8 @@ def _make_synthetic(args: argparse.Namespace) -> int:
 
 
 def _make_partition(args: argparse.Namespace) -> int:
+    import numpy as np
+
     from upcycled.data import FederatedData
     from upcycled.data.files import read_pool
 
@@ -207,7 +187,14 @@ def _make_partition(args: argparse.Namespace) -> int:
     _check_out(args)
     column = args.column if args.scheme == "column" else None
     pool = read_pool(args.file, args.name, args.label, _columns(args.features), column)
-    data = FederatedData.from_pool(pool.x, pool.y, _parts(pool, args), args.test_fraction, args.seed)
+    data = FederatedData.from_pool(
+        pool.x,
+        pool.y,
+        _parts(pool, args),
+        args.test_fraction,
+        args.seed,
+        client_names=None if pool.column is None else [str(value) for value in np.unique(pool.column)],
+    )
     return _write(data, args)
 
 
@@ -273,9 +260,13 @@ def _print_json(document: dict[str, Any]) -> None:
 
 
 def _print_table(title: str, rows: list[tuple[str, str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for what, value in rows:
         table.add_row(what, value)
-    Console().print(table)
+    # Names out of files are text, never markup.
+    Console(markup=False, emoji=False, highlight=False).print(table)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -166,7 +167,7 @@ class Decaying:
 
 def as_rule(value: object) -> Rule:
     """Turn what a user passes as ``upcycle=`` into a rule: a number, a coefficient, or a rule."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, Real) and not isinstance(value, bool):
         return ScalarRule(Constant(float(value)))
     if hasattr(value, "rho"):
         return ScalarRule(value)

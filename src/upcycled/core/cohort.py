@@ -11,6 +11,7 @@ from upcycled.core.streams import Purpose, choose, client_keys, round_key, unifo
 from upcycled.core.vectors import Ints
 
 SAMPLINGS = ("fixed", "poisson")
+MOST_EMPTY_COHORTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,28 @@ class Participation:
         """Return the cohort of the ``round``-th data round; with Poisson sampling it can be empty."""
         clients = self._clients(seed, round, num_clients, attempt)
         return Cohort(clients, self._epochs(seed, round, clients, epochs, attempt))
+
+    def rounds_of_clients(self, seed: int, num_clients: int, rounds: int) -> Ints:
+        """Return how many of the first ``rounds`` data rounds each client takes part in: public, known in advance."""
+        if self.fraction == 1.0:
+            return np.full(num_clients, rounds, dtype=np.int64)
+        counts = np.zeros(num_clients, dtype=np.int64)
+        for m in range(1, rounds + 1):
+            counts[self.draw_nonempty(seed, m, num_clients, 1)[0].clients] += 1
+        return counts
+
+    def draw_nonempty(
+        self, seed: int, round: int, num_clients: int, epochs: int, attempt: int = 0
+    ) -> tuple[Cohort, int]:
+        """Return the first cohort with anybody in it, and its attempt: a round that nobody came to did not happen."""
+        for trial in range(attempt, attempt + MOST_EMPTY_COHORTS):
+            cohort = self.draw(seed, round, num_clients, epochs, trial)
+            if cohort.clients.size:
+                return cohort, trial
+        raise InputError(
+            f"participation is {self.fraction!r} of {num_clients} clients, but {MOST_EMPTY_COHORTS} Poisson draws in a "
+            "row were empty: it must be larger"
+        )
 
     def _clients(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
         if self.fraction == 1.0:

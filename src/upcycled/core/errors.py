@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
+import operator
 from collections.abc import Iterable
+from typing import Any
 
 
 class UpcycledError(Exception):
@@ -51,18 +54,17 @@ def check_number(
     """
     limits = [(">", above), (">=", at_least), ("<=", at_most), ("<", below)]
     wanted = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
-    kind = "an integer" if integer else "a finite number"
-    right = f"{kind} {wanted}".strip()
-    ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if ok and integer:
-        ok = float(value).is_integer()  # type: ignore[arg-type]
-    if ok:
-        number = float(value)  # type: ignore[arg-type]
-        ok = (
-            (above is None or number > above)
-            and (at_least is None or number >= at_least)
-            and (at_most is None or number <= at_most)
-            and (below is None or number < below)
-        )
-    if not ok:
+    right = f"{'an integer' if integer else 'a finite number'} {wanted}".strip()
+    kind = numbers.Integral if integer else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kind) or not _is_finite(value) or not _within(value, limits):
         raise InputError(f"{field} is {value!r}, but it must be {right}")
+
+
+def _is_finite(value: Any) -> bool:
+    # Python integers are finite however large; math.isfinite would overflow on some.
+    return isinstance(value, numbers.Integral) or math.isfinite(value)
+
+
+def _within(value: Any, limits: list[tuple[str, float | None]]) -> bool:
+    compare = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "<": operator.lt}
+    return all(limit is None or compare[sign](value, limit) for sign, limit in limits)

@@ -33,6 +33,9 @@ class Purpose(IntEnum):
     WEIGHTS = 5
     NOISE = 6
     OBJECTIVE = 7
+    COVER = 8
+    CENTRAL = 9
+    POISSON = 10
 
 
 def mix(word: int) -> int:
@@ -74,8 +77,7 @@ def words(keys: Words, count: int, start: int = 0) -> Words:
 
 def uniforms(keys: Words, count: int, start: int = 0) -> Real:
     """Return uniforms in (0, 1), 52 bits each, never 0 or 1."""
-    bits = words(keys, count, start) >> np.uint64(12)
-    return (bits.astype(np.float64) + 0.5) * 2.0**-52
+    return unit_interval(words(keys, count, start))
 
 
 def normals(keys: Words, count: int, start: int = 0) -> Real:
@@ -85,11 +87,20 @@ def normals(keys: Words, count: int, start: int = 0) -> Real:
     (1, 3)
     """
     pairs = (count + 1) // 2
-    u = uniforms(keys, 2 * pairs, start)
-    radius = np.sqrt(-2.0 * np.log(u[..., 0::2]))
-    angle = 2.0 * np.pi * u[..., 1::2]
+    return box_muller(uniforms(keys, 2 * pairs, start))[..., :count]
+
+
+def box_muller(uniform: Real) -> Real:
+    """Turn an even number of uniforms into as many standard normals, pair by pair."""
+    radius = np.sqrt(-2.0 * np.log(uniform[..., 0::2]))
+    angle = 2.0 * np.pi * uniform[..., 1::2]
     both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
-    return both.reshape(*both.shape[:-2], 2 * pairs)[..., :count]
+    return both.reshape(uniform.shape)
+
+
+def unit_interval(drawn: Words) -> Real:
+    """Map 64-bit words to uniforms in (0, 1), 52 bits each, never 0 or 1."""
+    return ((drawn >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def below(word: int, bound: int) -> int:

@@ -51,7 +51,7 @@ class Description:
             ("validation samples", f"{self.validation_samples:,}"),
             ("one sample", f"{' x '.join(map(str, self.features))} {self.feature_type}"),
             ("classes", str(self.classes)),
-            ("samples per class", ", ".join(counts)),
+            ("samples per class", "; ".join(counts)),
             ("label skew", f"{self.label_skew:.3f}"),
         ]
         return rows if self.validation_samples else [row for row in rows if row[0] != "validation samples"]

@@ -96,6 +96,7 @@ class FederatedData:
         test_fraction: float = 0.0,
         seed: int = 0,
         num_classes: int | None = None,
+        client_names: Sequence[str] | None = None,
     ) -> FederatedData:
         """Deal pooled rows out to clients: ``parts`` has one array of row numbers per client (see ``partition``).
 
@@ -113,7 +114,8 @@ class FederatedData:
         order = np.concatenate(indices)
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in indices])])
         classes = _classes_in(pool_y) if num_classes is None else num_classes
-        data = checked([flat_part("train", pool_x[order], pool_y[order], offsets)], Names(), classes)
+        names = Names(clients=unique_names("client_names", client_names))
+        data = checked([flat_part("train", pool_x[order], pool_y[order], offsets)], names, classes)
         return data.split(test_fraction, seed) if fraction_of("test_fraction", test_fraction) else data
 
     @property

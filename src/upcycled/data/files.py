@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from upcycled.core.errors import InputError
 from upcycled.data.checks import fraction_of, whole
 from upcycled.data.federated import FederatedData
-from upcycled.data.npz import load_npz, pixels, read_set, save
+from upcycled.data.npz import array_names, load_npz, pixels, read_set, save, set_names
 from upcycled.data.tables import Columns, load_table, read_table
 
-__all__ = ["EXTENSIONS", "Pool", "load", "read_pool", "save"]
+__all__ = ["EXTENSIONS", "Found", "Pool", "files_in", "load", "read_pool", "save"]
 
 EXTENSIONS = (".npz", ".csv", ".parquet")
 
@@ -84,13 +84,14 @@ def read_pool(
 ) -> Pool:
     """Read samples without regard to clients: all parts of an .npz set joined, or all rows of a table.
 
-    ``column`` is read too, for :func:`upcycled.data.partition.by_column`.
+    ``column`` is read too, for :func:`upcycled.data.partition.by_column`. A table's column named "client" is no
+    feature, unless ``features`` says so.
     """
     file = _existing(path)
     try:
         if file.suffix.lower() != ".npz":
             _refuse(file, "an .npz", name=name)
-            table = read_table(file, Columns(column, label or "label", None, _listed(features)))
+            table = read_table(file, Columns(column, label or "label", None, _listed(features), unused=("client",)))
             return Pool(table.x, table.y, table.client)
         _refuse(file, "a .csv or .parquet", features=features)
         columns = ["x", label or "y", *([] if column is None else [column])]
@@ -103,6 +104,40 @@ def read_pool(
         return Pool(pixels(joined[0]), joined[1], joined[2] if column is not None else None)
     except InputError as error:
         raise _about(file, error) from error
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file that could be loaded: the named sets in it, or why it holds none."""
+
+    file: str
+    kind: str
+    sets: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+def files_in(folder: str | os.PathLike[str]) -> list[Found]:
+    """List the data files of a folder from their names and tables of contents; no array is read."""
+    return [
+        _look(path) for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in EXTENSIONS and path.is_file()
+    ]
+
+
+def _look(path: Path) -> Found:
+    kind = path.suffix.lower()[1:]
+    if kind != "npz":
+        return Found(path.name, kind)
+    try:
+        keys = array_names(path)
+    except InputError:
+        return Found(path.name, kind, problem="cannot be read")
+    sets = set_names(keys)
+    problem = None
+    if not sets:
+        problem = "no train_x, so not a federated set"
+    elif sets == [""] and "train_client" not in keys:
+        problem = "no train_client, so samples to be dealt out first"
+    return Found(path.name, kind, tuple(name for name in sets if name), problem)
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:

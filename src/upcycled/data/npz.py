@@ -24,14 +24,22 @@ _ABOUT = ("num_classes", "client_names", "feature_names", "label_names")
 _SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
 
 
-def set_names(path: Path) -> list[str]:
-    """Return the names of the sets in a file, "" for one without a name, from its table of contents only."""
+def array_names(path: Path) -> list[str]:
+    """Return the names of the arrays in a file, from its table of contents only."""
     try:
         with zipfile.ZipFile(path) as archive:
-            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+            return [name.removesuffix(".npy") for name in archive.namelist()]
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise unreadable(path, ".npz", error) from error
-    return _sets(keys)
+
+
+def set_names(keys: list[str]) -> list[str]:
+    """Return the names of the sets that these arrays make up, "" for one without a name.
+
+    >>> set_names(["train_x", "train_y", "b_train_x", "words"])
+    ['', 'b']
+    """
+    return sorted(match["name"] or "" for key in keys if (match := _SET.fullmatch(key)))
 
 
 def unreadable(path: Path, kind: str, error: BaseException) -> InputError:
@@ -91,7 +99,7 @@ def load_npz(path: Path, name: str | None, client: str | None, label: str | None
 
 def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
     """Read the given columns of one set; other arrays of the file are not touched."""
-    prefix = _prefix(path, set_names(path), name)
+    prefix = _prefix(path, set_names(array_names(path)), name)
     wanted = {*(f"{title}_{column}" for title in PARTS for column in columns), *_ABOUT}
     arrays: dict[str, NDArray[Any]] = {}
     # A damaged file can raise nearly anything: zipfile, zlib, struct, header and memory errors.
@@ -130,11 +138,6 @@ def save(data: FederatedData, path: str | os.PathLike[str]) -> None:
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _sets(keys: list[str]) -> list[str]:
-    found = [match["name"] or "" for key in keys if (match := _SET.fullmatch(key))]
-    return sorted(found)
 
 
 def _prefix(path: Path, sets: list[str], name: str | None) -> str:

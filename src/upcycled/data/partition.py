@@ -149,7 +149,7 @@ def _rounded(shares: Real, total: int) -> Ints:
     """Return integers that add up to ``total``, each within one of its share."""
     edges = np.rint(np.cumsum(shares) * total).astype(np.int64)
     edges[-1] = total  # the shares add up to one only up to rounding
-    return np.diff(np.minimum(edges, total), prepend=0)
+    return np.diff(edges, prepend=0)
 
 
 def _dirichlet_shares(rng: np.random.Generator, alpha: float, clients: int) -> Real:

@@ -20,12 +20,13 @@ _SPLITS = {"train": False, "0": False, "test": True, "1": True}
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns mean what; ``features`` None is every other column."""
+    """Which columns mean what; ``features`` None is every other column but the unused ones."""
 
     client: str | None
     label: str
     split: str | None = None
     features: tuple[str, ...] | None = None
+    unused: tuple[str, ...] = ()
 
     @property
     def special(self) -> list[str]:
@@ -102,7 +103,7 @@ def _frame(path: Path, client: str | None) -> Any:
 
 def _feature_names(path: Path, columns: Columns, known: list[str]) -> tuple[str, ...]:
     if columns.features is None:
-        names = tuple(name for name in known if name not in columns.special)
+        names = tuple(name for name in known if name not in (*columns.special, *columns.unused))
         if not names:
             raise InputError(f"{path} has no columns beside {', '.join(columns.special)}, but it must have features")
         return names

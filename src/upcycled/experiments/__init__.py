@@ -1,1 +1,1 @@
-"""..."""
+"""Experiments from files: config, runs over seeds, results on disk, plots, the demonstration."""

@@ -4,32 +4,211 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 import tomli_w
-from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError
 
-from upcycled.algorithms import ALGORITHMS
-from upcycled.core.cohort import Participation
-from upcycled.core.coefficients import Constant, Decaying, LambdaHalf, Proximal
 from upcycled.core.errors import InputError, suggest
-from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
+from upcycled.experiments.kinds import CLIENTS, LOCAL, TABLES, Choice, places
 from upcycled.experiments.overrides import put, with_overrides
-from upcycled.experiments.sentences import dotted, from_validation, must_be, named, reworded
-from upcycled.experiments.sources import (
-    LATER_SOURCES,
-    MODELS,
-    SOURCES,
-    Count,
-    DataTable,
-    Factory,
-    Logistic,
-    ModelTable,
-    Seed,
-    model_arguments,
-)
-from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of
-from upcycled.privacy import ModelClipping
+from upcycled.experiments.sentences import Place, from_validation, in_keys, must_be, named, reworded, shown
+from upcycled.experiments.sources import Count, DataTable, Logistic, ModelTable, Seed, Word, model_arguments
+from upcycled.experiments.tables import AsTuple, BuiltTable, Table, about
+
+NOT_SWEPT = ("name", "results", "seeds", "sweep")
+_PLACED = places()
+
+
+def _safe_name(name: str) -> str:
+    allowed = all(letter.isalnum() or letter in "._-+" for letter in name)
+    if not allowed or not name[:1].isalnum() or name.endswith(".") or len(name) > 100:
+        raise ValueError("not a safe folder name")
+    return name
+
+
+def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError("empty or repeated")
+    return seeds
+
+
+def _known_engine(name: str) -> str:
+    if name not in ("auto", *ENGINES):
+        raise InputError(f"engine is {name!r}, but it must be known{suggest(name, ['auto', *ENGINES])}")
+    return name
+
+
+class Experiment(Table):
+    """A checked experiment; equal files give equal experiments."""
+
+    name: Annotated[str, AfterValidator(_safe_name)] = Field(
+        description="a folder name of letters, digits, '.', '_', '-' and '+' that starts with a letter or digit"
+    )
+    iterations: Count = Field(default=100, description="an integer >= 1")
+    seeds: Annotated[tuple[Seed, ...], AsTuple, AfterValidator(_different)] = Field(
+        default=(0,), description="a list of one or more different integers >= 0 and < 2^63"
+    )
+    results: Word = Field(default="results", description="the path of a folder")
+    eval_every: Count = Field(default=1, description="an integer >= 1")
+    engine: Annotated[str, AfterValidator(_known_engine)] = Field(
+        default="auto", description="the name of an engine, or 'auto'"
+    )
+    data: DataTable = Field(description="a table [data] with a source")
+    model: ModelTable = Field(default=Logistic(), description="a table [model] with a kind")
+    algorithm: SerializeAsAny[BuiltTable] = Field(description="a table [algorithm] with a name")
+    upcycle: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [upcycle] with a kind")
+    local: SerializeAsAny[BuiltTable] = Field(default=LOCAL(), description="a table [local]")
+    clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
+    privacy: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
+    sweep: dict[str, Annotated[tuple[Any, ...], AsTuple, Field(min_length=1)]] = Field(
+        default={}, description='a table [sweep] of lists, such as "local.lr" = [0.01, 0.1]'
+    )
+
+    def build_data(self) -> FederatedData:
+        """Generate or read the data; validation samples are held out of the training samples."""
+        with in_keys({key: f"data.{key}" for key in type(self.data).model_fields}):
+            data = self.data.load()
+            fraction = self.data.validation_fraction
+            return data.with_validation(fraction, self.data.seed) if fraction else data
+
+    def train_arguments(self, seed: int) -> dict[str, Any]:
+        """Return the keyword arguments of ``up.train`` for one seed, all but the data."""
+        clients = self.clients.build()
+        return {
+            **model_arguments(self.model, seed),
+            "algorithm": self.algorithm.build(),
+            "upcycle": None if self.upcycle is None else self.upcycle.build(),
+            "iterations": self.iterations,
+            "local": self.local.build(),
+            "participation": clients.fraction,
+            "sampling": clients.sampling,
+            "stragglers": clients.stragglers,
+            "privacy": None if self.privacy is None else self.privacy.build(),
+            "noise": getattr(self.privacy, "noise", "seeded"),
+            "engine": self.engine,
+            "seed": seed,
+            "eval_every": self.eval_every,
+        }
+
+    def resolved(self) -> dict[str, Any]:
+        """Return everything, defaults included, as plain values that a TOML file can hold."""
+        values = self.model_dump(exclude_none=True)
+        return values if self.sweep else {key: value for key, value in values.items() if key != "sweep"}
+
+    def resolved_toml(self) -> str:
+        """Return the complete file; loading it gives an equal experiment."""
+        return tomli_w.dumps(self.resolved())
+
+    def for_seed(self, seed: int) -> Self:
+        """Return the experiment of one seed alone, as it is written beside that seed's results."""
+        return self.model_copy(update={"seeds": (seed,), "sweep": {}})
+
+
+def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Experiment:
+    """Read and check an experiment file.
+
+    Args:
+        path: a TOML file. A relative ``data.path`` in it is relative to the file, ``results`` to the current folder.
+        overrides: texts ``key=value`` that replace values of the file.
+
+    Raises:
+        InputError: one sentence with file, key, value and what would be right.
+    """
+    with named(str(path)):
+        raw = with_overrides(_read(Path(path)), overrides)
+        return parse(_with_absolute_path(raw, Path(path).parent))
+
+
+def parse(raw: Mapping[str, Any]) -> Experiment:
+    """Check the content of a file."""
+    parsed = dict(raw)
+    for key, kind in TABLES.items():
+        if key in raw:
+            parsed[key] = _table(key, raw[key], kind)
+    if isinstance(raw.get("sweep"), dict):
+        parsed["sweep"] = flat(raw["sweep"])
+    try:
+        experiment = Experiment.model_validate(parsed)
+    except ValidationError as error:
+        raise from_validation(error, Experiment, Place(elsewhere=_PLACED), parsed) from None
+    _check_sweep(experiment.sweep, {key: value for key, value in raw.items() if key != "sweep"})
+    return experiment
+
+
+def _table(key: str, raw: Any, kind: Choice | type[Table]) -> Table:
+    if not isinstance(raw, dict):
+        raise must_be(key, raw, f"a table [{key}]")
+    model, title = kind, f"[{key}]"
+    if isinstance(kind, Choice):
+        model = kind.choose(key, raw)
+        title = f"[{key}] with {kind.tag} '{raw.get(kind.tag, kind.default)}'"
+    assert isinstance(model, type)
+    try:
+        table = model.model_validate(raw)
+    except ValidationError as error:
+        top = {name: f"'{name}' above the first [table]" for name in Experiment.model_fields if name not in TABLES}
+        raise from_validation(error, model, Place(key, title, _PLACED | top), raw) from None
+    if isinstance(table, BuiltTable):
+        _check_agreement(key, table)
+    return table
+
+
+def _check_agreement(key: str, table: BuiltTable) -> None:
+    """Build the object once, for what its fields must agree on."""
+    try:
+        table.build()
+    except InputError as error:
+        key_of = {name: own for own, field in table.names.items() for name in (own, field)}
+        raise (reworded(error, f"{key}.{key_of[about(error)]}") if about(error) in key_of else error) from None
+
+
+def _check_sweep(sweep: Mapping[str, tuple[Any, ...]], base: dict[str, Any]) -> None:
+    """Try each value alone in the rest of the file."""
+    for key, values in sweep.items():
+        path = tuple(key.split("."))
+        if path[0] in NOT_SWEPT:
+            raise InputError(
+                f'sweep."{key}" is {shown(list(values))}, but it must be a key that makes a run, which {path[0]} is not'
+            )
+        for value in values:
+            try:
+                parse(put(base, path, value))
+            except InputError as error:
+                raise InputError(f'sweep."{key}" holds {shown(value)}: {error}') from None
+
+
+def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return nested tables under dotted keys: TOML reads an unquoted local.lr as a table in a table."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError("the file does not exist, but it must be an experiment file (TOML)") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"byte {error.start} is not UTF-8 text, but it must be a TOML file in UTF-8") from None
+    except OSError as error:
+        raise InputError(f"the file cannot be read ({error.strerror}), but it must be a TOML file") from None
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
+
+
+def _with_absolute_path(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    data = raw.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("path"), str) or not data["path"]:
+        return raw
+    absolute = os.path.abspath(folder / Path(data["path"]).expanduser())
+    return put(raw, ("data", "path"), absolute)

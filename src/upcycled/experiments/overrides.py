@@ -72,7 +72,7 @@ def _value(value: str, text: str) -> Any:
         if _BARE.fullmatch(value):
             return value
         raise InputError(
-            f"override {text!r} has the value {value!r}, but it must be a TOML value such as 0.1, true, [1, 2] or a word"
+            f"override {text!r} has the value {value!r}, but it must be a TOML value such as 0.1, true or [1, 2]"
         ) from None
     if len(parsed) != 1:
         raise InputError(f"override {text!r} must have one key and one value, such as local.lr=0.1")

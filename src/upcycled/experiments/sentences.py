@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -30,60 +30,75 @@ def must_be(key: str, value: object, right: str) -> InputError:
     return InputError(f"{key} is {shown(value)}, but it must be {right}")
 
 
-def dotted(table: str, key: str) -> str:
-    """Return ``table.key``, or ``key`` at the top level."""
-    return f"{table}.{key}" if table else key
+def one_of(names: Iterable[str]) -> str:
+    """Return "one of 'a', 'b'", or "'a'" where there is only one."""
+    quoted = [f"'{name}'" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"one of {', '.join(quoted)}"
 
 
-def unknown_key(table: str, key: str, value: object, known: list[str], elsewhere: Mapping[str, str]) -> InputError:
-    """Return the sentence for a key that does not exist; ``elsewhere`` tells which table other keys belong to."""
-    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
-    hint = suggest(key, known)
-    if not near and key in elsewhere:
-        hint = f"; did you mean '{elsewhere[key]}'? (known: {', '.join(known)})"
-    where = f"[{table}] has" if table else "there is"
-    return InputError(f"{dotted(table, key)} is {shown(value)}, but {where} no such key{hint}")
+@dataclass(frozen=True)
+class Place:
+    """Where in the file a key stands: for the words of a sentence."""
+
+    table: str = ""
+    """"" at the top of the file."""
+    title: str = ""
+    """The table as a sentence calls it."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Which table keys belong to that do not stand here, quoted."""
+
+    def key(self, key: str) -> str:
+        """Return ``table.key``, or ``key`` at the top level."""
+        return f"{self.table}.{key}" if self.table else key
+
+    def unknown(self, key: str, value: object, known: list[str]) -> InputError:
+        """Return the sentence for a key that does not exist."""
+        hint = suggest(key, known)
+        is_near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.8)
+        if not is_near and key in self.elsewhere and not self.elsewhere[key].startswith(f"'{self.table}."):
+            hint = f"; did you mean {self.elsewhere[key]}? (known: {', '.join(known)})"
+        return InputError(f"{self.key(key)} is {shown(value)}, but {self.title or 'the file'} has no such key{hint}")
 
 
-def from_validation(
-    error: ValidationError, model: type[BaseModel], table: str, raw: Mapping[str, Any], elsewhere: Mapping[str, str]
-) -> InputError:
+def from_validation(error: ValidationError, model: type[BaseModel], place: Place, raw: Mapping[str, Any]) -> InputError:
     """Return the sentence for the first thing pydantic found; a misspelt key goes before what is then missing."""
     found = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")[0]
     key = str(found["loc"][0]) if found["loc"] else ""
+    own = found.get("ctx", {}).get("error")
     if found["type"] == "extra_forbidden":
-        return unknown_key(table, key, raw[key], list(model.model_fields), elsewhere)
+        return place.unknown(key, raw[key], list(model.model_fields))
     if not key:
-        return _own_words(found, table)
-    right = model.model_fields[key].description
+        return own if isinstance(own, InputError) else InputError(f"{place.title}: {found['msg']}")
+    right = str(model.model_fields[key].description)
     if found["type"] == "missing":
-        return InputError(f"{dotted(table, key)} is missing, but it must be {right}")
-    if isinstance(found.get("ctx", {}).get("error"), InputError):
-        return reworded(str(found["ctx"]["error"]), table, {}, key)
-    return must_be(dotted(table, key), raw[key], str(right))
+        return InputError(f"{place.key(key)} is missing, but it must be {right}")
+    # Within a list the whole list is shown, and what all of it must be.
+    if isinstance(own, InputError) and len(found["loc"]) == 1:
+        return reworded(own, place.key(key))
+    return must_be(place.key(key), raw[key], right)
 
 
-def _own_words(found: Any, table: str) -> InputError:
-    cause = found.get("ctx", {}).get("error")
-    return InputError(str(cause) if cause is not None else f"{table}: {found['msg']}")
-
-
-def reworded(message: str, table: str, renamed: Mapping[str, str], key: str | None = None) -> InputError:
+def reworded(error: InputError, key: str) -> InputError:
     """Give a sentence of the package ("FedProx mu is -1, but ...") the key that the file uses ("algorithm.mu")."""
-    subject, verb, rest = message.partition(" is ")
-    if not verb:
-        return InputError(message)
-    field = re.split(r"[ .]", subject)[-1] if key is None else key
-    return InputError(f"{dotted(table, renamed.get(field, field))} is {rest}")
+    _, verb, rest = str(error).partition(" is ")
+    return InputError(f"{key} is {rest}") if verb else error
 
 
 @contextmanager
-def named(source: str, keys: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Put the file's name before every input error, and the file's key in place of the argument's name."""
+def in_keys(keys: Mapping[str, str]) -> Iterator[None]:
+    """Put the file's key in place of the argument's name that an input error begins with."""
+    try:
+        yield
+    except InputError as error:
+        word, space, rest = str(error).partition(" ")
+        raise InputError(f"{keys.get(word, word)}{space}{rest}") from error
+
+
+@contextmanager
+def named(source: str) -> Iterator[None]:
+    """Put the file's name before every input error, and see that it is one line."""
     try:
         yield
     except InputError as error:
         message = " ".join(str(error).split())
-        word = message.partition(" ")[0]
-        message = message.replace(word, (keys or {}).get(word, word), 1)
-        raise InputError(message if message.startswith(source) else f"{source}: {message}") from error
+        raise InputError(message if message.startswith(f"{source}: ") else f"{source}: {message}") from error

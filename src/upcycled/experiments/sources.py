@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import torch
 from pydantic import BeforeValidator, Field, model_validator
@@ -25,30 +25,33 @@ Word = Annotated[str, Field(min_length=1)]
 
 _FRACTION = "a finite number >= 0 and < 1"
 _COUNT = "an integer >= 1"
-_SEED = "an integer >= 0"
+_SEED = "an integer >= 0 and < 2^63"
 
 
 def _spread(value: Any) -> Any:
-    return value if value == "iid" else checked_number(value, at_least=0)
+    try:
+        return value if value == "iid" else checked_number(value, at_least=0)
+    except InputError as error:
+        raise ValueError("neither a number nor 'iid'") from error
 
 
 class Synthetic(Table):
     """Syn(alpha, beta) or Syn(iid), generated."""
 
-    source: Literal["synthetic"] = Field("synthetic", description="'synthetic'")
+    source: Literal["synthetic"] = Field(default="synthetic", description="'synthetic'")
     alpha: Annotated[float | Literal["iid"], BeforeValidator(_spread)] = Field(
         description="a finite number >= 0, or 'iid'"
     )
-    beta: Annotated[float, within(at_least=0)] | None = Field(None, description="a finite number >= 0")
-    clients: Count = Field(30, description=_COUNT)
-    dim: Count = Field(20, description=_COUNT)
-    classes: Annotated[int, within(at_least=2, integer=True)] = Field(2, description="an integer >= 2")
+    beta: Annotated[float, within(at_least=0)] | None = Field(default=None, description="a finite number >= 0")
+    clients: Count = Field(default=30, description=_COUNT)
+    dim: Count = Field(default=20, description=_COUNT)
+    classes: Annotated[int, within(at_least=2, integer=True)] = Field(default=2, description="an integer >= 2")
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
-        None, description="an integer >= 1, or a list of as many as there are clients"
+        default=None, description="an integer >= 1, or a list of as many as there are clients"
     )
-    seed: Seed = Field(0, description=_SEED)
-    test_fraction: Fraction = Field(0.1, description=_FRACTION)
-    validation_fraction: Fraction = Field(0.0, description=_FRACTION)
+    seed: Seed = Field(default=0, description=_SEED)
+    test_fraction: Fraction = Field(default=0.1, description=_FRACTION)
+    validation_fraction: Fraction = Field(default=0.0, description=_FRACTION)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -69,18 +72,19 @@ class Synthetic(Table):
 class NpzFile(Table):
     """An .npz with arrays [<set>_]{train,test}_{x,y,client}."""
 
-    source: Literal["npz"] = Field("npz", description="'npz'")
+    source: Literal["npz"] = Field(default="npz", description="'npz'")
     path: Word = Field(description="the path of an .npz file")
-    name: Word | None = Field(None, description="the name of a set in the file")
-    client: Word | None = Field(None, description="the name of the client array")
-    label: Word | None = Field(None, description="the name of the label array")
-    seed: Seed = Field(0, description=_SEED)
-    test_fraction: Fraction = Field(0.0, description=_FRACTION)
-    validation_fraction: Fraction = Field(0.0, description=_FRACTION)
+    name: Word | None = Field(default=None, description="the name of a set in the file")
+    client: Word | None = Field(default=None, description="the name of the client array")
+    label: Word | None = Field(default=None, description="the name of the label array")
+    seed: Seed = Field(default=0, description=_SEED)
+    test_fraction: Fraction = Field(default=0.0, description=_FRACTION)
+    validation_fraction: Fraction = Field(default=0.0, description=_FRACTION)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        return _with_right_ending(self)
+        _check_ending(self)
+        return self
 
     def load(self) -> FederatedData:
         """Read the file."""
@@ -92,17 +96,18 @@ class ColumnsFile(Table):
 
     source: Literal["csv", "parquet"] = Field(description="'csv' or 'parquet'")
     path: Word = Field(description="the path of a .csv or .parquet file")
-    client: Word = Field("client", description="the name of a column")
-    label: Word = Field("label", description="the name of a column")
-    split: Word | None = Field(None, description="the name of a column that says train or test")
-    features: Annotated[tuple[Word, ...], AsTuple] | None = Field(None, description="a list of column names")
-    seed: Seed = Field(0, description=_SEED)
-    test_fraction: Fraction = Field(0.0, description=_FRACTION)
-    validation_fraction: Fraction = Field(0.0, description=_FRACTION)
+    client: Word = Field(default="client", description="the name of a column")
+    label: Word = Field(default="label", description="the name of a column")
+    split: Word | None = Field(default=None, description="the name of a column that says train or test")
+    features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
+    seed: Seed = Field(default=0, description=_SEED)
+    test_fraction: Fraction = Field(default=0.0, description=_FRACTION)
+    validation_fraction: Fraction = Field(default=0.0, description=_FRACTION)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        return _with_right_ending(self)
+        _check_ending(self)
+        return self
 
     def load(self) -> FederatedData:
         """Read the file."""
@@ -119,14 +124,10 @@ SOURCES: dict[str, type[Table]] = {
 LATER_SOURCES = ("femnist", "sent140")
 
 
-File = TypeVar("File", NpzFile, ColumnsFile)
-
-
-def _with_right_ending(table: File) -> File:
+def _check_ending(table: NpzFile | ColumnsFile) -> None:
     ending = f".{table.source}"
     if not table.path.lower().endswith(ending):
         raise must_be("data.path", table.path, f"a path that ends in {ending}, since data.source is '{table.source}'")
-    return table
 
 
 def _read(table: NpzFile | ColumnsFile) -> FederatedData:
@@ -141,27 +142,27 @@ def _read(table: NpzFile | ColumnsFile) -> FederatedData:
 class Logistic(Table):
     """Softmax regression."""
 
-    kind: Literal["logistic"] = Field("logistic", description="'logistic'")
-    bias: bool = Field(True, description="true or false")
+    kind: Literal["logistic"] = Field(default="logistic", description="'logistic'")
+    bias: bool = Field(default=True, description="true or false")
 
 
 class Mlp(Table):
     """Linear and ReLU layers."""
 
-    kind: Literal["mlp"] = Field("mlp", description="'mlp'")
+    kind: Literal["mlp"] = Field(default="mlp", description="'mlp'")
     hidden: Annotated[tuple[Count, ...], AsTuple, Field(min_length=1)] = Field(
-        (196,), description="a list of one or more integers >= 1"
+        default=(196,), description="a list of one or more integers >= 1"
     )
 
 
 class Lstm(Table):
     """A bidirectional LSTM over token ids."""
 
-    kind: Literal["lstm"] = Field("lstm", description="'lstm'")
-    hidden: Count = Field(128, description=_COUNT)
-    embedding: Count = Field(50, description=_COUNT)
-    dropout: Fraction = Field(0.0, description=_FRACTION)
-    vocabulary: Count | None = Field(None, description=_COUNT)
+    kind: Literal["lstm"] = Field(default="lstm", description="'lstm'")
+    hidden: Count = Field(default=128, description=_COUNT)
+    embedding: Count = Field(default=50, description=_COUNT)
+    dropout: Fraction = Field(default=0.0, description=_FRACTION)
+    vocabulary: Count | None = Field(default=None, description=_COUNT)
 
 
 class Factory(Table):

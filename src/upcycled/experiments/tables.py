@@ -5,6 +5,7 @@ So a new algorithm, mechanism or option needs no config code, and a range is wri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
@@ -45,7 +46,7 @@ class BuiltTable(Table):
     """The object's field for each key that belongs to it."""
 
     def build(self) -> Any:
-        """Return the object; what its fields must agree on is checked here."""
+        """Return the object."""
         values = {field: getattr(self, key) for key, field in self.names.items()}
         return self.makes(**{field: _plain(value) for field, value in values.items()})
 
@@ -89,25 +90,42 @@ def table_of(
     for f in fields(made):
         kind, phrase = (types or {}).get(f.name, (hints[f.name], PHRASES.get(hints[f.name], "a fitting value")))
         default = ... if f.default is MISSING else f.default
-        keys[key_of[f.name]] = (Annotated[kind, _range_check(made, f, kind)], Key(default, description=phrase))
+        keys[key_of[f.name]] = (
+            Annotated[kind, _range_check(made, f, key_of[f.name], kind)],
+            Key(default, description=phrase),
+        )
     table: type[BuiltTable] = create_model(f"{made.__name__}Table", __base__=BuiltTable, **keys, **(extra or {}))
     table.makes = made
     table.names = {key: field for field, key in key_of.items()}
     return table
 
 
-def _range_check(made: type[Any], field: Field[Any], kind: Any) -> BeforeValidator | AfterValidator:
+def _range_check(made: type[Any], field: Field[Any], key: str, kind: Any) -> BeforeValidator | AfterValidator:
     """Try one value in an otherwise sound object, whose own check then words the error."""
     sound = {f.name: 1.0 for f in fields(made) if f.default is MISSING}
 
     def check(value: Any) -> Any:
         with _overflow_is_too_large():
-            made(**{**sound, field.name: _plain(value)})
+            try:
+                made(**{**sound, field.name: _plain(value)})
+            except InputError as error:
+                # What several fields must agree on is checked when all of them are known.
+                if about(error) in (field.name, key):
+                    raise
         return value
 
     # Before the type check where the object words wrong types too ("must be a finite number > 0"); after it where the
     # object could not make sense of them.
     return BeforeValidator(check) if kind in (float, int, float | None, int | None) else AfterValidator(check)
+
+
+def about(error: InputError) -> str:
+    """Return the field that a sentence such as "FedProx mu is -1, but ..." is about.
+
+    >>> about(InputError("FedProx mu is -1, but it must be a finite number >= 0"))
+    'mu'
+    """
+    return re.split(r"[ .]", str(error).partition(" is ")[0])[-1]
 
 
 @contextmanager
@@ -116,7 +134,7 @@ def _overflow_is_too_large() -> Iterator[None]:
     try:
         yield
     except OverflowError as error:
-        raise InputError("it is a number of more than 300 digits, but it must be a smaller one") from error
+        raise InputError("number is one of more than 300 digits, but it must be a smaller one") from error
 
 
 def _plain(value: Any) -> Any:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from upcycled.core.errors import check_number
-from upcycled.core.release import NoiseSource, Release, Trained, allow, average, keep_data, keep_problem, keep_solver
+from upcycled.core.release import (
+    Charge,
+    NoiseSource,
+    Release,
+    Setting,
+    Trained,
+    average,
+    keep_data,
+    keep_problem,
+    keep_solver,
+)
 from upcycled.core.vectors import Ints, Real, Vector
 
 
@@ -36,7 +47,8 @@ class ModelClipping:
     clip_norm: float
     noise_std: float
 
-    check = allow
+    name: ClassVar[str] = "model_clipping"
+
     prepare = keep_data
     solver = keep_solver
     problem = keep_problem
@@ -50,6 +62,15 @@ class ModelClipping:
     def is_private(self) -> bool:
         """True."""
         return True
+
+    def fit(self, setting: Setting) -> ModelClipping:
+        """Any model will do."""
+        return self
+
+    def charge(self, clients: Ints) -> Charge:
+        """A Gaussian release of sensitivity 2 clip_norm."""
+        one = np.ones(clients.size)
+        return Charge("gaussian", 2 * self.clip_norm * one, self.noise_std * one, 0 * one, one)
 
     def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
         """Clip in float64, then add the client's own noise."""

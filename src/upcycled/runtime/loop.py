@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from upcycled.core.algorithm import Arrived
-from upcycled.core.cohort import Cohort
-from upcycled.core.errors import DivergedError, InputError
+from upcycled.core.errors import DivergedError
 from upcycled.core.memory import ClientMemory
 from upcycled.core.release import Release
 from upcycled.core.strategy import State
@@ -21,8 +20,6 @@ from upcycled.core.work import Engine, Scores, Work
 from upcycled.privacy.noise import SeededNoise
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
-
-MOST_EMPTY_COHORTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,9 @@ def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]
 def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
     """Sample, send, train, release, aggregate, update, remember."""
     state, task, algorithm = run.state, plan.task, plan.strategy.algorithm
-    cohort, attempt = _draw(plan, state)
+    cohort, attempt = plan.participation.draw_nonempty(
+        task.seed, state.data_rounds + 1, task.train.num_clients, task.solver.local.epochs, state.attempt
+    )
     clients, server = cohort.clients, state.server
     noise = SeededNoise(task.seed, state.data_rounds + 1, attempt)
     memory = run.memory.gather(clients)
@@ -85,19 +84,6 @@ def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
         run.private.put(clients, {"model": trained.private})
     after = plan.strategy.after_data(state, server, plan.mechanism.mean_noise_std(release))
     return replace(run, state=after), release
-
-
-def _draw(plan: Plan, state: State) -> tuple[Cohort, int]:
-    """Return the coming round's cohort; a round that nobody came to did not happen and is drawn again."""
-    seed, clients, epochs = plan.task.seed, plan.task.train.num_clients, plan.task.solver.local.epochs
-    for attempt in range(state.attempt, state.attempt + MOST_EMPTY_COHORTS):
-        cohort = plan.participation.draw(seed, state.data_rounds + 1, clients, epochs, attempt)
-        if cohort.clients.size:
-            return cohort, attempt
-    raise InputError(
-        f"participation is {plan.participation.fraction!r} of {clients} clients, but {MOST_EMPTY_COHORTS} Poisson "
-        "draws in a row were empty: it must be larger"
-    )
 
 
 def _check_finite(state: State) -> None:

@@ -73,6 +73,7 @@ def make_plan(
         raise InputError("theory=True is not available yet: it must be False")
     if checkpoint is not None:
         raise InputError(f"checkpoint={checkpoint!r} is not available yet: it must be None")
+    is_local_given = local is not None
     local = LocalSGD() if local is None else local
     _check_types(data, algorithm, local, privacy, noise)
     check_number("iterations", iterations, at_least=1, integer=True)
@@ -89,10 +90,33 @@ def make_plan(
     strategy: Strategy = Vanilla(algorithm) if upcycle is None else Upcycled(algorithm, as_rule(upcycle))
     mechanism: Mechanism = NoPrivacy() if privacy is None else privacy
     module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options)
-    solver = mechanism.solver(algorithm.solver(local))
+    layout, initial = layout_of(module), flatten(module)
+    solver = algorithm.solver(local)
+    if privacy is not None:
+        mechanism = mechanism.fit(
+            Setting(
+                algorithm=algorithm.name,
+                penalty=_penalty(algorithm, initial),
+                is_personal=algorithm.is_personal,
+                remembers=algorithm.remembers,
+                local=local,
+                is_local_given=is_local_given,
+                num_parameters=initial.size,
+                is_linear_softmax=is_linear_softmax(module),
+                has_bias=any(name.endswith("bias") for name in layout.names),
+                num_classes=data.num_classes,
+                sizes=data.train.sizes,
+                rounds=who.rounds_of_clients(seed, data.num_clients, strategy.data_rounds(iterations)),
+                data_rounds=strategy.data_rounds(iterations),
+                stragglers=stragglers,
+                sampling=sampling,
+                participation=participation,
+            )
+        )
+        solver = mechanism.solver(solver)
     task = Task(
         module=module,
-        layout=layout_of(module),
+        layout=layout,
         num_classes=data.num_classes,
         train=mechanism.prepare(_with_input(module, data.train)),
         test=None if data.test is None or data.test.num_rows == 0 else _with_input(module, data.test),
@@ -101,24 +125,6 @@ def make_plan(
         cohort_size=who.expected(data.num_clients),
         device=device,
     )
-    initial = flatten(module)
-    server = algorithm.start(initial)
-    if privacy is not None:
-        mechanism.check(
-            Setting(
-                algorithm=algorithm.name,
-                problem_a=_penalty(algorithm, server, initial),
-                solver=solver,
-                layout=task.layout,
-                is_linear_softmax=is_linear_softmax(module),
-                num_classes=data.num_classes,
-                sizes=data.train.sizes,
-                data_rounds=strategy.data_rounds(iterations),
-                stragglers=stragglers,
-                sampling=sampling,
-                participation=participation,
-            )
-        )
     settings = {
         "algorithm": algorithm,
         "upcycle": upcycle,
@@ -135,9 +141,10 @@ def make_plan(
     return Plan(task, strategy, mechanism, who, kind, initial, iterations, eval_every, settings | {"engine": kind.name})
 
 
-def _penalty(algorithm: Algorithm, server: Any, initial: Vector) -> float:
+def _penalty(algorithm: Algorithm, initial: Vector) -> float:
+    """Return the algorithm's a, which is the same for all clients and rounds."""
     nobody = dict.fromkeys(algorithm.remembers, initial[None, :] * 0)
-    return algorithm.problem(server, nobody).a
+    return algorithm.problem(algorithm.start(initial), nobody).a
 
 
 def _with_input(module: nn.Module, shards: Shards) -> Shards:

@@ -1,0 +1,88 @@
+"""The command ``upcycled``: exit code 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+
+Nothing heavy is imported here: commands import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+from upcycled.cli import data, demo, run
+from upcycled.core.errors import InputError, UpcycledError, suggest
+
+COMMANDS = {"demo": demo, "run": run, "data": data}
+"""To add a command: write its module with ``add_parser`` and add a line."""
+
+LATER = ("compare", "sweep", "paper", "privacy", "audit", "theory", "report", "federation")
+
+EXAMPLES = """\
+examples:
+  upcycled demo                                 vanilla against upcycled in under a minute
+  upcycled run experiment.toml local.lr=0.1     one experiment, with a value changed
+  upcycled data describe set.npz                clients, samples, label skew
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; errors a user can cause end in one sentence on standard error."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    except InputError as error:
+        return _fail(error, 2)
+    except UpcycledError as error:
+        return _fail(error, 1)
+    except MemoryError:
+        return _fail("there is not enough memory for this: use fewer clients, samples or parameters", 1)
+    except KeyboardInterrupt:
+        return _fail("stopped by Ctrl-C", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): say nothing, and keep Python from trying again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(words: list[str]) -> int:
+    command = next((word for word in words if not word.startswith("-")), None)
+    if command is not None and command in LATER:
+        raise InputError(f"the command '{command}' is not available yet (known: {', '.join(COMMANDS)})")
+    if command is not None and command not in COMMANDS:
+        raise InputError(f"the command '{command}' is not known{suggest(command, COMMANDS)}")
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        return 2
+    args, rest = parser.parse_known_args(words)
+    # argparse leaves out positional arguments that stand after an option: `run FILE --json key=value`.
+    if rest and hasattr(args, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
+        args.overrides = [*args.overrides, *rest]
+    elif rest:
+        raise InputError(f"{rest[0]!r} is not an argument of this command; see --help")
+    chosen: Callable[[argparse.Namespace], int] = args.run
+    return chosen(args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="upcycled",
+        description="Federated learning that reuses what was already released.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"upcycled {version('upcycled-fl')}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in COMMANDS.values():
+        module.add_parser(commands)
+    return parser
+
+
+def _fail(error: Exception | str, code: int) -> int:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,130 @@
+"""``upcycled run``: one experiment file, all its seeds."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from upcycled.cli.show import count, megabytes, note, number, print_json, print_table, spread
+
+if TYPE_CHECKING:
+    from upcycled.experiments.run import Outcome, SeedOutcome
+
+EXAMPLES = """\
+examples:
+  upcycled run experiment.toml
+  upcycled run experiment.toml local.lr=0.1 algorithm.name=fedavg 'seeds=[0, 1]'
+  upcycled run experiment.toml --show-config     print the complete file, defaults included
+"""
+COLUMNS = ("seed", "accuracy %", "loss", "data\nrounds", "iterations", "messages", "MB", "seconds")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``run``."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run one experiment file, all its seeds",
+        description="Run one experiment file, all its seeds. Seeds that are already there are not run again.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    parser.add_argument("--show-config", action="store_true", help="print the complete resolved file and stop")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from upcycled.experiments.config import load_config
+    from upcycled.experiments.progress import seed_progress
+    from upcycled.experiments.run import run_experiment
+
+    experiment = load_config(args.config, args.overrides)
+    if args.show_config:
+        if args.json:
+            print_json(experiment.resolved())
+        else:
+            print(experiment.resolved_toml(), end="")
+        return 0
+    if experiment.sweep:
+        note("note: run ignores the table [sweep] and runs the file's own values")
+    try:
+        outcome = run_experiment(
+            experiment,
+            source=args.config,
+            watch=lambda seed: [] if args.quiet else [seed_progress(experiment, seed)],
+            tell=lambda seed: None if args.quiet and seed.error is None else note(_line(seed)),
+        )
+    except KeyboardInterrupt:
+        note("error: stopped by Ctrl-C; finished seeds are kept, and the same command runs the others")
+        return 130
+    if args.json:
+        print_json(_document(outcome))
+    else:
+        _show(outcome)
+    return 0 if outcome.is_complete else 1
+
+
+def _line(seed: SeedOutcome) -> str:
+    if seed.status == "failed":
+        return f"seed {seed.seed} failed: {seed.error}"
+    if seed.status == "reused":
+        return f"seed {seed.seed} is already there with this config and was not run again"
+    return f"seed {seed.seed} finished: {seed.folder}"
+
+
+def _document(outcome: Outcome) -> dict[str, object]:
+    experiment = outcome.experiment
+    return {
+        "name": experiment.name,
+        "folder": str(Path(experiment.results) / experiment.name),
+        "config": experiment.resolved(),
+        "seeds": [seed.as_json() for seed in outcome.seeds],
+        "summary": outcome.summary(),
+    }
+
+
+def _show(outcome: Outcome) -> None:
+    experiment = outcome.experiment
+    rows = [_row(seed) for seed in outcome.seeds]
+    done = sum(seed.summary is not None for seed in outcome.seeds)
+    if done > 1:
+        s = outcome.summary()
+        rows.append(
+            [
+                "mean",
+                spread(s["accuracy"], 100, 2),
+                spread(s["loss"]),
+                count(s["data_rounds"]["mean"]),
+                count(s["iterations"]["mean"]),
+                count(s["messages"]["mean"]),
+                megabytes(s["bytes"]["mean"]),
+                number(s["seconds"]["mean"], 2),
+            ]
+        )
+    algorithm = f"{'upcycled ' if experiment.upcycle else ''}{experiment.algorithm.build().name}"
+    print_table(f"{experiment.name}: {algorithm}", COLUMNS, rows, last_apart=done > 1)
+    if done > 1:
+        print(f"Mean ± standard deviation over {done} seeds.")
+    if done:
+        print(f"Results: {Path(experiment.results) / experiment.name}")
+
+
+def _row(seed: SeedOutcome) -> list[str]:
+    s = seed.summary
+    if s is None:
+        return [str(seed.seed), seed.status, *["-"] * (len(COLUMNS) - 2)]
+    return [
+        str(seed.seed),
+        number(s["accuracy"], 2, scale=100),
+        number(s["loss"]),
+        count(s["data_rounds"]),
+        count(s["iterations"]),
+        count(s["messages"]),
+        megabytes(s["bytes"]),
+        number(s["seconds"], 2),
+    ]

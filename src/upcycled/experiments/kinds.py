@@ -1,0 +1,108 @@
+"""Which tables a config file may have, and how the kind of each is chosen: one place to look things up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from upcycled.algorithms import ALGORITHMS
+from upcycled.core.coefficients import Constant, Decaying, LambdaHalf, Proximal
+from upcycled.core.cohort import SAMPLINGS, Participation
+from upcycled.core.errors import InputError, suggest
+from upcycled.core.solvers import LocalSGD
+from upcycled.experiments.sentences import must_be, one_of, shown
+from upcycled.experiments.sources import LATER_SOURCES, MODELS, SOURCES, Factory
+from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of
+from upcycled.privacy import ModelClipping
+
+MECHANISMS: dict[str, type[Any]] = {"model_clipping": ModelClipping}
+"""The mechanisms of [privacy]; to add one, add a line."""
+
+LATER_MECHANISMS = (
+    "update_clipping",
+    "erm_output",
+    "bolt_on_sgd",
+    "objective_perturbation",
+    "dpsgd",
+    "central_dp_fedavg",
+)
+
+_LAM = (float | Annotated[tuple[float, ...], AsTuple], "a finite number >= 0, or a list of them, one per data round")
+_NOISE = Field("seeded", description="'seeded', which simulates and protects nobody ('system' is not available yet)")
+
+LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], "an integer >= 1, or 'full'")})
+CLIENTS = table_of(
+    Participation,
+    renamed={"fraction": "participation"},
+    types={"sampling": (Literal[SAMPLINGS], " or ".join(f"'{name}'" for name in SAMPLINGS))},
+)
+UPCYCLES: dict[str, type[BuiltTable]] = {
+    "constant": table_of(Constant, tag=("kind", "constant"), renamed={"c": "coefficient"}),
+    "lambda_half": table_of(LambdaHalf, tag=("kind", "lambda_half"), types={"lam": _LAM}),
+    "proximal": table_of(Proximal, tag=("kind", "proximal"), types={"lam": _LAM}),
+    "decaying": table_of(Decaying, tag=("kind", "decaying")),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A table whose keys depend on one of them, the tag."""
+
+    tag: str
+    tables: Mapping[str, type[Table]]
+    later: tuple[str, ...] = ()
+    """Known names that cannot be used yet."""
+    default: str | None = None
+    others: Mapping[str, type[Table]] = field(default_factory=dict)
+    """Tables for values that are not names, by a character that only they have."""
+
+    def choose(self, key: str, raw: Mapping[str, Any]) -> type[Table]:
+        """Return the kind of table that ``raw`` is."""
+        value = raw.get(self.tag, self.default)
+        tag, known = f"{key}.{self.tag}", one_of(self.tables)
+        if value is None:
+            raise InputError(f"{tag} is missing, but it must be {known}")
+        if not isinstance(value, str):
+            raise must_be(tag, value, known)
+        for character, table in self.others.items():
+            if character in value:
+                return table
+        if value in self.later:
+            raise InputError(f"{tag} is {value!r}, but that is not available yet: it must be {known}")
+        if value not in self.tables:
+            raise InputError(f"{tag} is {shown(value)}, but it must be a known name{suggest(value, self.tables)}")
+        return self.tables[value]
+
+
+def _algorithm(name: str, made: type[Any]) -> type[BuiltTable]:
+    return table_of(made, tag=("name", name))
+
+
+def _mechanism(name: str, made: type[Any]) -> type[BuiltTable]:
+    return table_of(made, tag=("mechanism", name), extra={"noise": (Literal["seeded"], _NOISE)})
+
+
+TABLES: dict[str, Choice | type[Table]] = {
+    "data": Choice("source", SOURCES, later=LATER_SOURCES),
+    "model": Choice("kind", MODELS, others={":": Factory}, default="logistic"),
+    "algorithm": Choice("name", {name: _algorithm(name, made) for name, made in ALGORITHMS.items()}),
+    "upcycle": Choice("kind", UPCYCLES, later=("auto",), default="constant"),
+    "local": LOCAL,
+    "clients": CLIENTS,
+    "privacy": Choice(
+        "mechanism", {name: _mechanism(name, made) for name, made in MECHANISMS.items()}, later=LATER_MECHANISMS
+    ),
+}
+
+
+def places() -> dict[str, str]:
+    """Return where keys belong that somebody wrote into another table, quoted for a sentence."""
+    found: dict[str, str] = {}
+    for name, choice in TABLES.items():
+        for table in choice.tables.values() if isinstance(choice, Choice) else [choice]:
+            for key in table.model_fields:
+                found.setdefault(key, f"'{name}.{key}'")
+    return found

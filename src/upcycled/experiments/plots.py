@@ -1,0 +1,111 @@
+"""Plots as files: matplotlib figures without pyplot, so nothing global is touched and no display is needed."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.vectors import Real
+from upcycled.experiments.files import write_whole
+
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444")
+METRICS = {"accuracy": "test accuracy (%)", "loss": "test loss"}
+INK, MUTED, GRID = "#222222", "#666666", "#e4e4e4"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a plot: runs of the same kind, one per seed."""
+
+    group: str
+    """Curves of one group share a colour."""
+    is_upcycled: bool
+    rounds: Real
+    accuracy: Real
+    """(seeds, rounds), in percent."""
+    loss: Real
+
+    @property
+    def label(self) -> str:
+        """The words of the legend."""
+        return "upcycled" if self.is_upcycled else "vanilla"
+
+
+def curve(group: str, is_upcycled: bool, histories: Sequence[Sequence[Mapping[str, Any]]]) -> Curve:
+    """Return the model after each data round (and its upcycled iteration) from the rows of every seed's history."""
+    last = [{row["data_round"]: row for row in rows if row["accuracy"] is not None} for rows in histories]
+    rounds = sorted(set(last[0]).intersection(*last[1:]))
+    return Curve(
+        group,
+        is_upcycled,
+        np.array(rounds, dtype=np.float64),
+        np.array([[100 * seed[m]["accuracy"] for m in rounds] for seed in last], dtype=np.float64),
+        np.array([[seed[m]["loss"] for m in rounds] for seed in last], dtype=np.float64),
+    )
+
+
+def write_comparison(path: Path, curves: Sequence[Curve], title: str, subtitle: str) -> None:
+    """Write a PNG: accuracy and loss against data rounds, one column per algorithm, mean over seeds with a band.
+
+    The band is one standard deviation; it may leave the picture where it is much wider than the curves move.
+    """
+    from matplotlib.figure import Figure
+
+    groups = list(dict.fromkeys(c.group for c in curves))
+    figure = Figure(figsize=(1.2 + 4.4 * len(groups), 6.8), dpi=150, facecolor="white")
+    left = 0.75 / figure.get_figwidth()
+    figure.subplots_adjust(left=left, right=0.98, top=0.82, bottom=0.09, wspace=0.08, hspace=0.22)
+    figure.text(left, 0.945, title, fontsize=15, fontweight="bold", color=INK)
+    figure.text(left, 0.905, subtitle, fontsize=9.5, color=MUTED)
+    panels = figure.subplots(len(METRICS), len(groups), sharex=True, sharey="row", squeeze=False)
+    for row, (metric, words) in zip(panels, METRICS.items(), strict=True):
+        limits = _limits([getattr(c, metric).mean(axis=0) for c in curves])
+        for axes, group, colour in zip(row, groups, COLOURS * len(groups), strict=False):
+            _style(axes, limits)
+            for c in (c for c in curves if c.group == group):
+                _draw(axes, c, getattr(c, metric), colour)
+        row[0].set_title(words, loc="left", fontsize=10.5, color=MUTED)
+    for axes, group in zip(panels[0], groups, strict=True):
+        axes.set_title(group, loc="center", fontsize=12, fontweight="bold", color=INK)
+        axes.legend(loc="lower right", frameon=False, fontsize=10, handlelength=2.6, labelcolor=INK)
+    for axes in panels[-1]:
+        axes.set_xlabel("data rounds", color=MUTED)
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", backend="agg")
+    write_whole(path, stream.getvalue())
+
+
+def _limits(means: Sequence[Real]) -> tuple[float, float]:
+    """Return a range that shows every mean curve and some of the bands."""
+    low, high = min(float(m.min()) for m in means), max(float(m.max()) for m in means)
+    margin = 0.25 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _draw(axes: Any, curve: Curve, values: Real, colour: str) -> None:
+    mean = values.mean(axis=0)
+    shade = colour if curve.is_upcycled else MUTED
+    if len(values) > 1:
+        spread = values.std(axis=0, ddof=1)
+        axes.fill_between(curve.rounds, mean - spread, mean + spread, color=shade, alpha=0.11, linewidth=0)
+    style: Any = "-" if curve.is_upcycled else (0, (3.5, 1.8))
+    marker = "o" if len(mean) == 1 else None
+    axes.plot(curve.rounds, mean, color=colour, linestyle=style, linewidth=2, marker=marker, label=curve.label)
+
+
+def _style(axes: Any, limits: tuple[float, float]) -> None:
+    axes.set_ylim(*limits)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02)
+    axes.tick_params(colors=MUTED, length=0)
+    axes.locator_params(axis="x", integer=True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(GRID)

@@ -1,0 +1,151 @@
+"""The results folder: ``<results>/<name>/seed-<n>/{config.toml, metrics.jsonl, model.safetensors, summary.json}``.
+
+``summary.json`` is written last: a folder that has it is finished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save as save_tensors
+
+import upcycled
+from upcycled.core.errors import InputError
+from upcycled.data import FederatedData
+from upcycled.experiments.config import Experiment, flat
+from upcycled.experiments.files import write_whole
+from upcycled.experiments.sentences import shown
+from upcycled.runtime import Result
+
+# The folder says where it lies, and a file of data is known by its content.
+NOT_COMPARED = ("results", "data.path")
+SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
+
+
+def seed_folder(experiment: Experiment, seed: int) -> Path:
+    """Return where a seed's results lie."""
+    return Path(experiment.results) / experiment.name / f"seed-{seed}"
+
+
+def write_seed(
+    folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any], result: Result
+) -> dict[str, Any]:
+    """Write all files of a finished seed and return its summary."""
+    summary = summarise(seed, data, result)
+    tensors = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
+    lines = (json.dumps(row, allow_nan=False) + "\n" for row in plain(result.history.rows()))
+    write_whole(folder / "config.toml", experiment.for_seed(seed).resolved_toml().encode())
+    write_whole(folder / "metrics.jsonl", "".join(lines).encode())
+    write_whole(folder / "model.safetensors", save_tensors(tensors))
+    write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+    return summary
+
+
+def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, Any]:
+    """Return a run in a few plain numbers; scores are the last iteration's."""
+    last, totals = result.history[-1], {name: sum(result.history.column(name)) for name in SUMMED}
+    summary = {
+        "seed": seed,
+        "accuracy": last.accuracy,
+        "loss": last.loss,
+        "global_accuracy": last.global_accuracy,
+        "global_loss": last.global_loss,
+        "iterations": last.iteration,
+        "data_rounds": last.data_round,
+        **totals,
+        "bytes": totals["bytes_up"] + totals["bytes_down"],
+        "engine": result.settings["engine"],
+        "data": dict(data),
+        "versions": {
+            "upcycled": upcycled.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }
+    return dict(plain(summary))
+
+
+def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the summary of a seed that is already there, or None where it has to be run.
+
+    Raises:
+        InputError: if the folder belongs to something else; nothing in it is touched.
+    """
+    if not folder.exists():
+        return None
+    _check_same_config(folder, experiment.for_seed(seed))
+    try:
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        before = summary["data"]["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if before != data["sha256"]:
+        raise InputError(f"{folder} holds a run on other data, {_way_out()}")
+    return summary
+
+
+def describe_data(data: FederatedData) -> dict[str, Any]:
+    """Return what identifies the data: its size, and a hash of every sample."""
+    parts = {"train": data.train, "test": data.test, "validation": data.validation}
+    digest = hashlib.sha256()
+    for title, shards in parts.items():
+        for array in () if shards is None else (shards.x, shards.y, shards.offsets):
+            digest.update(f"{title} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    rows = {f"{title}_samples": 0 if shards is None else shards.num_rows for title, shards in parts.items()}
+    return {"clients": data.num_clients, "classes": data.num_classes, **rows, "sha256": digest.hexdigest()}
+
+
+def mean_and_sd(values: Iterable[float | None]) -> dict[str, float | None]:
+    """Return the mean and the sample standard deviation (ddof = 1) of what is known.
+
+    >>> mean_and_sd([1.0, 3.0, None])
+    {'mean': 2.0, 'sd': 1.4142135623730951}
+    """
+    known = [value for value in values if value is not None]
+    return {
+        "mean": float(np.mean(known)) if known else None,
+        "sd": float(np.std(known, ddof=1)) if len(known) > 1 else None,
+    }
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON knows it: what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _check_same_config(folder: Path, experiment: Experiment) -> None:
+    config = folder / "config.toml"
+    if not config.exists() and folder.is_dir() and not any(p for p in folder.iterdir() if not p.name.startswith(".")):
+        return
+    try:
+        before = flat(tomllib.loads(config.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} holds something without a readable config.toml, {_way_out()}") from error
+    now = flat(tomllib.loads(experiment.resolved_toml()))
+    for key in dict.fromkeys([*now, *before]):
+        if key not in NOT_COMPARED and before.get(key) != now.get(key):
+            wanted, held = _or_nothing(now, key), _or_nothing(before, key)
+            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {held}, {_way_out()}")
+
+
+def _or_nothing(values: Mapping[str, Any], key: str) -> str:
+    return shown(values[key]) if key in values else "left out"
+
+
+def _way_out() -> str:
+    return "so the name or the results folder must be another one, or that folder be removed"

@@ -1,0 +1,52 @@
+"""``upcycled demo``: table, plot, command to repeat it, and one honest sentence."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from upcycled.cli.main import main
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_demo_prints_a_table_a_plot_the_command_and_a_caveat(here, capsys):
+    assert main(["demo", "--rounds", "2", "--seeds", "2", "--output", "out here"]) == 0
+    out, err = capsys.readouterr()
+    for word in ("accuracy", "loss", "rounds", "iterations", "messages", "MB", "seconds"):
+        assert word in out
+    rows = [line for line in out.splitlines() if line.strip().startswith(("FedAvg,", "FedProx,"))]
+    assert [row.split()[:2] for row in rows] == [
+        ["FedAvg,", "vanilla"],
+        ["FedAvg,", "upcycled"],
+        ["FedProx,", "vanilla"],
+        ["FedProx,", "upcycled"],
+    ]
+    assert all("±" in row for row in rows)
+    plot = here / out.split("Plot:")[1].splitlines()[0].strip()
+    assert plot.read_bytes()[:4] == b"\x89PNG"
+    assert plot.stat().st_size > 20_000
+    assert "server learning rate of 1.7 (1 + rho)" in out
+    assert err.count("data rounds") == 8
+
+    repeat = shlex.split(out.split("Repeat:")[1].splitlines()[0])
+    assert repeat[0] == "upcycled"
+    first = json.loads((here / "out here" / "demo.json").read_text())
+    assert main([*repeat[1:], "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    scores = [[(s["accuracy"], s["loss"]) for run in doc["runs"] for s in run["seeds"]] for doc in (first, again)]
+    assert scores[0] == scores[1]
+
+
+def test_wrong_numbers_are_wrong_use_and_write_nothing(here, capsys):
+    assert main(["demo", "--rounds", "0"]) == 2
+    assert "--rounds is 0, but it must be an integer >= 1" in capsys.readouterr().err
+    assert main(["demo", "--seeds", "1"]) == 2
+    assert "--seeds is 1, but it must be an integer >= 2" in capsys.readouterr().err
+    assert list(here.iterdir()) == []

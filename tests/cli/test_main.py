@@ -1,0 +1,133 @@
+"""The command as a whole: exit codes, help, unknown commands, and what importing it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import upcycled
+from tests.experiments.small import small_file
+from upcycled.cli import main as main_module
+from upcycled.cli.main import COMMANDS, LATER, main
+from upcycled.core.errors import DivergedError, UpcycledError
+
+SOURCE = Path(upcycled.__file__).parent
+
+
+def test_the_version_is_the_packages(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"upcycled {upcycled.__version__}\n"
+
+
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=str)
+def test_help_is_everywhere_and_gives_an_example(words, capsys):
+    assert main([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: {' '.join(['upcycled', *words])}")
+    if words != ["data"]:
+        assert "examples:\n  upcycled " in out
+
+
+def test_no_command_shows_the_help_and_is_wrong_use(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "usage: upcycled" in err
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(capsys):
+    assert main(["rnu", "a.toml"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "error: the command 'rnu' is not known; did you mean 'run'? (known: demo, run, data)\n"
+    )
+
+
+@pytest.mark.parametrize("command", LATER)
+def test_a_command_that_comes_later_is_refused_in_one_sentence(command, capsys):
+    assert main([command, "a.toml", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: the command '{command}' is not available yet")
+    assert err.count("\n") == 1
+
+
+def test_an_unknown_option_is_wrong_use(capsys):
+    assert main(["run", "a.toml", "--jsno"]) == 2
+    assert "'--jsno' is not an argument of this command" in capsys.readouterr().err
+    assert main(["demo", "--rounds", "many"]) == 2
+    assert "invalid int value: 'many'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (DivergedError("the run diverged\nafter iteration 3"), 1, "the run diverged after iteration 3"),
+        (UpcycledError("something else"), 1, "something else"),
+        (MemoryError(), 1, "there is not enough memory"),
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_failure_is_one_sentence_and_its_exit_code(error, code, words, capsys, monkeypatch):
+    def fail(words):
+        raise error
+
+    monkeypatch.setattr(main_module, "_run", fail)
+    assert main(["demo"]) == code
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {words}")
+    assert err.count("\n") == 1
+
+
+def command(*words, folder, **options):
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_the_module_runs_a_file_and_exits_with_0(tmp_path):
+    small_file(tmp_path)
+    done = command(sys.executable, "-m", "upcycled", "run", "small.toml", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["seeds"][1]["status"] == "finished"
+    assert (tmp_path / "results" / "small" / "seed-1" / "summary.json").exists()
+
+
+def test_the_installed_command_answers_a_wrong_file_with_2_and_no_traceback(tmp_path):
+    small_file(tmp_path, ("mu = 0.5", "mu = -0.5"))
+    script = Path(sys.executable).with_name("upcycled")
+    done = command(str(script), "run", "small.toml", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: small.toml: algorithm.mu is -0.5, but it must be a finite number >= 0\n"
+
+
+def test_a_reader_that_goes_away_is_not_a_traceback(tmp_path):
+    small_file(tmp_path)
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "upcycled", "run", "small.toml", "--show-config"]
+    with os.fdopen(write, "w") as gone:
+        done = subprocess.run(words, cwd=tmp_path, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr == ""
+
+
+def test_the_command_itself_imports_nothing_heavy(tmp_path):
+    # A stand-in for the package, so that only what the command line asks for is seen.
+    script = f"""
+import sys, types
+package = types.ModuleType("upcycled")
+package.__path__ = [{str(SOURCE)!r}]
+sys.modules["upcycled"] = package
+from upcycled.cli.main import main
+assert main(["--help"]) == 0
+heavy = {{"torch", "pydantic", "matplotlib", "pandas", "scipy"}} & set(sys.modules)
+sys.exit(f"imported {{sorted(heavy)}}" if heavy else 0)
+"""
+    done = command(sys.executable, "-c", script, folder=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,137 @@
+"""``upcycled run``: what stands on standard output and what on standard error."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+
+from tests.experiments.small import everything_under, small_file
+from upcycled.cli.main import main
+from upcycled.core.errors import DivergedError
+from upcycled.experiments import run as run_module
+from upcycled.experiments.config import load_config
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small_file(tmp_path)
+    return tmp_path
+
+
+def test_the_table_has_every_seed_and_the_mean(here, capsys):
+    assert main(["run", "small.toml"]) == 0
+    out, err = capsys.readouterr()
+    outcome = json.loads((here / "results" / "small" / "seed-1" / "summary.json").read_text())
+    lines = out.splitlines()
+    row = next(line for line in lines if line.strip().startswith("1 "))
+    assert f"{100 * outcome['accuracy']:.2f}" in row
+    assert f"{outcome['loss']:.3f}" in row
+    assert any(line.strip().startswith("mean") and "±" in line for line in lines)
+    assert lines[-1] == "Results: results/small"
+    assert err.splitlines() == ["seed 0 finished: results/small/seed-0", "seed 1 finished: results/small/seed-1"]
+
+
+def test_json_is_one_document_on_standard_output_and_all_else_is_not(here, capsys):
+    assert main(["run", "small.toml", "--json", "seeds=[4, 5]"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert [seed["seed"] for seed in document["seeds"]] == [4, 5]
+    assert document["summary"]["data_rounds"] == {"mean": 2.0, "sd": 0.0}
+    assert document["config"]["algorithm"] == {"name": "fedprox", "mu": 0.5}
+    assert "seed 4 finished" in err
+
+
+def test_a_second_run_says_that_nothing_had_to_be_run(here, capsys):
+    main(["run", "small.toml", "--quiet"])
+    capsys.readouterr()
+    assert main(["run", "small.toml"]) == 0
+    out, err = capsys.readouterr()
+    assert err.count("is already there with this config and was not run again") == 2
+    assert "mean" in out
+
+
+def test_quiet_says_nothing_but_the_result(here, capsys):
+    assert main(["run", "small.toml", "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "Results: results/small" in out
+
+
+def test_show_config_prints_the_complete_file_and_runs_nothing(here, capsys):
+    before = everything_under(here)
+    assert main(["run", "small.toml", "algorithm.mu=0.25", "--show-config"]) == 0
+    out = capsys.readouterr().out
+    assert tomllib.loads(out)["algorithm"]["mu"] == 0.25
+    assert tomllib.loads(out)["local"]["momentum"] == 0.0
+    (here / "shown.toml").write_text(out)
+    assert load_config("shown.toml") == load_config("small.toml", ["algorithm.mu=0.25"])
+    (here / "shown.toml").unlink()
+    assert everything_under(here) == before
+
+
+def test_show_config_as_json_is_the_same_content(here, capsys):
+    assert main(["run", "small.toml", "--show-config", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["clients"] == 4
+
+
+def test_a_sweep_in_the_file_is_ignored_in_one_line(here, capsys):
+    with (here / "small.toml").open("a") as file:
+        file.write('\n[sweep]\n"local.lr" = [0.1, 0.2]\n')
+    assert main(["run", "small.toml", "--quiet"]) == 0
+    assert capsys.readouterr().err == "note: run ignores the table [sweep] and runs the file's own values\n"
+    assert "sweep" not in (here / "results" / "small" / "seed-0" / "config.toml").read_text()
+
+
+def test_a_diverging_seed_is_reported_and_the_exit_code_is_1(here, capsys):
+    assert main(["run", "small.toml", "local.lr=1e38", "--quiet"]) == 1
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 2
+    assert "seed 1 failed: the run diverged: the global model is not finite after iteration 1" in err
+    assert out.count("failed") == 2
+
+
+def test_one_failed_seed_leaves_the_others_in_the_json(here, capsys, monkeypatch):
+    train = run_module.train
+
+    def sometimes(*args, **kwargs):
+        if kwargs["seed"] == 1:
+            raise DivergedError("the run diverged")
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(run_module, "train", sometimes)
+    assert main(["run", "small.toml", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [(s["seed"], s["status"], s["error"]) for s in document["seeds"]] == [
+        (0, "finished", None),
+        (1, "failed", "the run diverged"),
+    ]
+
+
+def test_ctrl_c_keeps_finished_seeds_and_says_how_to_go_on(here, capsys, monkeypatch):
+    train = run_module.train
+
+    def interrupted(*args, **kwargs):
+        if kwargs["seed"] == 1:
+            raise KeyboardInterrupt
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr(run_module, "train", interrupted)
+    assert main(["run", "small.toml"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: stopped by Ctrl-C; finished seeds are kept, and the same command runs the others"
+    )
+    assert (here / "results" / "small" / "seed-0" / "summary.json").exists()
+    monkeypatch.setattr(run_module, "train", train)
+    assert main(["run", "small.toml"]) == 0
+    assert "seed 0 is already there" in capsys.readouterr().err
+
+
+def test_an_unwritable_folder_is_one_sentence_and_exit_code_1(here, capsys):
+    (here / "results").write_text("not a folder")
+    assert main(["run", "small.toml"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: results/small cannot be written (")
+    assert err.count("\n") == 1

@@ -1,0 +1,239 @@
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from upcycled.core.errors import InputError
+from upcycled.data import load
+
+FRAME = pd.DataFrame(
+    {
+        "client": ["bob", "ann", "bob", "ann", "bob"],
+        "age": [30, 40, 50, 60, 70],
+        "height": [1.5, 1.6, 1.7, 1.8, 1.9],
+        "label": [0, 1, 1, 0, 2],
+        "part": ["train", "train", "test", "train", "train"],
+    }
+)
+
+
+def write(frame, path):
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    return path
+
+
+@pytest.fixture(params=[".csv", ".parquet"])
+def file(request, tmp_path):
+    return lambda frame: write(frame, tmp_path / f"set{request.param}")
+
+
+def message(call):
+    with pytest.raises(InputError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_table_becomes_clients(file):
+    data = load(file(FRAME.drop(columns="part")))
+    assert data.client_names == ("ann", "bob")
+    assert data.feature_names == ("age", "height")
+    assert data.train.x.dtype == np.float32
+    assert data.train.x[:, 0].tolist() == [40, 60, 30, 50, 70]
+    assert data.train.x[:, 1].tolist() == [np.float32(height) for height in (1.6, 1.8, 1.5, 1.7, 1.9)]
+    assert data.train.y.tolist() == [1, 0, 0, 1, 2]
+    assert data.sizes.tolist() == [2, 3]
+    assert data.test is None
+
+
+@pytest.mark.parametrize("words", [("train", "test"), (0, 1), ("Train", "TEST "), (False, True), (0.0, 1.0)])
+def test_a_split_column_makes_the_test_part(file, words):
+    part = [words[1] if row == "test" else words[0] for row in FRAME["part"]]
+    data = load(file(FRAME.assign(part=part)), split="part")
+    assert data.test is not None
+    assert (data.sizes.tolist(), data.test.sizes.tolist()) == ([2, 2], [0, 1])
+    assert data.test.x.tolist() == [[50, np.float32(1.7)]]
+    assert data.test.y.tolist() == [1]
+    assert data.num_classes == 3
+
+
+def test_a_test_fraction_is_split_off_each_client(file):
+    data = load(file(FRAME.drop(columns="part")), test_fraction=0.5)
+    assert data.test is not None
+    assert (data.sizes.tolist(), data.test.sizes.tolist()) == ([1, 1], [1, 2])
+
+
+def test_columns_can_have_other_names_and_features_be_chosen(file):
+    frame = FRAME.rename(columns={"client": "who", "label": "y"})
+    data = load(file(frame), client="who", label="y", features=["height"])
+    assert data.feature_names == ("height",)
+    assert data.train.x.shape == (5, 1)
+
+
+def test_features_of_whole_numbers_stay_integers(file):
+    data = load(file(FRAME), features=["age"])
+    assert data.train.x.dtype == np.int64
+    assert data.train.x.ravel().tolist() == [40, 60, 30, 50, 70]
+
+
+def test_numbers_for_clients_sort_as_numbers(file):
+    data = load(file(FRAME.assign(client=[10, 9, 10, 9, 100])), features=["age"])
+    assert data.client_names is None
+    assert data.client_ids is not None
+    assert data.client_ids.tolist() == [9, 10, 100]
+
+
+def test_numbers_with_leading_zeros_are_names(tmp_path):
+    data = load(write(FRAME.assign(client=["7", "007", "7", "007", "8"]), tmp_path / "a.csv"), features=["age"])
+    assert data.client_names == ("007", "7", "8")
+    assert data.sizes.tolist() == [2, 2, 1]
+
+
+def test_booleans_are_features(file):
+    data = load(file(FRAME.assign(age=[True, False, True, True, False])), features=["age"])
+    assert data.train.x.dtype == np.float32
+    assert data.train.x.ravel().tolist() == [0, 1, 1, 1, 0]
+
+
+def test_nullable_columns_are_read_and_missing_values_refused(tmp_path):
+    whole = FRAME.astype({"age": "Int64", "label": "Int8"})
+    assert load(write(whole, tmp_path / "a.parquet"), features=["age"]).train.x.dtype == np.int64
+    hole = FRAME.assign(age=pd.array([30, None, 50, 60, 70], dtype="Int64"))
+    path = write(hole, tmp_path / "b.parquet")
+    assert message(lambda: load(path, features=["age"])) == (
+        f"{path}: x of client 'ann' is nan at row 0, column 'age' (counted from 0), "
+        f"but every feature must be a finite number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "sentence"),
+    [
+        (
+            {},
+            {"client": "clinet"},
+            "client is 'clinet', but {} has no such column; did you mean 'client'? (known: client,",
+        ),
+        ({}, {"label": "lable"}, "label is 'lable', but {} has no such column; did you mean 'label'?"),
+        ({}, {"split": "spilt"}, "split is 'spilt', but {} has no such column"),
+        ({}, {"features": ["heigth"]}, "features holds 'heigth', but {} has no such column; did you mean 'height'?"),
+        (
+            {},
+            {"features": ["label"]},
+            "{}: features holds 'label', but that column is already the client, label or split",
+        ),
+        (
+            {},
+            {"features": ["age", "age"]},
+            "{}: features is ['age', 'age'], but it must be one or more different columns",
+        ),
+        ({}, {"features": []}, "{}: features is [], but it must be one or more different columns"),
+        (
+            {},
+            {"label": "client"},
+            "{}: client, label and split are ['client', 'client'], but they must be different columns",
+        ),
+        ({}, {"name": "a"}, "name is 'a', but it must be left out: it is for an .npz file, not for {}"),
+        ({}, {}, "{} has columns that are not numbers: 'part' (such as 'train'), but features must be numbers;"),
+        (
+            {"age": ["30", "40", "old", "60", "70"]},
+            {"split": "part"},
+            "{} has columns that are not numbers: 'age' (such as 'old'), but features must be numbers;",
+        ),
+        (
+            {"label": ["cat", "dog", "cat", "dog", "cat"]},
+            {"split": "part"},
+            "{} has 'cat' in label column 'label' at row 0 (counted from 0), but labels must be whole",
+        ),
+        (
+            {"label": [0, 1, 0.5, 1, 0]},
+            {"features": ["age"]},
+            "{}: y of client 'bob' is 0.5 at row 1 (counted from 0), but labels must be whole numbers from 0 on",
+        ),
+        (
+            {"label": [0, 1, None, 1, 0]},
+            {"features": ["age"]},
+            "{}: y of client 'bob' is nan at row 1 (counted from 0), but labels must be whole numbers from 0 on",
+        ),
+        (
+            {"height": [1.5, 1.6, np.inf, 1.8, 1.9]},
+            {"features": ["age", "height"]},
+            "{}: x of client 'bob' is inf at row 1, column 'height' (counted from 0), "
+            "but every feature must be a finite number",
+        ),
+        (
+            {"client": ["bob", "ann", None, "ann", "bob"]},
+            {"features": ["age"]},
+            "{} has no client in column 'client' at row 2 (counted from 0), but every row needs one",
+        ),
+        (
+            {"part": ["train", "test", "train", "dev", "train"]},
+            {"split": "part"},
+            "{} has 'dev' in split column 'part', but it must be 'train' or 'test', or 0 or 1",
+        ),
+        (
+            {"part": ["train", "test", "train", "test", "train"]},
+            {"split": "part"},
+            "{}: client 'ann' has test samples but no training samples, and it needs at least one",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_answered_by_its_sentence(file, change, options, sentence):
+    path = file(FRAME.assign(**change))
+    assert message(lambda: load(path, **options)).startswith(sentence.format(path))
+
+
+def test_only_the_first_of_many_columns_are_listed(tmp_path):
+    wide = pd.DataFrame({f"pixel{i}": [0, 1] for i in range(800)} | {"clients": [0, 1], "label": [0, 1]})
+    text = message(lambda: load(write(wide, tmp_path / "a.csv")))
+    assert "did you mean 'clients'?" in text
+    assert text.endswith("pixel11 and 790 more)")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "cannot be read as .csv, but it must be a whole .csv file (No columns to parse from file)"),
+        ("client,label,a\n1,0,2\n1,0,2,9,9\n", "cannot be read as .csv"),
+        ("client,label,a\n1,0,2,9\n1,0,2,9\n", "has rows with more fields than its header, but they must be as many"),
+        ("client,label,a\n", "has no rows, but it must have at least one sample for every client"),
+        ("client,label\n1,0\n", "has no columns beside client, label, but it must have features"),
+        # cut off in the middle of the last row
+        ("client,label,a\n1,0,2\n2,1", "x of client 2 is nan at row 0, column 'a'"),
+    ],
+)
+def test_a_csv_that_is_not_whole_is_refused(tmp_path, text, sentence):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    found = message(lambda: load(path))
+    assert found.startswith(str(path))
+    assert sentence in found
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"client,label,a\n\xff\xfe\x00\x81,0,1\n")
+    assert "cannot be read as .csv" in message(lambda: load(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
+def test_a_truncated_parquet_is_refused(tmp_path, keep):
+    path = write(FRAME, tmp_path / "a.parquet")
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(keep * len(raw)) if keep < 1 else keep])
+    assert message(lambda: load(path)).startswith(f"{path} cannot be read as .parquet, but it must be a whole .parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "needed"), [("a.csv", "pandas", "pandas"), ("a.parquet", "pyarrow", "pandas and pyarrow")]
+)
+def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, name, missing, needed):
+    path = write(FRAME, tmp_path / name)
+    for module in [m for m in sys.modules if m == missing or m.startswith(f"{missing}.")]:
+        monkeypatch.setitem(sys.modules, module, None)
+    assert (
+        message(lambda: load(path)) == f"{path} needs {needed}, which must be installed: pip install upcycled-fl[data]"
+    )

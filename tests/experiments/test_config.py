@@ -1,0 +1,316 @@
+"""Experiment files that are right: what they mean, and that nothing is lost on the way to a complete file and back."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import MISSING, fields
+from typing import get_type_hints
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import upcycled as up
+from tests.experiments.small import SMALL, small_file
+from upcycled.algorithms import ALGORITHMS
+from upcycled.core.coefficients import Constant, Decaying, LambdaHalf, Proximal
+from upcycled.experiments.config import Experiment, load_config, parse
+from upcycled.experiments.kinds import MECHANISMS, TABLES, Choice
+from upcycled.experiments.overrides import parse_override, with_overrides
+from upcycled.privacy import ModelClipping
+
+DOCUMENTED = """\
+name = "syn-half"
+iterations = 160            # an upcycled run counts even iterations; compare halves it for vanilla
+seeds = [0, 1, 2, 3]
+results = "results"
+
+[data]
+source = "synthetic"
+alpha = 0.5
+beta = 0.5
+clients = 30
+validation_fraction = 0.1
+
+[model]
+kind = "logistic"
+
+[algorithm]
+name = "fedprox"
+mu = 0.5
+
+[upcycle]
+kind = "constant"
+coefficient = 0.7
+
+[local]
+lr = 0.01
+momentum = 0.5
+epochs = 10
+batch_size = 32
+
+[clients]
+participation = 0.3
+sampling = "fixed"
+stragglers = 0.9
+
+[sweep]
+"local.lr" = [0.001, 0.01, 0.1]
+"upcycle.coefficient" = [0.3, 0.6, 0.9]
+"""
+
+
+def test_the_documented_file_means_the_documented_call(tmp_path):
+    experiment = load_config(small_file(tmp_path, text=DOCUMENTED))
+    assert experiment.train_arguments(3) == {
+        "model": "logistic",
+        "model_options": {"bias": True},
+        "algorithm": up.FedProx(mu=0.5),
+        "upcycle": up.coefficients.Constant(0.7),
+        "iterations": 160,
+        "local": up.LocalSGD(lr=0.01, momentum=0.5, epochs=10, batch_size=32),
+        "participation": 0.3,
+        "sampling": "fixed",
+        "stragglers": 0.9,
+        "privacy": None,
+        "noise": "seeded",
+        "engine": "auto",
+        "seed": 3,
+        "eval_every": 1,
+    }
+    assert experiment.sweep == {"local.lr": (0.001, 0.01, 0.1), "upcycle.coefficient": (0.3, 0.6, 0.9)}
+
+
+def test_only_name_data_and_algorithm_are_needed_and_the_rest_is_as_in_train():
+    minimal = {"name": "x", "data": {"source": "synthetic", "alpha": "iid"}, "algorithm": {"name": "fedavg"}}
+    arguments = parse(minimal).train_arguments(0)
+    assert arguments["local"] == up.LocalSGD()
+    assert (arguments["iterations"], arguments["upcycle"], arguments["participation"]) == (100, None, 1.0)
+    assert (arguments["sampling"], arguments["stragglers"], arguments["eval_every"]) == ("fixed", 0.0, 1)
+
+
+def made_values(made):
+    """Some values for a dataclass's fields; required ones always, the others perhaps."""
+    by_type = {
+        float: st.floats(0.01, 0.9),
+        float | None: st.floats(0.01, 0.9),
+        int: st.integers(1, 9),
+        bool: st.booleans(),
+    }
+    hints = get_type_hints(made)
+    known = {f.name: by_type[hints[f.name]] for f in fields(made)}
+    required = {f.name: known[f.name] for f in fields(made) if f.default is MISSING}
+    return st.fixed_dictionaries(required, optional={k: v for k, v in known.items() if k not in required})
+
+
+def named_tables(tag, table):
+    return st.sampled_from(sorted(table)).flatmap(lambda name: made_values(table[name]).map(lambda v: {tag: name, **v}))
+
+
+positive = st.floats(1e-6, 1e6)
+schedule = positive | st.lists(positive, min_size=1, max_size=3)
+upcycles = st.one_of(
+    st.fixed_dictionaries({"coefficient": positive}, optional={"kind": st.just("constant")}),
+    st.fixed_dictionaries({"kind": st.just("lambda_half"), "lam": schedule}),
+    st.fixed_dictionaries({"kind": st.just("proximal"), "mu": positive}, optional={"lam": schedule}),
+    st.fixed_dictionaries({"kind": st.just("decaying"), "c": positive}, optional={"open_ended": st.booleans()}),
+)
+words = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=8)
+data_tables = st.one_of(
+    st.fixed_dictionaries({"source": st.just("synthetic"), "alpha": st.just("iid")}),
+    st.fixed_dictionaries(
+        {"source": st.just("synthetic"), "alpha": positive, "beta": positive, "clients": st.just(2)},
+        optional={"sizes": st.integers(1, 9) | st.lists(st.integers(1, 9), min_size=2, max_size=2)},
+    ),
+    st.fixed_dictionaries(
+        {"source": st.just("npz"), "path": words.map("/{}.npz".format)}, optional={"name": words, "client": words}
+    ),
+    st.fixed_dictionaries(
+        {"source": st.just("csv"), "path": words.map("/{}.csv".format)},
+        optional={"split": words, "features": st.lists(words, max_size=2), "test_fraction": st.floats(0, 0.9)},
+    ),
+)
+models = st.one_of(
+    st.fixed_dictionaries({"kind": st.just("logistic")}, optional={"bias": st.booleans()}),
+    st.fixed_dictionaries({"kind": st.just("mlp"), "hidden": st.lists(st.integers(1, 9), min_size=1, max_size=3)}),
+    st.fixed_dictionaries({"kind": st.just("lstm")}, optional={"hidden": st.integers(1, 9), "dropout": st.just(0.5)}),
+    st.just({"kind": "package.module:factory"}),
+)
+files = st.fixed_dictionaries(
+    {"name": st.from_regex(r"[a-z0-9][a-z0-9_.+-]{0,5}x", fullmatch=True), "data": data_tables}
+    | {"algorithm": named_tables("name", ALGORITHMS)},
+    optional={
+        "iterations": st.integers(1, 10**9),
+        "seeds": st.lists(st.integers(0, 2**62), min_size=1, max_size=4, unique=True),
+        "results": words,
+        "eval_every": st.integers(1, 100),
+        "model": models,
+        "upcycle": upcycles,
+        "local": st.fixed_dictionaries(
+            {}, optional={"lr": positive, "batch_size": st.just("full") | st.integers(1, 99)}
+        ),
+        "clients": st.fixed_dictionaries({}, optional={"sampling": st.sampled_from(["fixed", "poisson"])}),
+        "privacy": named_tables("mechanism", MECHANISMS),
+        "sweep": st.fixed_dictionaries({}, optional={"local.lr": st.lists(positive, min_size=1, max_size=3)}),
+    },
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(files)
+def test_the_complete_file_loads_back_to_an_equal_experiment(raw):
+    experiment = parse(raw)
+    again = parse(tomllib.loads(experiment.resolved_toml()))
+    assert again == experiment
+    assert again.resolved_toml() == experiment.resolved_toml()
+
+
+def test_experiments_that_differ_in_one_value_are_not_equal():
+    raw = tomllib.loads(SMALL)
+    assert parse(raw) == parse(tomllib.loads(SMALL))
+    assert parse(raw) != parse(with_overrides(raw, ["algorithm.mu=0.6"]))
+    assert parse(raw) != parse(with_overrides(raw, ["data.seed=1"]))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_of_the_table_is_a_choice_with_its_own_defaults(name):
+    raw = tomllib.loads(SMALL) | {"algorithm": {"name": name}}
+    assert parse(raw).train_arguments(0)["algorithm"] == ALGORITHMS[name]()
+
+
+@pytest.mark.parametrize(
+    ("table", "coefficient"),
+    [
+        ({"coefficient": 0.3}, Constant(0.3)),
+        ({"kind": "lambda_half", "lam": [1, 0.5]}, LambdaHalf((1.0, 0.5))),
+        ({"kind": "proximal", "mu": 2}, Proximal(mu=2.0)),
+        ({"kind": "proximal", "mu": 2, "lam": 1}, Proximal(mu=2.0, lam=1.0)),
+        ({"kind": "decaying", "c": 0.4, "open_ended": True}, Decaying(0.4, open_ended=True)),
+    ],
+)
+def test_every_kind_of_coefficient_is_built(table, coefficient):
+    built = parse(tomllib.loads(SMALL) | {"upcycle": table}).train_arguments(0)["upcycle"]
+    assert built == coefficient
+    assert [built.rho(m, 10) for m in (1, 2, 3)] == [coefficient.rho(m, 10) for m in (1, 2, 3)]
+
+
+def test_a_mechanism_is_built_and_its_noise_is_said():
+    table = {"mechanism": "model_clipping", "clip_norm": 10, "noise_std": 0.8}
+    arguments = parse(tomllib.loads(SMALL) | {"privacy": table}).train_arguments(0)
+    assert (arguments["privacy"], arguments["noise"]) == (ModelClipping(clip_norm=10.0, noise_std=0.8), "seeded")
+
+
+def test_full_batch_is_a_word_in_the_file_and_none_in_python():
+    experiment = parse(with_overrides(tomllib.loads(SMALL), ["local.batch_size=full"]))
+    assert experiment.train_arguments(0)["local"].batch_size is None
+    assert 'batch_size = "full"' in experiment.resolved_toml()
+
+
+def test_every_key_says_what_it_must_be():
+    tables = [Experiment]
+    for kind in TABLES.values():
+        tables += kind.tables.values() if isinstance(kind, Choice) else [kind]
+    silent = [(t.__name__, key) for t in tables for key, field in t.model_fields.items() if not field.description]
+    assert silent == []
+    assert not [t for t in tables for field in t.model_fields.values() if field.description == "a fitting value"]
+
+
+def test_a_path_of_data_is_relative_to_the_file_and_absolute_afterwards(tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    data = SMALL[SMALL.index("[data]") : SMALL.index("[algorithm]")]
+    file = small_file(tmp_path / "deep", (data, '[data]\nsource = "npz"\npath = "../set.npz"\n'))
+    monkeypatch.chdir("/")
+    assert load_config(file).data.path == str(tmp_path / "set.npz")
+
+
+def test_validation_samples_leave_the_training_samples_and_not_the_test_samples():
+    raw = tomllib.loads(SMALL)
+    plain, held = (parse(with_overrides(raw, [f"data.validation_fraction={f}"])).build_data() for f in (0, 0.5))
+    assert plain.validation is None
+    assert held.train.num_rows + held.validation.num_rows == plain.train.num_rows
+    assert held.test.num_rows == plain.test.num_rows
+
+
+def test_overrides_take_toml_values_bare_words_and_the_last_of_two():
+    assert parse_override("a=1") == (("a",), 1)
+    assert parse_override("a.b=1e-3") == (("a", "b"), 0.001)
+    assert parse_override("a='1'") == (("a",), "1")
+    assert parse_override("a=true") == (("a",), True)
+    assert parse_override("a=[1, 2]") == (("a",), [1, 2])
+    assert parse_override("a=results/my run") == (("a",), "results/my run")
+    assert parse_override('sweep."local.lr"=[1]') == (("sweep", "local.lr"), [1])
+    assert with_overrides({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
+
+
+def test_overrides_leave_what_they_were_given_alone():
+    raw = {"local": {"lr": 0.1}}
+    with_overrides(raw, ["local.lr=0.2", "local.epochs=3"])
+    assert raw == {"local": {"lr": 0.1}}
+
+
+def test_unquoted_keys_of_a_sweep_are_the_same_as_quoted_ones():
+    quoted, unquoted = (
+        parse(tomllib.loads(SMALL + f"\n[sweep]\n{key} = [0.1]\n")).sweep for key in ('"local.lr"', "local.lr")
+    )
+    assert quoted == unquoted == {"local.lr": (0.1,)}
+
+
+def test_a_factory_is_called_once_a_seed_with_weights_of_that_seed(tmp_path, monkeypatch):
+    (tmp_path / "own_models.py").write_text("from torch import nn\n\ndef make():\n    return nn.Linear(3, 2)\n")
+    monkeypatch.chdir(tmp_path)
+    experiment = parse(tomllib.loads(SMALL) | {"model": {"kind": "own_models:make"}})
+    before = torch.random.get_rng_state()
+    first, again, other = (experiment.train_arguments(seed)["model"].weight for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + SMALL.encode())
+    assert load_config(path).name == "small"
+
+
+def table_file(folder, ending):
+    """Two clients of four rows: columns who, what, a, b and part."""
+    rows = {
+        "who": [0, 0, 0, 0, 1, 1, 1, 1],
+        "what": [0, 1, 0, 1, 0, 1, 0, 1],
+        "a": [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5],
+        "b": [1.0] * 8,
+        "part": ["train", "train", "train", "test"] * 2,
+    }
+    frame = pandas.DataFrame(rows)
+    if ending == "csv":
+        frame.to_csv(folder / "set.csv", index=False)
+    else:
+        frame.to_parquet(folder / "set.parquet")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_every_option_of_a_table_of_rows_reaches_the_data(ending, tmp_path):
+    table_file(tmp_path, ending)
+    table = {"source": ending, "path": str(tmp_path / f"set.{ending}"), "client": "who", "label": "what"}
+    raw = tomllib.loads(SMALL)
+    split = parse(raw | {"data": {**table, "split": "part", "features": ["a"]}}).build_data()
+    assert split.train.x.ravel().tolist() == [0.5, 1.5, 2.5, 4.5, 5.5, 6.5]
+    assert split.test.y.tolist() == [1, 1]
+    held = [parse(raw | {"data": {**table, "features": ["a", "b"], "test_fraction": 0.5, "seed": s}}) for s in range(8)]
+    parts = [experiment.build_data() for experiment in held]
+    assert {data.train.sizes.tolist() == [2, 2] == data.test.sizes.tolist() for data in parts} == {True}
+    assert len({data.train.x.tobytes() for data in parts}) > 1
+
+
+def test_every_option_of_an_npz_reaches_the_data(tmp_path):
+    x, who = np.arange(8, dtype=np.float32).reshape(8, 1), np.repeat([0, 1], 4)
+    arrays = {"one_train_x": x, "one_train_kind": np.arange(8) % 2, "one_train_owner": who}
+    np.savez(tmp_path / "set.npz", **arrays, two_train_x=x + 1, two_train_y=who, two_train_client=who)
+    table = {"source": "npz", "path": str(tmp_path / "set.npz"), "name": "one", "client": "owner", "label": "kind"}
+    data = parse(tomllib.loads(SMALL) | {"data": {**table, "test_fraction": 0.25}}).build_data()
+    assert sorted([*data.train.x.ravel(), *data.test.x.ravel()]) == list(range(8))
+    assert (data.train.sizes.tolist(), data.test.sizes.tolist()) == ([3, 3], [1, 1])
+    assert all(y == int(value) % 2 for value, y in zip(data.train.x.ravel(), data.train.y, strict=True))

@@ -1,0 +1,104 @@
+"""The demonstration and its plot."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from tests.experiments.small import everything_under
+from upcycled.core.errors import InputError
+from upcycled.experiments.demo import BASE, contestants, run_demo
+from upcycled.experiments.plots import curve, write_comparison
+
+
+def png_size(path):
+    """Width and height from the header of a PNG."""
+    content = path.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert content[-8:-4] == b"IEND"
+    return struct.unpack(">II", content[16:24])
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    output = tmp_path_factory.mktemp("demo") / "out"
+    return output, run_demo(contestants(2, 2, str(output)), "upcycled demo")
+
+
+def test_vanilla_and_upcycled_have_the_same_data_rounds_and_messages(demo):
+    _, found = demo
+    assert [(c.group, c.is_upcycled) for c, _ in found.rows] == [
+        ("FedAvg", False),
+        ("FedAvg", True),
+        ("FedProx", False),
+        ("FedProx", True),
+    ]
+    for c, outcome in found.rows:
+        for seed in outcome.seeds:
+            assert seed.summary["data_rounds"] == 2
+            assert seed.summary["iterations"] == (4 if c.is_upcycled else 2)
+            assert seed.summary["messages"] == 2 * 2 * 9
+    steps = {tuple(s.summary["gradient_steps"] for s in outcome.seeds) for _, outcome in found.rows}
+    assert len(steps) == 1
+
+
+def test_the_setting_is_the_papers(demo):
+    assert (BASE["data"]["alpha"], BASE["data"]["beta"]) == (0.5, 0.5)
+    assert BASE["clients"] == {"participation": 0.3, "stragglers": 0.9}
+    assert {k: BASE["local"][k] for k in ("epochs", "batch_size", "momentum")} == {
+        "epochs": 10,
+        "batch_size": 32,
+        "momentum": 0.5,
+    }
+
+
+def test_the_demo_writes_a_real_plot_a_summary_and_every_run(demo):
+    output, found = demo
+    width, height = png_size(found.plot)
+    assert width >= 1000
+    assert height >= 600
+    assert json.loads((output / "demo.json").read_text())["runs"][1]["upcycled"] is True
+    assert (output / "fedprox-upcycled" / "seed-1" / "metrics.jsonl").read_text().count("\n") == 4
+
+
+def test_a_second_demo_replaces_the_first(tmp_path):
+    output = tmp_path / "out"
+    run_demo(contestants(1, 3, str(output))[:1], "first")
+    run_demo(contestants(1, 2, str(output))[:1], "second")
+    assert json.loads((output / "demo.json").read_text())["repeat"] == "second"
+    assert sorted(p.name for p in (output / "fedavg-vanilla").iterdir()) == ["seed-0", "seed-1"]
+
+
+def test_a_folder_with_other_things_is_refused_and_stays_as_it_is(tmp_path):
+    (tmp_path / "fedavg-vanilla").mkdir()
+    (tmp_path / "fedavg-vanilla" / "thesis.txt").write_text("two years of work")
+    with pytest.raises(InputError, match="holds other things, but it must be a new or empty folder"):
+        run_demo(contestants(1, 2, str(tmp_path)), "")
+    assert everything_under(tmp_path) == {"fedavg-vanilla": b"", "fedavg-vanilla/thesis.txt": b"two years of work"}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "seeds", "words"), [(0, 2, "--rounds is 0, .*>= 1"), (3, 1, "--seeds is 1, .*>= 2")]
+)
+def test_too_few_rounds_or_seeds_are_refused(rounds, seeds, words):
+    with pytest.raises(InputError, match=words):
+        contestants(rounds, seeds, "out")
+
+
+def test_a_curve_takes_the_model_after_the_upcycled_iteration():
+    rows = [
+        {"data_round": m, "accuracy": accuracy, "loss": 1.0}
+        for m, accuracy in ((1, 0.1), (1, 0.2), (2, 0.3), (2, None), (3, 0.5))
+    ]
+    found = curve("FedAvg", True, [rows, rows])
+    assert found.rounds.tolist() == [1, 2, 3]
+    assert np.allclose(found.accuracy, [[20, 30, 50], [20, 30, 50]])
+
+
+def test_a_plot_of_one_seed_and_one_round_is_possible(tmp_path):
+    rows = [{"data_round": 1, "accuracy": 0.5, "loss": 0.7}]
+    write_comparison(tmp_path / "a.png", [curve("FedAvg", False, [rows])], "title", "subtitle")
+    assert png_size(tmp_path / "a.png")[0] > 500
