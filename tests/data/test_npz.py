@@ -233,6 +233,15 @@ def test_saving_to_a_bad_place_is_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_of_a_later_zip_version_is_refused(tmp_path):
+    # The "version needed" of the first entry in the table of contents: two bytes, 6 after its signature.
+    save(synthetic("iid", clients=2, sizes=8, dim=2), tmp_path / "a.npz")
+    raw = bytearray((tmp_path / "a.npz").read_bytes())
+    raw[raw.index(b"PK\x01\x02") + 6] = 99
+    (tmp_path / "a.npz").write_bytes(raw)
+    assert "cannot be read as .npz, but it must be a whole .npz file" in message(lambda: load(tmp_path / "a.npz"))
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_still_right(tmp_path_factory, data):

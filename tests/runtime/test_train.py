@@ -229,7 +229,6 @@ def test_the_record_of_a_run_is_a_table(federation):
         ({"engine": "fussed"}, "engine 'fussed' is not known"),
         ({"upcycle": float("nan")}, "upcycle coefficient c is nan"),
         ({"upcycle": "auto"}, "not available yet"),
-        ({"noise": "system"}, "not available yet"),
         ({"noise": "loud"}, "noise is 'loud'"),
         ({"theory": True}, "theory=True is not available yet"),
         ({"checkpoint": "runs/x"}, "checkpoint='runs/x' is not available yet"),

@@ -22,6 +22,10 @@ class DivergedError(UpcycledError, ArithmeticError):
     """The global model stopped being finite (exit code 1 on the command line)."""
 
 
+class BudgetSpentError(UpcycledError):
+    """No client is left that may pay for another data round (exit code 1 on the command line)."""
+
+
 def suggest(word: str, options: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'? (known: ...)"`` for a misspelt word.
 

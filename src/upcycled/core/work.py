@@ -10,7 +10,7 @@ from torch import nn
 
 from upcycled.core.cohort import Cohort
 from upcycled.core.layout import Layout
-from upcycled.core.release import Trained
+from upcycled.core.release import NoiseSource, Trained
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import Problem, Solver
 from upcycled.core.vectors import Ints, Vector
@@ -42,6 +42,8 @@ class Work:
     cohort: Cohort
     model: Vector
     problem: Problem
+    noise: NoiseSource | None = None
+    """For solvers that draw noise inside their steps; the same source as the release's."""
 
 
 @dataclass(frozen=True)

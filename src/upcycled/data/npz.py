@@ -26,10 +26,11 @@ _SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
 
 def array_names(path: Path) -> list[str]:
     """Return the names of the arrays in a file, from its table of contents only."""
+    # A damaged file can raise nearly anything: zipfile, zlib, struct, header, memory and "not implemented" errors.
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:
         raise unreadable(path, ".npz", error) from error
 
 
@@ -102,14 +103,13 @@ def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
     prefix = _prefix(path, set_names(array_names(path)), name)
     wanted = {*(f"{title}_{column}" for title in PARTS for column in columns), *_ABOUT}
     arrays: dict[str, NDArray[Any]] = {}
-    # A damaged file can raise nearly anything: zipfile, zlib, struct, header and memory errors.
     try:
         with np.load(path, allow_pickle=False) as archive:
             keys = tuple(key.removeprefix(prefix) for key in archive.files if key.startswith(prefix))
             for key in keys:
                 if key in wanted:
                     arrays[key] = archive[prefix + key]
-    except Exception as error:
+    except Exception as error:  # as above
         raise unreadable(path, ".npz", error) from error
     return Archive(path, prefix, arrays, keys)
 

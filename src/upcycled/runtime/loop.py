@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from upcycled.core.algorithm import Arrived
-from upcycled.core.errors import DivergedError
+from upcycled.core.cohort import Cohort
+from upcycled.core.errors import BudgetSpentError, DivergedError
 from upcycled.core.memory import ClientMemory
 from upcycled.core.release import Release
 from upcycled.core.strategy import State
 from upcycled.core.work import Engine, Scores, Work
-from upcycled.privacy.noise import SeededNoise
+from upcycled.privacy.ledger import Ledger
+from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 
@@ -31,6 +33,10 @@ class Run:
     """What the algorithm remembers of each client, computed from releases."""
     private: ClientMemory
     """What clients keep to themselves (personal models); never read by server code."""
+    ledger: Ledger | None
+    """What a private run's clients have spent."""
+    noise: SystemNoise | None
+    """The run's own stream of real noise; None where noise is simulated."""
 
 
 def start_run(plan: Plan) -> Run:
@@ -40,6 +46,10 @@ def start_run(plan: Plan) -> Run:
         state=plan.strategy.start(algorithm.start(plan.initial)),
         memory=ClientMemory(algorithm.remembers, clients, size),
         private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
+        ledger=None
+        if plan.privacy is None
+        else Ledger(plan.mechanism.name, plan.noise, plan.privacy, plan.budget, plan.mechanism),
+        noise=SystemNoise() if plan.noise == "system" else None,
     )
 
 
@@ -54,6 +64,8 @@ def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]
                 run, release = _data_round(plan, engine, run)
             else:
                 run = replace(run, state=plan.strategy.upcycle(run.state, plan.data_rounds))
+                if run.ledger is not None:
+                    run.ledger.upcycled(run.state.iteration, run.state.data_rounds)
         _check_finite(run.state)
         trained = time.perf_counter()
         scores, global_scores = _score(plan, engine, run)
@@ -61,16 +73,17 @@ def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]
 
 
 def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
-    """Sample, send, train, release, aggregate, update, remember."""
+    """Sample, send, train, charge, release, aggregate, update, remember."""
     state, task, algorithm = run.state, plan.task, plan.strategy.algorithm
-    cohort, attempt = plan.participation.draw_nonempty(
-        task.seed, state.data_rounds + 1, task.train.num_clients, task.solver.local.epochs, state.attempt
-    )
+    cohort, attempt = _cohort(plan, run)
     clients, server = cohort.clients, state.server
-    noise = SeededNoise(task.seed, state.data_rounds + 1, attempt)
+    noise = run.noise or SeededNoise(task.seed, state.data_rounds + 1, attempt)
     memory = run.memory.gather(clients)
     problem = plan.mechanism.problem(algorithm.problem(server, memory), clients, task.layout.size, noise)
-    trained = engine.train(Work(state.data_rounds + 1, attempt, cohort, server.model, problem))
+    trained = engine.train(Work(state.data_rounds + 1, attempt, cohort, server.model, problem, noise))
+    charge = plan.mechanism.charge(clients)
+    if run.ledger is not None and charge is not None:
+        run.ledger.charge(state.iteration + 1, state.data_rounds + 1, attempt, clients, charge)
     release = plan.mechanism.release(trained, server.model, clients, task.train.sizes_of(clients), noise)
     arrived = Arrived(
         release=release,
@@ -84,6 +97,23 @@ def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
         run.private.put(clients, {"model": trained.private})
     after = plan.strategy.after_data(state, server, plan.mechanism.mean_noise_std(release))
     return replace(run, state=after), release
+
+
+def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
+    """Return the coming round's cohort without the clients whose budget is spent."""
+    state, task = run.state, plan.task
+    cohort, attempt = plan.participation.draw_nonempty(
+        task.seed, state.data_rounds + 1, task.train.num_clients, task.solver.local.epochs, state.attempt
+    )
+    if plan.budget is None or run.ledger is None:
+        return cohort, attempt
+    paying = run.ledger.can_pay(cohort.clients, plan.mechanism.charge(cohort.clients))
+    if not paying.any():
+        raise BudgetSpentError(
+            f"no client of data round {state.data_rounds + 1} can pay for it: the budget of epsilon "
+            f"{plan.budget.epsilon:g} at delta {plan.budget.delta:g} is spent; plan fewer rounds or more noise"
+        )
+    return Cohort(cohort.clients[paying], cohort.epochs[paying]), attempt
 
 
 def _check_finite(state: State) -> None:

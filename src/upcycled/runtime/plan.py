@@ -22,8 +22,9 @@ from upcycled.core.work import EngineKind, Task
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.models import as_input, is_linear_softmax, prepare_model
+from upcycled.privacy.ledger import Budget
 
-NOISES = ("seeded",)
+NOISES = ("seeded", "system")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Plan:
     eval_every: int
     settings: Mapping[str, Any]
     """What was asked for, in plain values, for records and reports."""
+    privacy: Setting | None = None
+    """The public facts a private run's mechanism was fitted to."""
+    noise: str = "seeded"
+    budget: Budget | None = None
 
     @property
     def data_rounds(self) -> int:
@@ -61,6 +66,7 @@ def make_plan(
     stragglers: float = 0.0,
     privacy: Mechanism | None = None,
     noise: str = "seeded",
+    budget: Budget | None = None,
     engine: str = "auto",
     seed: int = 0,
     eval_every: int = 1,
@@ -76,6 +82,8 @@ def make_plan(
     is_local_given = local is not None
     local = LocalSGD() if local is None else local
     _check_types(data, algorithm, local, privacy, noise)
+    if budget is not None and privacy is None:
+        raise InputError("budget is given without privacy, but only a private run has something to spend")
     check_number("iterations", iterations, at_least=1, integer=True)
     check_number("eval_every", eval_every, at_least=1, integer=True)
     check_number("seed", seed, at_least=0, below=2**63, integer=True)
@@ -92,27 +100,27 @@ def make_plan(
     module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
+    setting = None
     if privacy is not None:
-        mechanism = mechanism.fit(
-            Setting(
-                algorithm=algorithm.name,
-                penalty=_penalty(algorithm, initial),
-                is_personal=algorithm.is_personal,
-                remembers=algorithm.remembers,
-                local=local,
-                is_local_given=is_local_given,
-                num_parameters=initial.size,
-                is_linear_softmax=is_linear_softmax(module),
-                has_bias=any(name.endswith("bias") for name in layout.names),
-                num_classes=data.num_classes,
-                sizes=data.train.sizes,
-                rounds=who.rounds_of_clients(seed, data.num_clients, strategy.data_rounds(iterations)),
-                data_rounds=strategy.data_rounds(iterations),
-                stragglers=stragglers,
-                sampling=sampling,
-                participation=participation,
-            )
+        setting = Setting(
+            algorithm=algorithm.name,
+            penalty=_penalty(algorithm, initial),
+            is_personal=algorithm.is_personal,
+            remembers=algorithm.remembers,
+            local=local,
+            is_local_given=is_local_given,
+            num_parameters=initial.size,
+            is_linear_softmax=is_linear_softmax(module),
+            has_bias=any(name.endswith("bias") for name in layout.names),
+            num_classes=data.num_classes,
+            sizes=data.train.sizes,
+            rounds=who.rounds_of_clients(seed, data.num_clients, strategy.data_rounds(iterations)),
+            data_rounds=strategy.data_rounds(iterations),
+            stragglers=stragglers,
+            sampling=sampling,
+            participation=participation,
         )
+        mechanism = mechanism.fit(setting)
         solver = mechanism.solver(solver)
     task = Task(
         module=module,
@@ -160,7 +168,5 @@ def _check_types(data: object, algorithm: object, local: object, privacy: object
         raise InputError(f"local is {local!r}, but it must be up.LocalSGD(...)")
     if privacy is not None and (isinstance(privacy, type) or not hasattr(privacy, "release")):
         raise InputError(f"privacy is {privacy!r}, but it must be None or a mechanism of up.privacy")
-    if noise == "system":
-        raise InputError("noise='system' is not available yet: it must be 'seeded' (simulation, not private)")
     if noise not in NOISES:
         raise InputError(f"noise is {noise!r}, but it must be known{suggest(str(noise), NOISES)}")

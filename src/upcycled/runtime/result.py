@@ -12,6 +12,7 @@ from torch import nn
 
 from upcycled.core.layout import assign
 from upcycled.core.vectors import Ints, Vector
+from upcycled.privacy.ledger import Ledger
 from upcycled.runtime.history import History
 
 
@@ -52,8 +53,8 @@ class Result:
     """pFedMe only: client -> its personal module."""
     settings: Mapping[str, Any]
     """What the run was asked to do, and the engine that did it."""
-    privacy: None = None
-    """The per-client ledger of a private run, once there is one."""
+    privacy: Ledger | None = None
+    """The per-client ledger of a private run."""
     error: Exception | None = None
 
     @property

@@ -14,6 +14,7 @@ from upcycled.core.layout import assign
 from upcycled.core.release import Mechanism
 from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
+from upcycled.privacy.ledger import Budget
 from upcycled.runtime.history import History, Record
 from upcycled.runtime.loop import Run, iterate, start_run
 from upcycled.runtime.observe import Observer
@@ -36,6 +37,7 @@ def train(
     stragglers: float = 0.0,
     privacy: Mechanism | None = None,
     noise: str = "seeded",
+    budget: Budget | None = None,
     engine: str = "auto",
     seed: int = 0,
     eval_every: int = 1,
@@ -60,7 +62,8 @@ def train(
         sampling: ``"fixed"`` (always the same number of clients) or ``"poisson"`` (each by its own coin).
         stragglers: the probability that a selected client stops after 1 to epochs-1 epochs.
         privacy: a mechanism of ``up.privacy``.
-        noise: ``"seeded"``, which is a simulation and protects nobody.
+        noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
+        budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
         engine: ``"auto"`` or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
@@ -89,6 +92,7 @@ def train(
         stragglers=stragglers,
         privacy=privacy,
         noise=noise,
+        budget=budget,
         engine=engine,
         seed=seed,
         eval_every=eval_every,
@@ -134,4 +138,5 @@ def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module) -> R
         history=History(tuple(records)),
         personal_models=personal,
         settings=plan.settings,
+        privacy=run.ledger,
     )

@@ -1,9 +1,10 @@
 """Data rounds that each release a vector with Gaussian noise: exact epsilon, delta and noise.
 
-M releases with L2 sensitivities D_t and noise stds s_t are together one Gaussian with mu = sqrt(sum (D_t/s_t)^2), also
-when each release is chosen after seeing the earlier ones, as long as all D_t/s_t were fixed beforehand. The adjacency is
-the one of the sensitivity: replace-one throughout this package unless the caller's D_t says otherwise. These numbers are
-exact for unsampled Gaussians; where a client or a batch is drawn in secret they hold but are not the tightest known.
+M releases with L2 sensitivities D_t and noise stds s_t are together one Gaussian with mu = sqrt(sum (D_t/s_t)^2),
+also when each release is chosen after seeing the earlier ones, as long as all D_t/s_t were fixed beforehand. The
+adjacency is the one of the sensitivity: replace-one throughout this package unless the caller's D_t says otherwise.
+These numbers are exact for unsampled Gaussians; where a client or a batch is drawn in secret they hold but are not
+the tightest known.
 """
 
 from __future__ import annotations
@@ -69,14 +70,15 @@ def gaussian_noise_std(
     """Return the least noise std per coordinate that makes ``rounds`` releases (epsilon, delta)-DP together.
 
     Exact up to one part in 10^12, which is added so that recomputing epsilon from it, or summing its charges round by
-    round, stays within the budget. With ``sensitivity`` (and so the std) per client, equal epsilon for all is sound under
-    replace-one with public client sizes only.
+    round, stays within the budget. With ``sensitivity`` (and so the std) per client, equal epsilon for all is sound
+    under replace-one with public client sizes only.
 
     >>> gaussian_noise_std(rounds=1, sensitivity=1, epsilon=1, delta=1e-5)
     3.730632
     """
     count, moves = broadcast(
-        rounds=numbers("rounds", rounds, at_least=1, integer=True), sensitivity=numbers("sensitivity", sensitivity, above=0)
+        rounds=numbers("rounds", rounds, at_least=1, integer=True),
+        sensitivity=numbers("sensitivity", sensitivity, above=0),
     )
     mu = np.asarray(gdp_mu(epsilon=epsilon, delta=delta))
     count, moves, mu = broadcast(rounds=count, sensitivity=moves, epsilon=mu)

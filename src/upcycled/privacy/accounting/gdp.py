@@ -8,7 +8,8 @@ which is exact: no smaller delta holds. The two terms cancel almost entirely whe
 code uses the same number in another form. With u = epsilon/mu - mu/2, v = epsilon/mu + mu/2, the normal density phi
 and the Mills ratio M(t) = Phi(-t)/phi(t), v^2 - u^2 = 2 epsilon gives e^epsilon phi(v) = phi(u), hence
 
-    delta = phi(u) (M(u) - M(v)),    d log delta / d epsilon = -M(v) / (M(u) - M(v)),    d log delta / d mu = 1 / (M(u) - M(v)).
+    delta = phi(u) (M(u) - M(v))
+    d log delta / d epsilon = -M(v) / (M(u) - M(v)),    d log delta / d mu = 1 / (M(u) - M(v)).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from typing import overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, log_ndtr, ndtri
 
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
@@ -160,7 +161,7 @@ def _newton(step: Callable[[Floats], Floats], start: Floats) -> Floats:
     return now
 
 
-def _nudge(found: Floats, scale: Floats, unsafe_of: Callable[[Floats], Floats]) -> Floats:
+def _nudge(found: Floats, scale: Floats, unsafe_of: Callable[[Floats], NDArray[np.bool_]]) -> Floats:
     """Move each unsafe entry by growing multiples of rounding, in the direction of ``scale``, until it is safe."""
     for power in range(60):
         unsafe = unsafe_of(found)

@@ -51,20 +51,24 @@ def numbers(
     return array
 
 
+def check(field: str, value: object, **limits: Any) -> None:
+    """Check one number as :func:`check_number` does, and let NumPy's own scalars pass as the numbers they are."""
+    check_number(field, value.item() if isinstance(value, np.generic) else value, **limits)
+
+
 def broadcast(**fields: Floats) -> tuple[Floats, ...]:
     """Return the arrays broadcast against one another; the error names the ones that do not fit.
 
     >>> broadcast(n=np.ones(3), noise_std=np.ones(2))
     Traceback (most recent call last):
     ...
-    upcycled.core.errors.InputError: n has shape (3,), noise_std has shape (2,), but arrays given together must fit one \
-another
+    upcycled.core.errors.InputError: n has shape (3,), noise_std has shape (2,), but they must fit one another
     """
     try:
         return tuple(np.broadcast_arrays(*fields.values()))
     except ValueError:
         shapes = ", ".join(f"{name} has shape {array.shape}" for name, array in fields.items() if array.ndim)
-        raise InputError(f"{shapes}, but arrays given together must fit one another") from None
+        raise InputError(f"{shapes}, but they must fit one another") from None
 
 
 def plain(result: Floats) -> float | Floats:

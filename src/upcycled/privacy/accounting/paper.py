@@ -1,10 +1,10 @@
 """The paper's own two theorems, in both directions: reproduced for comparison, not to be relied on.
 
-Its output perturbation (Theorem "privacy") treats the clipped model as a mean of n per-sample terms of norm at most tau.
-Clipping a trained model does not give that: one record can move it by 2 tau whatever n is. Its objective perturbation
-(Theorem "privacy1") is sound for a convex loss when u1 and u2 are true bounds, but the constants in its experiments are
-not (u1 = 1 leaves out the bias and the second class vector). What is proven is in ``gaussian``, ``sensitivity`` and
-``objective``.
+Its output perturbation (Theorem "privacy") treats the clipped model as a mean of n per-sample terms of norm at most
+tau. Clipping a trained model does not give that: one record can move it by 2 tau whatever n is. Its objective
+perturbation (Theorem "privacy1") is sound for a convex loss when u1 and u2 are true bounds, but the constants in its
+experiments are not (u1 = 1 leaves out the bias and the second class vector). What is proven is in ``gaussian``,
+``sensitivity`` and ``objective``.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def paper_objective_epsilon(
 ) -> float | Floats:
     """Return the paper's pure epsilon = M (2 alpha u1 mu + 2.8 u2)/(n mu) of objective perturbation.
 
-    Assumes a convex loss whose per-sample gradients have norm <= u1 and whose per-sample Hessians have rank one and norm
-    <= u2 <= 0.5 n mu, and an exactly solved minimisation. Sound under replace-one for such u1 and u2, which the paper's
-    own u1 = 1 is not for its models; never the tightest (see ``objective_epsilon``).
+    Assumes a convex loss whose per-sample gradients have norm <= u1 and whose per-sample Hessians have rank one and
+    norm <= u2 <= 0.5 n mu, and an exactly solved minimisation. Sound under replace-one for such u1 and u2, which the
+    paper's own u1 = 1 is not for its models; never the tightest (see ``objective_epsilon``).
 
     >>> paper_objective_epsilon(alpha=10, u1=1, u2=0.11, n=224, mu=0.5, rounds=80)
     7.362857
@@ -151,7 +151,9 @@ def paper_objective_alpha(
     if np.any(alpha <= 0):
         worst = np.unravel_index(np.argmin(alpha), alpha.shape)
         floor = (2.8 * hessian * count / (size * prox))[worst]
-        raise InputError(f"epsilon is {loss[worst]:g}, but the term 2.8 u2/(n mu) alone costs {floor:.6g} in all rounds")
+        raise InputError(
+            f"epsilon is {loss[worst]:g}, but the term 2.8 u2/(n mu) alone costs {floor:.6g} in all rounds"
+        )
     return plain(alpha)
 
 

@@ -1,8 +1,9 @@
 """Composition of pure epsilons: rounds that are each epsilon_t-DP with delta = 0, parameters fixed in advance.
 
-The worst case of epsilon_t-DP is binary randomised response: privacy loss +epsilon_t with probability
-1/(1 + e^-epsilon_t) under one neighbour, else -epsilon_t (Kairouz, Oh and Viswanath 2015; Murtagh and Vadhan 2016). With
-T(x) the event "total loss >= x", delta(epsilon) = max_x P(T(x)) - e^epsilon Q(T(x)), so the least epsilon for a delta is
+The worst case of epsilon_t-DP is binary randomised response: privacy loss +epsilon_t with probability 1/(1 +
+e^-epsilon_t) under one neighbour, else -epsilon_t (Kairouz, Oh and Viswanath 2015; Murtagh and Vadhan 2016). With
+T(x) the event "total loss >= x", delta(epsilon) = max_x P(T(x)) - e^epsilon Q(T(x)), so the least epsilon for a delta
+is
 
     max over x of log((P(T(x)) - delta) / Q(T(x))).
 
@@ -18,10 +19,9 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, log_expit
+from scipy.special import expit, gammaln, log_expit
 
-from upcycled.core.errors import InputError, check_number
-from upcycled.privacy.accounting.numbers import Floats, numbers
+from upcycled.privacy.accounting.numbers import Floats, check, numbers
 
 _WORK = 1e9
 """The most additions that a composition of unequal rounds may take, a few seconds."""
@@ -30,16 +30,16 @@ _WORK = 1e9
 def pure_composition_epsilon(*, epsilons: ArrayLike, delta: float) -> float:
     """Return the epsilon at ``delta`` of rounds that are each epsilons[t]-DP.
 
-    delta = 0: the plain sum. delta > 0: optimal for equal rounds (exact), and for unequal ones that share a grid; others
-    are spread onto a fine grid in a way that can only raise the result (by well under one part in 1,000 up to some
-    thousand rounds). Not for rounds chosen on the way: those need a filter on the plain sum.
+    delta = 0: the plain sum. delta > 0: optimal for equal rounds (exact), and for unequal ones that share a grid;
+    others are spread onto a fine grid in a way that can only raise the result (by well under one part in 1,000 up to
+    some thousand rounds). Not for rounds chosen on the way: those need a filter on the plain sum.
 
     >>> pure_composition_epsilon(epsilons=[0.092] * 80, delta=1e-5)
     3.432649
     >>> pure_composition_epsilon(epsilons=[0.092] * 80, delta=0)
     7.36
     """
-    check_number("delta", delta, at_least=0, below=1)
+    check("delta", delta, at_least=0, below=1)
     each = numbers("epsilons", epsilons, at_least=0).ravel()
     each = each[each > 0]
     total = math.fsum(each)
@@ -61,9 +61,9 @@ def pure_round_epsilon(*, epsilon: float, rounds: int, delta: float) -> float:
     >>> pure_round_epsilon(epsilon=7.36, rounds=80, delta=0)
     0.092
     """
-    check_number("epsilon", epsilon, above=0)
-    check_number("rounds", rounds, at_least=1, integer=True)
-    check_number("delta", delta, at_least=0, below=1)
+    check("epsilon", epsilon, above=0)
+    check("rounds", rounds, at_least=1, integer=True)
+    check("delta", delta, at_least=0, below=1)
     count = int(rounds)
     safe, unsafe = epsilon / count, epsilon / count
     if delta == 0:
@@ -98,7 +98,7 @@ def _equal(each: float, rounds: int) -> tuple[Floats, Floats]:
 
 
 def _unequal(each: Floats) -> tuple[Floats, Floats]:
-    """Return losses and log masses of unequal rounds, convolved on a grid (sums of positive numbers: no digits lost)."""
+    """Return losses and log masses of unequal rounds, convolved on a grid (all terms positive: no digits lost)."""
     interval = _dividing_interval(each)
     if interval is None:
         # The spread below adds a variance of at most interval^2/4 a round, small beside the loss's own epsilon_t^2.
@@ -114,8 +114,8 @@ def _unequal(each: Floats) -> tuple[Floats, Floats]:
                 grown[reach + step : reach + step + len(masses)] += weight * masses
         masses = grown
     middle = len(masses) // 2
-    upper = masses[: middle if middle else None : -1]
-    losses = np.arange(len(upper), 0, -1) * interval
+    upper = masses[:middle:-1]
+    losses: Floats = np.arange(len(upper), 0, -1, dtype=np.float64) * interval
     kept = upper > 0
     return losses[kept], np.log(upper[kept])
 
@@ -123,14 +123,16 @@ def _unequal(each: Floats) -> tuple[Floats, Floats]:
 def _on_grid(epsilon: float, interval: float) -> tuple[Sequence[int], Sequence[float]]:
     """Return grid steps and masses for the losses +-epsilon of one round.
 
-    A loss between two grid points goes to both, keeping its P mass and its Q mass (P e^-loss). That is a mean-preserving
-    spread of e^-loss; delta is a mean of convex functions of e^-loss, so it can only grow, also after composition.
+    A loss between two grid points goes to both, keeping its P mass and its Q mass (P e^-loss). That is a
+    mean-preserving spread of e^-loss; delta is a mean of convex functions of e^-loss, so it can only grow, also after
+    composition.
     """
-    low = math.floor(epsilon / interval * (1 + 1e-14))
-    above = max(epsilon - low * interval, 0.0)
-    right, wrong = 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
-    if above <= 1e-12 * epsilon:
-        return (low, -low), (right, wrong)
+    nearest = round(epsilon / interval)
+    if abs(nearest * interval - epsilon) <= 1e-12 * epsilon:
+        return (nearest, -nearest), (float(expit(nearest * interval)), float(expit(-nearest * interval)))
+    low = math.floor(epsilon / interval)
+    above = epsilon - low * interval
+    right, wrong = float(expit(epsilon)), float(expit(-epsilon))
     up = math.expm1(-above) / math.expm1(-interval)
     down = math.expm1(above - interval) / math.expm1(-interval)
     return (low + 1, low, -low, -low - 1), (right * up, right * (1 - up), wrong * down, wrong * (1 - down))
@@ -142,17 +144,14 @@ def _dividing_interval(each: Floats) -> float | None:
     parts = [Fraction(value).limit_denominator(10**6) for value in distinct]
     if any(abs(float(part) - value) > 1e-13 * value for part, value in zip(parts, distinct, strict=True)):
         return None
-    scale = math.lcm(*(part.denominator for part in parts))
+    scale = 1
+    for part in parts:
+        scale = math.lcm(scale, part.denominator)
+        if scale > 10**12:
+            return None
     counts = [int(part * scale) for part in parts]
     common = math.gcd(*counts)
     multiples = np.array([count // common for count in counts], dtype=np.float64)
     # The interval is the largest of the quotients, so that no epsilon is rounded down.
     interval = float(np.max(np.asarray(distinct) / multiples))
     return interval if np.sum(each) / interval * len(each) <= _WORK else None
-
-
-def check_delta_for_pure(delta: float) -> None:
-    """Raise unless 0 <= delta < 1."""
-    check_number("delta", delta, at_least=0, below=1)
-    if isinstance(delta, bool):
-        raise InputError("delta is a truth value, but it must be a number")

@@ -1,7 +1,8 @@
 """How far one record can move what a client computes: L2 sensitivities, replace-one, client size n public.
 
-L is the Lipschitz constant of a record's loss, S its smoothness, a the coefficient of the quadratic term (prox, FedDyn's
-alpha, weight decay). All bounds hold for any starting point and any linear term that are functions of earlier releases.
+L is the Lipschitz constant of a record's loss, S its smoothness, a the coefficient of the quadratic term (prox,
+FedDyn's alpha, weight decay). All bounds hold for any starting point and any linear term that are functions of
+earlier releases.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from upcycled.core.errors import InputError, check_number
-from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
+from upcycled.core.errors import InputError
+from upcycled.privacy.accounting.numbers import Floats, broadcast, check, numbers, plain
 
 
 def softmax_constants(
@@ -27,8 +28,8 @@ def softmax_constants(
     >>> softmax_constants(classes=2, norm_bound=1, bias=True)
     (2.0, 1.0)
     """
-    check_number("classes", classes, at_least=2, integer=True)
-    check_number("norm_bound", norm_bound, above=0)
+    check("classes", classes, at_least=2, integer=True)
+    check("norm_bound", norm_bound, above=0)
     squared = float(norm_bound) ** 2 + (1.0 if bias else 0.0)
     if not single_vector:
         return math.sqrt(2 * squared), squared / 2
@@ -44,8 +45,8 @@ def erm_sensitivity(*, lipschitz: ArrayLike, n: ArrayLike, a: ArrayLike, gamma: 
 def erm_sensitivity(*, lipschitz: ArrayLike, n: ArrayLike, a: ArrayLike, gamma: ArrayLike = 0.0) -> float | Floats:
     """Return 2 L/(n a) + 2 gamma/a: the most one replaced record moves an approximate minimiser.
 
-    Guarantee: for a convex loss, a > 0 and a solver whose gradient norm is at most ``gamma`` for every data set (rounding
-    included). The first term is attained by a linear loss.
+    Guarantee: for a convex loss, a > 0 and a solver whose gradient norm is at most ``gamma`` for every data set
+    (rounding included). The first term is attained by a linear loss.
 
     >>> erm_sensitivity(lipschitz=2, n=224, a=0.5)
     0.03571429
@@ -90,9 +91,9 @@ def gd_sensitivity(
 ) -> float | Floats:
     """Return (2 L/(n a)) (1 - (1 - eta a)^T): full-batch gradient descent with T steps fixed without looking at data.
 
-    Guarantee: convex loss, a > 0, step eta <= 1/(S + a), which is checked when ``smoothness`` is given and is the default
-    step; with ``step_size`` alone it is the caller's word. Stopping early for public reasons is covered. Attained by a
-    linear loss.
+    Guarantee: convex loss, a > 0, step eta <= 1/(S + a), which is checked when ``smoothness`` is given and is the
+    default step; with ``step_size`` alone it is the caller's word. Stopping early for public reasons is covered.
+    Attained by a linear loss.
 
     >>> gd_sensitivity(lipschitz=2, n=224, a=0.5, smoothness=1, steps=10)
     0.03509495
@@ -148,21 +149,21 @@ def sgd_sensitivity(
 ) -> float | Floats:
     """Return how far one replaced record moves mini-batch SGD that goes through the data ``passes`` times (bolt-on).
 
-    2 k L lr/batch for a convex loss and lr <= 2/(S + a); with a > 0 and lr <= 1/(S + a) each pass forgets the ones before
-    and it is (2 lr L/batch) sum_{j<k} (1 - lr a)^(j floor(n/batch)), which needs ``n``. The limits on lr are checked when
-    ``smoothness`` is given and are the caller's word otherwise. No momentum, no dropout; every record once a pass, in an
-    order that does not depend on data and may be public; a short batch divides by the nominal batch. Not the tightest
-    known: with secret orders and only the last iterate released, smaller bounds exist.
+    2 k L lr/batch for a convex loss and lr <= 2/(S + a); with a > 0 and lr <= 1/(S + a) each pass forgets the ones
+    before and it is (2 lr L/batch) sum_{j<k} (1 - lr a)^(j floor(n/batch)), which needs ``n``. The limits on lr are
+    checked when ``smoothness`` is given and are the caller's word otherwise. No momentum, no dropout; every record
+    once a pass, in an order that does not depend on data and may be public; a short batch divides by the nominal
+    batch. Not the tightest known: with secret orders and only the last iterate released, smaller bounds exist.
 
     >>> sgd_sensitivity(lipschitz=2, lr=0.05, passes=10, batch=32)
     0.0625
     >>> sgd_sensitivity(lipschitz=2, lr=0.05, passes=10, batch=32, n=224, a=0.5)
     0.03194298
     """
-    check_number("a", a, at_least=0)
+    check("a", a, at_least=0)
     rate = numbers("lr", lr, above=0)
     curvature = 0.0 if smoothness is None else float(smoothness)
-    check_number("smoothness", curvature, at_least=0)
+    check("smoothness", curvature, at_least=0)
     if curvature + a > 0:
         _refuse_large("lr", rate, np.full_like(rate, 2 / (curvature + a)), "2/(smoothness + a)")
     if a > 0 and n is None:
@@ -189,11 +190,11 @@ def gd_distance(*, lipschitz: float, smoothness: float, a: float, steps: int, li
     >>> gd_distance(lipschitz=2, smoothness=1, a=0.5, steps=50)
     6.273314e-09
     """
-    check_number("lipschitz", lipschitz, above=0)
-    check_number("smoothness", smoothness, at_least=0)
-    check_number("a", a, above=0)
-    check_number("steps", steps, at_least=0, integer=True)
-    check_number("linear_norm", linear_norm, at_least=0)
+    check("lipschitz", lipschitz, above=0)
+    check("smoothness", smoothness, at_least=0)
+    check("a", a, above=0)
+    check("steps", steps, at_least=0, integer=True)
+    check("linear_norm", linear_norm, at_least=0)
     return float((lipschitz + linear_norm) / a * (smoothness / (smoothness + a)) ** steps)
 
 

@@ -1,0 +1,150 @@
+"""Gaussian noise on Poisson-sampled batches (DP-SGD), by privacy loss distributions from ``dp_accounting``.
+
+One step adds N(0, (z C)^2 I) to a sum of records clipped to norm C, each record in it independently with probability q,
+in secret. Replace-one is charged with the pair (1-q) N(0, s^2) + q N(+-C, s^2), add/remove with N(0, s^2) against
+(1-q) N(0, s^2) + q N(C, s^2). The distributions are discretised upwards (connect-the-dots), so every number is an upper
+bound; the grid is refined until that costs about one part in 10,000.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from upcycled.core.errors import InputError, suggest
+from upcycled.privacy.accounting.gdp import gdp_epsilon, gdp_mu
+from upcycled.privacy.accounting.numbers import check
+
+LEAST_DELTA = 1e-12
+"""Below this the rounding errors of the Fourier transforms are no longer small beside delta."""
+
+_FEWEST_POINTS = 1_000
+_MOST_POINTS = 400_000
+_SETTLED = 2e-3
+"""A refinement that changes epsilon by this part leaves a fifteenth of it."""
+
+
+def sampled_gaussian_epsilon(
+    *, q: float, noise_multiplier: float, steps: int, delta: float, adjacency: str = "replace"
+) -> float:
+    """Return epsilon at ``delta`` of ``steps`` Poisson-sampled Gaussian steps with std = noise_multiplier * clip norm.
+
+    Guarantee: (epsilon, delta)-DP for ``adjacency`` "replace" (one record replaced: this package's meaning of
+    epsilon) or "add_remove" (only for numbers labelled so; Opacus and most papers), when batches are secret Poisson
+    draws, empty ones included. An upper bound within about one part in 1,000 of the truth, also through the unsampled
+    Gaussian, which it never exceeds.
+
+    >>> round(sampled_gaussian_epsilon(q=0.01, noise_multiplier=1.1, steps=1000, delta=1e-5), 2)
+    2.48
+    """
+    check("noise_multiplier", noise_multiplier, above=0)
+    _check(q, steps, delta, adjacency)
+    if q == 0 or steps == 0:
+        return 0.0
+    mu = math.sqrt(steps) * _shift(adjacency) / noise_multiplier
+    unsampled = gdp_epsilon(mu=mu, delta=delta)
+    if q == 1 or unsampled == 0:
+        return unsampled
+    return min(_pld_epsilon(q, noise_multiplier, int(steps), delta, adjacency), unsampled)
+
+
+def sampled_gaussian_noise_multiplier(
+    *, q: float, epsilon: float, steps: int, delta: float, adjacency: str = "replace"
+) -> float:
+    """Return the least noise multiplier, within one part in 1,000, whose ``sampled_gaussian_epsilon`` fits ``epsilon``.
+
+    >>> round(sampled_gaussian_noise_multiplier(q=0.01, epsilon=2.4779, steps=1000, delta=1e-5), 2)
+    1.1
+    """
+    check("q", q, above=0, at_most=1)
+    check("steps", steps, at_least=1, integer=True)
+    check("epsilon", epsilon, above=0)
+    _check(q, steps, delta, adjacency)
+    # Without sampling, more noise than this is never needed.
+    enough = math.sqrt(steps) * _shift(adjacency) / gdp_mu(epsilon=epsilon, delta=delta) * (1 + 1e-12)
+    if q == 1:
+        return enough
+
+    @functools.cache  # lives as long as this call
+    def excess(points: int, log_multiplier: float) -> float:
+        spent = _grid_epsilon(q, math.exp(log_multiplier), int(steps), delta, adjacency, points)
+        return math.log(max(spent, 1e-3 * epsilon) / epsilon)
+
+    points, found, moved = _FEWEST_POINTS, math.log(enough), 1.0
+    while moved > _SETTLED and points <= _MOST_POINTS:
+        # A coarse grid is far off where q is small, so its root need not be sharp.
+        on_grid = functools.partial(excess, points)
+        gap = on_grid(found)
+        found = _root(on_grid, found, gap, tolerance=min(max(abs(gap) / 50, 1e-4), 0.02))
+        moved = abs(gap) if points > _FEWEST_POINTS else 1.0  # from one grid to the next
+        points *= 4
+
+    def fits(multiplier: float) -> bool:
+        return epsilon >= sampled_gaussian_epsilon(
+            q=q, noise_multiplier=multiplier, steps=steps, delta=delta, adjacency=adjacency
+        )
+
+    found += 1e-4
+    while math.exp(found) < enough and not fits(math.exp(found)):
+        found += 2e-4
+    return min(math.exp(found), enough)
+
+
+def _root(falling: Callable[[float], float], start: float, value: float, *, tolerance: float) -> float:
+    """Return the root of a falling function, sought from ``start`` (where it has this value) outwards."""
+    from scipy.optimize import brentq  # here, because nothing else needs it
+
+    if value == 0:
+        return start
+    width = 1.5 * abs(value) + tolerance
+    here, there = start, start
+    while value * falling(there) > 0:
+        here, there, width = there, there + math.copysign(width, value), 2 * width
+    return float(brentq(falling, here, there, xtol=tolerance))
+
+
+def _pld_epsilon(q: float, noise_multiplier: float, steps: int, delta: float, adjacency: str) -> float:
+    """Refine the grid four-fold (the error falls sixteen-fold) until epsilon hardly changes."""
+    points = _FEWEST_POINTS
+    epsilon = _grid_epsilon(q, noise_multiplier, steps, delta, adjacency, points)
+    moved = 1.0
+    while moved > _SETTLED and 4 * points <= _MOST_POINTS:
+        points *= 4
+        finer = _grid_epsilon(q, noise_multiplier, steps, delta, adjacency, points)
+        moved = abs(epsilon - finer) / max(finer, 1e-300)
+        epsilon = finer
+    return epsilon
+
+
+def _grid_epsilon(q: float, noise_multiplier: float, steps: int, delta: float, adjacency: str, points: int) -> float:
+    """Return epsilon on a grid of about ``points`` points: an upper bound on any grid."""
+    # Imported here because it takes a second, which no other function of this package should cost.
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    shift = _shift(adjacency) / noise_multiplier
+    # Twice the largest loss that the accountant keeps: it cuts the noise at 10.2 standard deviations.
+    interval = 2 * (shift**2 / 2 + 10.2 * shift) / points
+    relations = dp_accounting.NeighboringRelation
+    relation = relations.REPLACE_ONE if adjacency == "replace" else relations.ADD_OR_REMOVE_ONE
+    accountant = PLDAccountant(relation, value_discretization_interval=interval)
+    step = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(noise_multiplier))
+    with np.errstate(all="ignore"):
+        accountant.compose(step, steps)
+        return float(accountant.get_epsilon(delta))
+
+
+def _shift(adjacency: str) -> float:
+    """Return how far the unsampled sum moves, in clip norms."""
+    return 2.0 if adjacency == "replace" else 1.0
+
+
+def _check(q: float, steps: int, delta: float, adjacency: str) -> None:
+    check("q", q, at_least=0, at_most=1)
+    check("steps", steps, at_least=0, integer=True)
+    check("delta", delta, at_least=LEAST_DELTA, below=1)
+    if adjacency not in ("replace", "add_remove"):
+        raise InputError(f"adjacency is {adjacency!r}{suggest(str(adjacency), ['replace', 'add_remove'])}")
