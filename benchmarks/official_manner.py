@@ -48,9 +48,7 @@ def run(workload: Workload, rounds: int, evaluate: bool = True, seed: int = 0) -
             states.append(copy.deepcopy(state))
             sizes.append(len(train[client]))
         shares = np.array(sizes) / sum(sizes)
-        model.load_state_dict(
-            {k: sum(float(p) * s[k] for p, s in zip(shares, states, strict=True)) for k in states[0]}
-        )
+        model.load_state_dict({k: sum(float(p) * s[k] for p, s in zip(shares, states, strict=True)) for k in states[0]})
         if evaluate:
             accuracy = _test(model, test)
     return accuracy

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from upcycled.core.errors import InputError, suggest
 from upcycled.core.work import Engine, EngineKind, Task
+from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
+from upcycled.engines.vectorised import VECTORISED
 
-ENGINES: dict[str, EngineKind] = {kind.name: kind for kind in (SEQUENTIAL,)}
+ENGINES: dict[str, EngineKind] = {kind.name: kind for kind in (FUSED, VECTORISED, SEQUENTIAL)}
 
 
 def choose_engine(name: str, task: Task) -> EngineKind:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +19,10 @@ from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import EngineKind, Scores, Task, Work
 from upcycled.engines.scoring import score_module, score_personal_modules
+from upcycled.engines.tensors import to_torch
+from upcycled.engines.threads import one_thread
+
+Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,10 @@ class FlatModule:
     values: torch.Tensor
     gradient: torch.Tensor
 
-    def gradient_at(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the mean cross-entropy on a batch, at the current values (overwritten each time)."""
-        self.gradient.zero_()
+    def add_gradient(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Add the gradient of the mean cross-entropy on a batch, at the current values, to ``gradient``."""
         with torch.enable_grad():
             cross_entropy(self.module(x), y).backward()  # type: ignore[no-untyped-call]
-        return self.gradient
 
 
 def flat_module(module: nn.Module, layout: Layout, device: str) -> FlatModule:
@@ -59,18 +62,17 @@ class Sequential:
     name: str = "sequential"
     way: str = "one by one"
 
+    @one_thread()
     @torch.no_grad()
     def train(self, work: Work) -> Trained:
         """Do a cohort's local work."""
         task, cohort = self.task, work.cohort
         device = self.flat.values.device
-        start = torch.from_numpy(np.array(work.model)).to(device)
-        b = None if work.problem.b is None else torch.from_numpy(np.array(work.problem.b)).to(device)
+        start = to_torch(work.model, device)
         orders = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
         dropout = client_keys(task.seed, Purpose.DROPOUT, work.round, cohort.clients, work.attempt)
         models = np.empty((cohort.clients.size, task.layout.size), dtype=np.float32)
         private = np.empty_like(models) if isinstance(task.solver, MoreauSGD) else None
-        steps = np.zeros(cohort.clients.size, dtype=np.int64)
         self.flat.module.train()
         # Layers that draw (dropout) read torch's generator: each client gets its own seed, the caller's state returns.
         with torch.random.fork_rng(devices=[]):
@@ -78,44 +80,53 @@ class Sequential:
                 torch.manual_seed(int(dropout[i]) >> 1)
                 x, y = task.train.client(client)
                 batches = _batches(x, y, int(cohort.epochs[i]), task.solver.local, int(orders[i]), device)
+                b = None if work.problem.b is None else to_torch(work.problem.b[i], device)
                 self.flat.values.copy_(start)
-                b_i = 0.0 if b is None else b[i]
-                steps[i] = len(batches)
                 if isinstance(task.solver, MoreauSGD):
-                    model = self._moreau(batches, task.solver, start, work.problem.a, b_i)
+                    model = self._moreau(batches, task.solver, start, work.problem.a, b)
                     private[i] = self.flat.values.cpu().numpy()  # type: ignore[index]
                 else:
-                    model = self._sgd(batches, task.solver.local, start, work.problem.a, b_i)
+                    model = self._sgd(batches, task.solver.local, start, work.problem.a, b)
                 models[i] = model.cpu().numpy()
+        steps = task.solver.local.num_steps(task.train.sizes_of(cohort.clients), cohort.epochs)
         return Trained(models, steps, private)
 
     def _sgd(
-        self, batches: list[Any], local: LocalSGD, start: torch.Tensor, a: float, b: torch.Tensor | float
+        self, batches: Batches, local: LocalSGD, start: torch.Tensor, a: float, b: torch.Tensor | None
     ) -> torch.Tensor:
-        """Run v <- momentum v + g, x <- x - lr v, with g the gradient of F_i + a/2 ||x - w||^2 + <b, x>."""
-        x, v = self.flat.values, torch.zeros_like(start)
+        """Run v <- momentum v + g, x <- x - lr v, with g the gradient of F_i + a/2 ||x - w||^2 + <b, x>.
+
+        torch adds a gradient to what is there, so the flat gradient itself serves as v: no copy, no clearing.
+        """
+        x, v = self.flat.values, self.flat.gradient.zero_()
         for features, labels in batches:
-            g = self.flat.gradient_at(features, labels) + a * (x - start) + b
-            v = local.momentum * v + g
-            x -= local.lr * v
+            v.mul_(local.momentum)
+            self.flat.add_gradient(features, labels)
+            add_correction(v, x, start, a, b)
+            x.sub_(v, alpha=local.lr)
         return x
 
     def _moreau(
-        self, batches: list[Any], solver: MoreauSGD, start: torch.Tensor, a: float, b: torch.Tensor | float
+        self, batches: Batches, solver: MoreauSGD, start: torch.Tensor, a: float, b: torch.Tensor | None
     ) -> torch.Tensor:
         """Approximate theta, the proximal point of a minibatch loss at x, then move x towards it."""
-        theta, x = self.flat.values, start.clone()
+        theta, g, x = self.flat.values, self.flat.gradient, start.clone()
         for features, labels in batches:
             for _ in range(solver.inner_steps):
-                g = self.flat.gradient_at(features, labels) + a * (theta - start) + b
-                theta -= solver.inner_lr * (g + solver.lam * (theta - x))
-            x = x - solver.local.lr * solver.lam * (x - theta)
+                g.zero_()
+                self.flat.add_gradient(features, labels)
+                add_correction(g, theta, start, a, b)
+                g.add_(theta - x, alpha=solver.lam)
+                theta.sub_(g, alpha=solver.inner_lr)
+            x.sub_(x - theta, alpha=solver.local.lr * solver.lam)
         return x
 
+    @one_thread()
     def score(self, model: Vector) -> Scores:
         """Score the global model on all test samples."""
         return score_module(self.flat.module, self.flat.values, model, self.task.test)
 
+    @one_thread()
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         """Score each client's own model on its own test samples."""
         return score_personal_modules(self.flat.module, self.flat.values, model, clients, personal, self.task.test)
@@ -124,20 +135,26 @@ class Sequential:
         """Nothing to give back."""
 
 
-def _batches(
-    x: NDArray[Any], y: Ints, epochs: int, local: LocalSGD, key: int, device: torch.device
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the minibatches of a client's local work in order; the last one of an epoch may be short."""
-    features, labels = torch.from_numpy(np.array(x)).to(device), torch.from_numpy(np.array(y)).to(device)
-    size = local.batch_for(len(y))
+def add_correction(g: torch.Tensor, x: torch.Tensor, start: torch.Tensor, a: float, b: torch.Tensor | None) -> None:
+    """Add a (x - w) + b, the gradient of the part of the objective that is not data."""
+    if a != 0:
+        g.add_(x - start, alpha=a)
+    if b is not None:
+        g.add_(b)
+
+
+def _batches(x: NDArray[Any], y: Ints, epochs: int, local: LocalSGD, key: int, device: torch.device) -> Batches:
+    """Yield the minibatches of a client's local work in order; the last one of an epoch may be short."""
+    features, labels = to_torch(x, device), to_torch(y, device)
     if local.batch_size is None:
-        return [(features, labels)] * epochs
-    found = []
+        yield from [(features, labels)] * epochs
+        return
     for order in torch.from_numpy(permutations(key, len(y), epochs)).to(device):
-        for first in range(0, len(y), size):
-            rows = order[first : first + size]
-            found.append((features[rows], labels[rows]))
-    return found
+        # Rows are put in order once an epoch: the batches are then slices.
+        x_epoch, y_epoch = features[order], labels[order]
+        for first in range(0, len(y), local.batch_size):
+            rows = slice(first, first + local.batch_size)
+            yield x_epoch[rows], y_epoch[rows]
 
 
 def _refuses(task: Task) -> str | None:
@@ -146,8 +163,9 @@ def _refuses(task: Task) -> str | None:
     return None
 
 
-def _open(task: Task, threads: int | None) -> Sequential:
+def open_sequential(task: Task, threads: int | None) -> Sequential:
+    """Get a task ready; one thread is all it uses."""
     return Sequential(task, flat_module(task.module, task.layout, task.device))
 
 
-SEQUENTIAL = EngineKind("sequential", _refuses, _open)
+SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential)

@@ -1,0 +1,219 @@
+"""The two loops all matrix work is made of, each keeping a block of sums in registers.
+
+``dots``: rows against rows, summed along both (the outputs of a layer). ``outers``: sums of outer products (the
+gradients of the weights, the deltas of the layer below). Everything lies in one flat work array, matrices are named
+by the place of their first number and the distance between rows. On layers of the usual sizes this keeps up with
+BLAS, and one call takes a layer's gradient and the momentum in the same pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils
+
+from upcycled.engines.fused.cache import compiled
+from upcycled.engines.fused.plan import Floats
+from upcycled.engines.fused.registers import (
+    ARRAY,
+    F32,
+    INT,
+    REAL,
+    VOID,
+    Op,
+    fill,
+    fused,
+    operation,
+    pick,
+    read,
+    shifted,
+    spread,
+    write,
+)
+from upcycled.engines.fused.width import LANES
+
+_PANEL = 128
+"""Columns that ``outers`` stays in for all rows: a tile of samples of that width fits the first cache level."""
+
+
+def _sums(builder: Any, vectors: list[Any]) -> Any:
+    """Return the sums of eight vectors as a vector of eight: a tree of pairwise sums."""
+
+    def halved(x: Any, y: Any) -> Any:
+        even = pick(builder, x, y, [0, 2, 8, 10, 4, 6, 12, 14])
+        odd = pick(builder, x, y, [1, 3, 9, 11, 5, 7, 13, 15])
+        return builder.fadd(even, odd)
+
+    if LANES == 16:
+        low, high = list(range(8)), list(range(8, 16))
+        vectors = [builder.fadd(pick(builder, v, v, low), pick(builder, v, v, high)) for v in vectors]
+    twos = [halved(vectors[i], vectors[i + 1]) for i in (0, 2, 4, 6)]
+    x, y = halved(twos[0], twos[1]), halved(twos[2], twos[3])
+    low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
+    return builder.fadd(pick(builder, x, y, low), pick(builder, x, y, high))
+
+
+def _dot_block(rows: int) -> Op:
+    """Make the block of ``rows`` left rows against 8 / rows right rows."""
+    samples = 8 // rows
+
+    @operation(VOID, ARRAY, INT, INT, INT, INT, INT, INT, INT)
+    def block(
+        builder: Any,
+        base: Any,
+        out: Any,
+        out_row: Any,
+        left: Any,
+        left_row: Any,
+        right: Any,
+        right_row: Any,
+        width: Any,
+    ) -> None:
+        sums = [cgutils.alloca_once_value(builder, fill(0.0)) for _ in range(8)]
+        first, step = ir.Constant(width.type, 0), ir.Constant(width.type, LANES)
+        with cgutils.for_range_slice(builder, first, width, step) as (at, _):
+            lefts = [read(builder, base, builder.add(shifted(builder, left, left_row, i), at)) for i in range(rows)]
+            for j in range(samples):
+                value = read(builder, base, builder.add(shifted(builder, right, right_row, j), at))
+                for i in range(rows):
+                    place = sums[i * samples + j]
+                    builder.store(fused(builder, lefts[i], value, builder.load(place)), place)
+        eight = _sums(builder, [builder.load(place) for place in sums])
+        for i in range(rows):
+            part = pick(builder, eight, eight, list(range(i * samples, (i + 1) * samples)))
+            write(builder, part, base, shifted(builder, out, out_row, i))
+
+    return block
+
+
+def _outer_block(rows: int, vectors: int) -> Op:
+    """Make the block of ``rows`` rows by ``vectors`` vectors."""
+
+    @operation(VOID, ARRAY, INT, INT, REAL, INT, INT, INT, INT, INT, INT)
+    def block(
+        builder: Any,
+        base: Any,
+        out: Any,
+        out_row: Any,
+        keep: Any,
+        left: Any,
+        left_row: Any,
+        left_step: Any,
+        right: Any,
+        right_step: Any,
+        depth: Any,
+    ) -> None:
+        sums = [[cgutils.alloca_once_value(builder, fill(0.0)) for _ in range(vectors)] for _ in range(rows)]
+        lanes = ir.Constant(depth.type, LANES)
+        with cgutils.for_range(builder, depth) as loop:
+            start = builder.add(right, builder.mul(loop.index, right_step))
+            values = [read(builder, base, shifted(builder, start, lanes, j)) for j in range(vectors)]
+            number = builder.add(left, builder.mul(loop.index, left_step))
+            for i in range(rows):
+                factor = spread(builder, builder.load(builder.gep(base, [shifted(builder, number, left_row, i)])))
+                for place, value in zip(sums[i], values, strict=True):
+                    builder.store(fused(builder, factor, value, builder.load(place)), place)
+        # As in BLAS, keep = 0 does not look at what was there: stale numbers could be NaN.
+        forget = spread(builder, builder.fcmp_ordered("==", keep, ir.Constant(F32, 0.0)))
+        factor = spread(builder, keep)
+        for i in range(rows):
+            row = shifted(builder, out, out_row, i)
+            for j in range(vectors):
+                at, total = shifted(builder, row, lanes, j), builder.load(sums[i][j])
+                kept = fused(builder, factor, read(builder, base, at), total)
+                write(builder, builder.select(forget, total, kept), base, at)
+
+    return block
+
+
+_dots_1, _dots_2 = _dot_block(1), _dot_block(2)
+_outers_1x1, _outers_2x1, _outers_2x3 = _outer_block(1, 1), _outer_block(2, 1), _outer_block(2, 3)
+_outers_6x1, _outers_6x2 = _outer_block(6, 1), _outer_block(6, 2)
+
+
+@compiled
+def dots(
+    work: Floats,
+    out: int,
+    out_row: int,
+    left: int,
+    left_row: int,
+    right: int,
+    right_row: int,
+    rows: int,
+    samples: int,
+    width: int,
+) -> None:
+    """out[i, j] <- <left[i], right[j]>, for i < rows and j < samples rounded up to a multiple of 8."""
+    i = 0
+    while i + 2 <= rows:
+        for j in range(0, samples, 4):
+            _dots_2(
+                work,
+                out + i * out_row + j,
+                out_row,
+                left + i * left_row,
+                left_row,
+                right + j * right_row,
+                right_row,
+                width,
+            )
+        i += 2
+    if i < rows:
+        for j in range(0, samples, 8):
+            _dots_1(
+                work,
+                out + i * out_row + j,
+                out_row,
+                left + i * left_row,
+                left_row,
+                right + j * right_row,
+                right_row,
+                width,
+            )
+
+
+@compiled
+def outers(
+    work: Floats,
+    out: int,
+    out_row: int,
+    keep: float,
+    left: int,
+    left_row: int,
+    left_step: int,
+    right: int,
+    right_step: int,
+    rows: int,
+    width: int,
+    depth: int,
+) -> None:
+    """out[i, j] <- keep out[i, j] + sum_k left[i, k] right[k, j], for i < rows and j < width (whole vectors).
+
+    left[i, k] lies at left + i left_row + k left_step, right[k, j] at right + k right_step + j.
+    """
+    for panel in range(0, width, _PANEL):
+        end = min(width, panel + _PANEL)
+        i = 0
+        while i + 6 <= rows:
+            o, f, j = out + i * out_row, left + i * left_row, panel
+            while j + 2 * LANES <= end:
+                _outers_6x2(work, o + j, out_row, keep, f, left_row, left_step, right + j, right_step, depth)
+                j += 2 * LANES
+            if j < end:
+                _outers_6x1(work, o + j, out_row, keep, f, left_row, left_step, right + j, right_step, depth)
+            i += 6
+        while i + 2 <= rows:
+            o, f, j = out + i * out_row, left + i * left_row, panel
+            while j + 3 * LANES <= end:
+                _outers_2x3(work, o + j, out_row, keep, f, left_row, left_step, right + j, right_step, depth)
+                j += 3 * LANES
+            while j < end:
+                _outers_2x1(work, o + j, out_row, keep, f, left_row, left_step, right + j, right_step, depth)
+                j += LANES
+            i += 2
+        if i < rows:
+            o, f = out + i * out_row, left + i * left_row
+            for j in range(panel, end, LANES):
+                _outers_1x1(work, o + j, out_row, keep, f, left_row, left_step, right + j, right_step, depth)

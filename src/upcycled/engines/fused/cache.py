@@ -1,0 +1,213 @@
+"""Compiled kernels kept on disk, in a folder of our own whose name says exactly what they were compiled from.
+
+Numba's cache looks at a kernel's own file only, so a change in a file it calls into would give stale answers; and it
+trusts what it reads. Here the folder's name is a hash of every source of this package, the versions and the
+processor, and a list of checksums tells damaged files before Numba meets them: they are deleted and compiled anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import llvmlite  # type: ignore[import-untyped]
+import numba
+import numpy as np
+from llvmlite import binding
+from numba.core import event
+
+Compiled: TypeAlias = Callable[..., Any]
+"""A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""
+
+_SUMS = "sums.json"
+_PREFIX = "fused-"
+_UNUSED_DAYS = 30
+# Opening engines in several threads at once must not check the folder while another thread fills it.
+_opening = threading.Lock()
+
+
+def inlined(function: Compiled) -> Compiled:
+    """Compile a helper into every function that calls it, before LLVM: calls cost more than most of them do."""
+    made: Compiled = numba.njit(error_model="numpy", inline="always")(function)
+    return made
+
+
+def compiled(function: Compiled) -> Compiled:
+    """Compile a helper by itself: for large ones that are called from several places."""
+    made: Compiled = numba.njit(error_model="numpy")(function)
+    return made
+
+
+def kernel(function: Compiled) -> Compiled:
+    """Compile a function that Python calls: without the interpreter's lock, and kept on disk where that is possible."""
+    folder, before = cache_folder(), numba.config.CACHE_DIR
+    if folder is not None:
+        numba.config.CACHE_DIR = str(folder)
+    try:
+        made: Compiled = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return made
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Return the folder for these sources on this machine, or None where nothing can be written."""
+    root = _root()
+    if root is None:
+        return None
+    folder = root / (_PREFIX + fingerprint(Path(__file__).parent))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return None
+    _drop_unused(root, folder)
+    return folder
+
+
+def fingerprint(sources: Path) -> str:
+    """Return a hash of all Python files of a folder and of everything else that compiled code depends on."""
+    digest = hashlib.sha256()
+    for path in sorted(sources.glob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    features = binding.get_host_cpu_features().flatten()
+    versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
+    digest.update(repr((versions, platform.machine(), binding.get_host_cpu_name(), features)).encode())
+    return digest.hexdigest()[:20]
+
+
+def prepare(warm: Callable[[], None]) -> None:
+    """Have kernels ready: ``warm`` calls each once, which loads it from disk or compiles it.
+
+    A compilation that goes on for over a second says so on stderr.
+    """
+    folder = cache_folder()
+    with _opening, _notice():
+        if folder is None:
+            warm()
+            return
+        drop_damaged(folder)
+        _retry(warm, folder)
+        seal(folder)
+
+
+def drop_damaged(folder: Path) -> None:
+    """Delete the files that are not what was sealed; only files, because another process may be writing here."""
+    sealed = _sealed(folder)
+    for name, path in _files(folder).items():
+        if _sum(path) != sealed.get(name, ""):
+            with suppress(OSError):
+                path.unlink()
+
+
+def seal(folder: Path) -> None:
+    """Write down what the files are; that this cannot be done costs the next process a compilation, no more."""
+    sums = {name: _sum(path) for name, path in _files(folder).items()}
+    with suppress(OSError):
+        if sums == _sealed(folder):
+            os.utime(folder / _SUMS)
+            return
+        fresh = folder / f"{_SUMS}.{os.getpid()}"
+        fresh.write_text(json.dumps(sums))
+        fresh.replace(folder / _SUMS)
+
+
+def _retry(warm: Callable[[], None], folder: Path) -> None:
+    """Call ``warm``, with an emptied cache if it fails.
+
+    Each attempt leaves one more kernel ready in memory, even where the disk is full and none can be saved.
+    """
+    for _ in range(8):
+        try:
+            warm()
+        except Exception:
+            for path in _files(folder).values():
+                with suppress(OSError):
+                    path.unlink()
+        else:
+            return
+    warm()
+
+
+def _root() -> Path | None:
+    """Return UPCYCLED_CACHE, else the platform's folder for caches."""
+    chosen = os.environ.get("UPCYCLED_CACHE")
+    if chosen:
+        return Path(chosen)
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "upcycled"
+    variable = "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
+    return Path(os.environ.get(variable) or home / ".cache") / "upcycled"
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    found = (path for path in folder.rglob("*.nb*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in found}
+
+
+def _sum(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return "unreadable"
+
+
+def _sealed(folder: Path) -> dict[str, Any]:
+    try:
+        sums = json.loads((folder / _SUMS).read_text())
+    except (OSError, ValueError):
+        return {}
+    return sums if isinstance(sums, dict) else {}
+
+
+def _drop_unused(root: Path, current: Path) -> None:
+    """Remove the folders of other versions that nobody has opened for a month."""
+    for folder in root.glob(_PREFIX + "*"):
+        with suppress(OSError):
+            if folder != current and (folder / _SUMS).stat().st_mtime < time.time() - _UNUSED_DAYS * 86400:
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            path.rmdir()
+        else:
+            path.unlink()
+    folder.rmdir()
+
+
+@contextmanager
+def _notice() -> Iterator[None]:
+    """Say so when compiling (not loading) has gone on for a second."""
+    over = threading.Event()
+    with event.install_recorder("numba:compile") as seen:
+
+        def watch() -> None:
+            while not over.wait(0.1):
+                if seen.buffer and time.time() - seen.buffer[0][0] > 1.0:
+                    print("upcycled: compiling the fused kernels (once per version) ...", file=sys.stderr, flush=True)
+                    return
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()

@@ -1,0 +1,174 @@
+"""The engine: lays out a round's arrays, has the threads run a kernel on them, and hands back the results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from upcycled.core.cohort import Cohort
+from upcycled.core.errors import InputError
+from upcycled.core.release import Trained
+from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem, Solver
+from upcycled.core.streams import Purpose, round_key
+from upcycled.core.vectors import Ints, Vector
+from upcycled.core.work import Scores, Task, Work
+from upcycled.engines.fused.arrays import plain, rows_of
+from upcycled.engines.fused.cache import prepare
+from upcycled.engines.fused.plan import OUTPUTS, SIZE, Floats, plan_for
+from upcycled.engines.fused.pool import Pool
+from upcycled.engines.fused.scoring import score_clients, score_rows
+from upcycled.engines.fused.solvers import train_moreau, train_sgd
+from upcycled.engines.fused.support import stack_of
+from upcycled.engines.fused.width import TILE
+from upcycled.engines.scoring import NO_SCORES
+
+Kernel: TypeAlias = Callable[..., None]
+
+_PART = 256
+"""Test samples that a thread scores before it takes the next part."""
+_SMALL = 1_000_000
+"""Samples times parameters below which waking the helpers takes longer than the work."""
+_PER_SAMPLE = 200
+"""What a sample costs beside its products, in parameters: drawing its place, copying its row, its exponentials."""
+
+
+@dataclass(frozen=True)
+class _Local:
+    """A solver as its kernel takes it."""
+
+    kernel: Kernel
+    numbers: Floats
+    keeps_private: bool = False
+    extra: tuple[int, ...] = ()
+
+
+def _local_of(solver: Solver) -> _Local:
+    """Translate a solver; ``support.SOLVERS`` names the same ones."""
+    if type(solver) is LocalSGD:
+        return _Local(train_sgd, np.array([solver.lr, solver.momentum], dtype=np.float32))
+    if type(solver) is MoreauSGD:
+        numbers = np.array([solver.local.lr * solver.lam, solver.lam, solver.inner_lr], dtype=np.float32)
+        return _Local(train_moreau, numbers, keeps_private=True, extra=(solver.inner_steps,))
+    raise InputError(f"the fused engine has no kernel for {type(solver).__name__}")
+
+
+class FusedEngine:
+    """Trains one cohort at a time; every Python thread that wants to train opens its own."""
+
+    def __init__(self, task: Task, threads: int | None) -> None:
+        stack = stack_of(task.module, task.layout)
+        if isinstance(stack, str):
+            raise InputError(stack)
+        count = _cores() if threads is None else max(1, threads)
+        self._task = task
+        self._local = _local_of(task.solver)
+        self._batch = task.solver.local.batch_size or 0
+        self._train = rows_of(task.train)
+        self._test = None if task.test is None else rows_of(task.test)
+        self._no_b = np.zeros((0, task.layout.size), dtype=np.float32)
+        plan = plan_for(stack)
+        self._table, self._places = plan.table, plan.places
+        self._cost = int(plan.places[SIZE]) + _PER_SAMPLE
+        longest = max(int(task.train.sizes.max(initial=0)), TILE)
+        self._own = [(plan.new_work(), np.zeros(longest, dtype=np.int32)) for _ in range(count)]
+        self._pool = Pool(0)
+        prepare(self._warm)
+        self._pool = Pool(count - 1)
+
+    @property
+    def name(self) -> str:
+        """Its name in the table of engines."""
+        return "fused"
+
+    @property
+    def way(self) -> str:
+        """The same for every task."""
+        return "compiled kernels"
+
+    def train(self, work: Work) -> Trained:
+        """Do a cohort's local work."""
+        local, data, task = self._local, self._train, self._task
+        clients, epochs = plain(work.cohort.clients, np.int64), plain(work.cohort.epochs, np.int64)
+        samples = data.offsets[clients + 1] - data.offsets[clients]
+        passes = samples * epochs
+        num_steps = task.solver.local.num_steps(samples, epochs)
+        if self._batch == 0:
+            num_steps = num_steps * (samples > 0)
+        model, problem = plain(work.model, np.float32), work.problem
+        b = self._no_b if problem.b is None else plain(problem.b, np.float32)
+        key = np.uint64(round_key(task.seed, Purpose.BATCHES, work.round, work.attempt))
+        faults = np.zeros(clients.size, dtype=np.int64)
+        out = np.empty((clients.size, task.layout.size), dtype=np.float32)
+        private = np.empty_like(out) if local.keeps_private else None
+        given = (
+            np.zeros(1, dtype=np.int64),
+            np.argsort(-passes, kind="stable"),
+            *(data.x, data.y, data.offsets, clients, epochs, key, self._batch, local.numbers),
+            *(model, np.float32(problem.a), b),
+        )
+        results = (faults, out, *local.extra) if private is None else (faults, out, private, *local.extra)
+        self._run(local.kernel, given, results, int(passes.sum()) * task.solver.gradients_per_step)
+        if faults.any():
+            raise InputError(f"train.y: {self._wrong_label(int(clients[faults.argmax()]))}")
+        return Trained(out, num_steps, private)
+
+    def score(self, model: Vector) -> Scores:
+        """Score the global model on all test samples."""
+        test = self._test
+        if test is None or test.count == 0:
+            return NO_SCORES
+        return self._scored(score_rows, test.row_parts(_PART), (test.x, test.y, plain(model, np.float32)), test.count)
+
+    def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
+        """Score each client's own model on its own test samples; clients not listed use ``model``."""
+        test = self._test
+        if test is None or test.count == 0:
+            return NO_SCORES
+        slots = np.full(test.offsets.size - 1, -1, dtype=np.int64)
+        slots[clients] = np.arange(len(clients))
+        models = (plain(personal, np.float32), plain(model, np.float32))
+        data = (test.x, test.y, test.offsets, slots, *models)
+        return self._scored(score_clients, test.client_parts(_PART), data, test.count)
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._pool.close()
+
+    def _run(self, kernel: Kernel, given: tuple[Any, ...], results: tuple[Any, ...], samples: int) -> None:
+        def job(thread: int) -> None:
+            kernel(*given, self._table, self._places, *self._own[thread], *results)
+
+        self._pool.run(job, alone=samples * self._cost < _SMALL)
+
+    def _scored(self, kernel: Kernel, bounds: Ints, data: tuple[Any, ...], count: int) -> Scores:
+        parts = max(bounds.size - 1, 0)
+        hits, losses = np.zeros(parts, dtype=np.int64), np.zeros(parts, dtype=np.float64)
+        self._run(kernel, (np.zeros(1, dtype=np.int64), bounds, *data), (hits, losses), count)
+        if hits.min(initial=0) < 0:
+            raise InputError(f"test.y: {self._wrong_label(None)}")
+        return Scores(int(hits.sum()) / max(count, 1), float(losses.sum()) / max(count, 1), count)
+
+    def _warm(self) -> None:
+        """Call every kernel that the run will need, on nothing."""
+        nobody = np.zeros(0, dtype=np.int64)
+        model = np.zeros(self._task.layout.size, dtype=np.float32)
+        self.train(Work(round=0, attempt=0, cohort=Cohort(nobody, nobody), model=model, problem=Problem()))
+        if self._test is not None:
+            self._scored(score_rows, nobody, (self._test.x, self._test.y, model), 0)
+            if self._local.keeps_private:
+                data = (self._test.x, self._test.y, self._test.offsets, nobody, self._no_b, model)
+                self._scored(score_clients, nobody, data, 0)
+
+    def _wrong_label(self, client: int | None) -> str:
+        whose = "there is" if client is None else f"client {client} has"
+        return f"{whose} a label that is not one of the model's {self._table[-1, OUTPUTS]} classes"
+
+
+def _cores() -> int:
+    """Return the cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,188 @@
+"""A stack of Linear and ReLU on one tile of samples: outputs, deltas, gradient.
+
+Parameters lie padded in the work array: a row of weights, then its bias, then zeros up to whole vectors; samples and
+activations carry a 1 in the place of the bias. So a bias is a weight like any other, and no loop has a remainder.
+Outputs and deltas are one row per unit, one column per sample.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from upcycled.engines.fused.blocks import dots, outers
+from upcycled.engines.fused.cache import inlined
+from upcycled.engines.fused.plan import (
+    ACTS,
+    BIAS,
+    FLAT_BIAS,
+    FLAT_WEIGHT,
+    INPUTS,
+    OUTPUTS,
+    OUTS,
+    PITCH,
+    ROW,
+    WEIGHTS,
+    Floats,
+    Ints,
+    Order,
+)
+from upcycled.engines.fused.simd import (
+    Vec,
+    add,
+    divide,
+    exp,
+    fma,
+    larger,
+    load,
+    load_tail,
+    splat,
+    store,
+    sub,
+    where_equal,
+)
+from upcycled.engines.fused.width import LANES, TILE
+
+_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+
+
+@inlined
+def pad(work: Floats, table: Ints, flat: Floats, to: int) -> None:
+    """Write a flat vector into the work array in padded form."""
+    for k in range(table.shape[0]):
+        width = table[k, INPUTS]
+        for i in range(table[k, OUTPUTS]):
+            row, start = to + table[k, WEIGHTS] + i * table[k, PITCH], table[k, FLAT_WEIGHT] + i * width
+            for j in range(width):
+                work[row + j] = flat[start + j]
+            for j in range(width, table[k, PITCH]):
+                work[row + j] = _ZERO
+            if table[k, BIAS]:
+                work[row + width] = flat[table[k, FLAT_BIAS] + i]
+
+
+@inlined
+def unpad(work: Floats, table: Ints, source: int, flat: Floats) -> None:
+    """Write padded parameters back as a flat vector."""
+    for k in range(table.shape[0]):
+        width = table[k, INPUTS]
+        for i in range(table[k, OUTPUTS]):
+            row, start = source + table[k, WEIGHTS] + i * table[k, PITCH], table[k, FLAT_WEIGHT] + i * width
+            for j in range(width):
+                flat[start + j] = work[row + j]
+            if table[k, BIAS]:
+                flat[table[k, FLAT_BIAS] + i] = work[row + width]
+
+
+@inlined
+def gather(
+    work: Floats,
+    table: Ints,
+    labels: int,
+    x: Floats,
+    y: Ints,
+    first: int,
+    order: Order,
+    at: int,
+    count: int,
+) -> None:
+    """Copy rows first + order[at], ... of the data into the first layer's input rows, and their labels as numbers."""
+    width, row, acts = table[0, INPUTS], table[0, ROW], table[0, ACTS]
+    whole = width // LANES * LANES
+    tail, one = table[0, PITCH] > whole, np.float32(table[0, BIAS])
+    for s in range(count):
+        source = first + order[at + s]
+        work[labels + s] = np.float32(y[source])
+        start, to = source * width, acts + s * row
+        for j in range(0, whole, LANES):
+            store(work, to + j, load(x, start + j))
+        if tail:
+            store(work, to + whole, load_tail(x, start + whole, width - whole, one))
+
+
+@inlined
+def forward(work: Floats, table: Ints, theta: int, count: int) -> None:
+    """Compute the outputs of every layer for the gathered samples; the logits are the last layer's outputs."""
+    last = table.shape[0] - 1
+    for k in range(last + 1):
+        outs, outputs, pitch = table[k, OUTS], table[k, OUTPUTS], table[k, PITCH]
+        dots(work, outs, TILE, theta + table[k, WEIGHTS], pitch, table[k, ACTS], table[k, ROW], outputs, count, pitch)
+        if k < last:
+            acts, row = table[k + 1, ACTS], table[k + 1, ROW]
+            for s in range(count):
+                for i in range(outputs):
+                    z = work[outs + i * TILE + s]
+                    # Written so that a NaN is passed on.
+                    work[acts + s * row + i] = _ZERO if z <= _ZERO else z
+
+
+@inlined
+def exponentials(work: Floats, table: Ints, s: int) -> tuple[Vec, Vec]:
+    """Turn the logits of one vector of samples into exp(z - max); return the max and the sum of the exponentials."""
+    last = table.shape[0] - 1
+    logits, classes = table[last, OUTS] + s, table[last, OUTPUTS]
+    top = load(work, logits)
+    for k in range(1, classes):
+        top = larger(load(work, logits + k * TILE), top)
+    total = splat(_ZERO)
+    for k in range(classes):
+        e = exp(sub(load(work, logits + k * TILE), top))
+        store(work, logits + k * TILE, e)
+        total = add(total, e)
+    return top, total
+
+
+@inlined
+def deltas(work: Floats, table: Ints, theta: int, labels: int, count: int, weight: float) -> None:
+    """Turn every layer's outputs into weight times the derivative of the samples' cross-entropies by them."""
+    last = table.shape[0] - 1
+    share = splat(np.float32(weight))
+    for s in range(0, count, LANES):
+        _, total = exponentials(work, table, s)
+        scale, label = divide(share, total), load(work, labels + s)
+        for k in range(table[last, OUTPUTS]):
+            at = table[last, OUTS] + k * TILE + s
+            minus = sub(splat(_ZERO), where_equal(label, np.float32(k), share))
+            store(work, at, fma(scale, load(work, at), minus))
+    columns = -(-count // LANES) * LANES
+    for k in range(last, 0, -1):
+        out, units = table[k - 1, OUTS], table[k, INPUTS]
+        above, pitch, outputs = theta + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
+        outers(work, out, TILE, _ZERO, above, 1, pitch, table[k, OUTS], TILE, units, columns, outputs)
+        acts, row = table[k, ACTS], table[k, ROW]
+        for s in range(count):
+            for i in range(units):
+                if work[acts + s * row + i] == _ZERO:
+                    work[out + i * TILE + s] = _ZERO
+
+
+@inlined
+def gradient(
+    work: Floats,
+    table: Ints,
+    theta: int,
+    out: int,
+    keep: float,
+    labels: int,
+    x: Floats,
+    y: Ints,
+    first: int,
+    order: Order,
+    start: int,
+    count: int,
+    fresh: bool,
+) -> None:
+    """out <- keep out + the gradient of the mean cross-entropy over samples order[start : start + count].
+
+    ``fresh`` says that the samples differ from the last call's: a tile that is still there is not gathered again.
+    """
+    weight = _ONE / np.float32(count)
+    for at in range(start, start + count, TILE):
+        here = min(TILE, start + count - at)
+        if fresh or count > TILE:
+            gather(work, table, labels, x, y, first, order, at, here)
+        forward(work, table, theta, here)
+        deltas(work, table, theta, labels, here, weight)
+        kept = keep if at == start else _ONE
+        for k in range(table.shape[0]):
+            to, pitch, outputs = out + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
+            outers(work, to, pitch, kept, table[k, OUTS], TILE, 1, table[k, ACTS], table[k, ROW], outputs, pitch, here)

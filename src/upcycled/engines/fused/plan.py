@@ -1,0 +1,92 @@
+"""Where everything lies in a thread's work array: the table of layers and the places that the kernels read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.engines.fused.support import Stack
+from upcycled.engines.fused.width import LANES, TILE, padded
+
+Floats: TypeAlias = NDArray[np.float32]
+Ints: TypeAlias = NDArray[np.int64]
+Order: TypeAlias = NDArray[np.int32]
+
+# Columns of the table of layers.
+INPUTS, OUTPUTS = 0, 1
+BIAS = 2
+"""1 with a bias, else 0."""
+PITCH = 3
+"""Distance between two rows of weights: inputs and bias, padded to whole vectors."""
+WEIGHTS = 4
+"""Where the layer starts among the padded parameters."""
+ACTS, ROW = 5, 6
+"""Where the layer's inputs start, one row a sample, and the distance between two rows."""
+OUTS = 7
+"""Where its outputs start, one row of TILE a unit; the deltas take their place."""
+FLAT_WEIGHT, FLAT_BIAS = 8, 9
+"""Where its parameters start in the flat vector."""
+_COLUMNS = 10
+
+# Places in the work array: a tile's labels, the largest logit and the sum of exponentials of every sample.
+LABELS, TOPS, TOTALS = 0, 1, 2
+SIZE = 3
+"""Not a place: the number of padded parameters. The vectors below have that length."""
+START, POINT, MOVE, ANCHOR, LINEAR = 4, 5, 6, 7, 8
+"""w; where the gradient is taken; the gradient or velocity; the x of the Moreau envelope; b."""
+_PLACES = 9
+
+_LINE = 16
+"""float32 numbers in a cache line."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layout of a work array for one stack of layers."""
+
+    table: Ints
+    places: Ints
+    length: int
+
+    def new_work(self) -> Floats:
+        """Return a work array that starts on a cache line; zero but for the ones that biases are multiplied with."""
+        raw = np.zeros(self.length + _LINE, dtype=np.float32)
+        first = -raw.ctypes.data // raw.itemsize % _LINE
+        work = raw[first : first + self.length]
+        for layer in self.table:
+            ones = layer[ACTS] + np.arange(TILE) * layer[ROW] + layer[INPUTS]
+            if layer[BIAS]:
+                work[ones] = 1.0
+        return work
+
+
+def plan_for(stack: Stack) -> Plan:
+    """Lay out the work array for a stack."""
+    table = np.zeros((len(stack.layers), _COLUMNS), dtype=np.int64)
+    places = np.zeros(_PLACES, dtype=np.int64)
+    free = 0
+
+    def reserve(count: int) -> int:
+        nonlocal free
+        at, free = free, free + -(-count // _LINE) * _LINE
+        return at
+
+    for place in (LABELS, TOPS, TOTALS):
+        places[place] = reserve(TILE)
+    size = 0
+    for row, layer in zip(table, stack.layers, strict=True):
+        has_bias = layer.bias is not None
+        pitch = padded(layer.inputs + has_bias)
+        row[[INPUTS, OUTPUTS, BIAS, PITCH]] = layer.inputs, layer.outputs, has_bias, pitch
+        row[[WEIGHTS, FLAT_WEIGHT, FLAT_BIAS]] = size, layer.weight, layer.bias or 0
+        size += layer.outputs * pitch
+        # Rows a power of two apart would all compete for the same few lines of the cache.
+        row[ROW] = pitch + LANES if pitch % 128 == 0 else pitch
+        row[ACTS], row[OUTS] = reserve(TILE * int(row[ROW])), reserve(TILE * layer.outputs)
+    places[SIZE] = size
+    for place in (START, POINT, MOVE, ANCHOR, LINEAR):
+        places[place] = reserve(size)
+    return Plan(table, places, free)

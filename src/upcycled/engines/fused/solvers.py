@@ -1,0 +1,228 @@
+"""The local solvers: what a lane (one client in one round) does with its gradients, and the loops over lanes.
+
+Threads call a kernel with the same counter and lanes, longest lane first, and each takes the next lane when it is done
+with one; a lane touches nothing of another, so the results do not depend on who did what. A further solver is one
+more kernel here and one more row in ``engine.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from upcycled.engines.fused.cache import inlined, kernel
+from upcycled.engines.fused.network import gradient, pad, unpad
+from upcycled.engines.fused.plan import ANCHOR, LABELS, LINEAR, MOVE, OUTPUTS, POINT, SIZE, START, Floats, Ints, Order
+from upcycled.engines.fused.simd import add, fma, load, splat, store, sub, take
+from upcycled.engines.fused.streams import client_key, shuffle
+from upcycled.engines.fused.width import LANES
+
+_ZERO = np.float32(0.0)
+
+
+@inlined
+def _copy(work: Floats, size: int, source: int, to: int) -> None:
+    for j in range(0, size, LANES):
+        store(work, to + j, load(work, source + j))
+
+
+@inlined
+def _clear(work: Floats, size: int, at: int) -> None:
+    for j in range(0, size, LANES):
+        store(work, at + j, splat(_ZERO))
+
+
+@inlined
+def _begin(work: Floats, table: Ints, places: Ints, b: Floats, lane: int) -> None:
+    """Start a lane at w, with the gradient at zero and its own b."""
+    _copy(work, places[SIZE], places[START], places[POINT])
+    _clear(work, places[SIZE], places[MOVE])
+    if b.shape[0] > 0:
+        pad(work, table, b[lane], places[LINEAR])
+
+
+@inlined
+def _labels_fit(y: Ints, first: int, samples: int, table: Ints) -> bool:
+    """Whether all labels are classes of the model: a kernel that trusted them could write anywhere."""
+    classes = table[table.shape[0] - 1, OUTPUTS]
+    fit = True
+    for i in range(first, first + samples):
+        fit &= 0 <= y[i] < classes
+    return fit
+
+
+@inlined
+def _arrange(own: np.uint64, epoch: int, samples: int, batch: int, order: Order) -> None:
+    """Write an epoch's order of samples: a fresh permutation, or their own order for full batches."""
+    if batch > 0:
+        shuffle(own, epoch, samples, order)
+    elif epoch == 0:
+        for i in range(samples):
+            order[i] = i
+
+
+@inlined
+def _sgd_step(work: Floats, places: Ints, lr: float, a: float, corrected: bool) -> None:
+    """v <- v + a (x - w) + b, x <- x - lr v; the gradient and the momentum are in v already."""
+    point, move, start, linear = places[POINT], places[MOVE], places[START], places[LINEAR]
+    down, slope = splat(np.float32(-lr)), splat(np.float32(a))
+    if corrected:
+        for j in range(0, places[SIZE], LANES):
+            x = load(work, point + j)
+            v = add(fma(slope, sub(x, load(work, start + j)), load(work, move + j)), load(work, linear + j))
+            store(work, move + j, v)
+            store(work, point + j, fma(down, v, x))
+    else:
+        for j in range(0, places[SIZE], LANES):
+            store(work, point + j, fma(down, load(work, move + j), load(work, point + j)))
+
+
+@inlined
+def _inner_step(work: Floats, places: Ints, inner_lr: float, lam: float, a: float, corrected: bool) -> None:
+    """theta <- theta - inner_lr (g + lam (theta - x) + a (theta - w) + b)."""
+    point, move, start, linear, anchor = places[POINT], places[MOVE], places[START], places[LINEAR], places[ANCHOR]
+    down, pull, slope = splat(np.float32(-inner_lr)), splat(np.float32(lam)), splat(np.float32(a))
+    for j in range(0, places[SIZE], LANES):
+        theta = load(work, point + j)
+        g = fma(pull, sub(theta, load(work, anchor + j)), load(work, move + j))
+        if corrected:
+            g = add(fma(slope, sub(theta, load(work, start + j)), g), load(work, linear + j))
+        store(work, point + j, fma(down, g, theta))
+
+
+@inlined
+def _outer_step(work: Floats, places: Ints, rate: float) -> None:
+    """x <- x - rate (x - theta)."""
+    point, anchor, down = places[POINT], places[ANCHOR], splat(np.float32(-rate))
+    for j in range(0, places[SIZE], LANES):
+        x = load(work, anchor + j)
+        store(work, anchor + j, fma(down, sub(x, load(work, point + j)), x))
+
+
+@kernel
+def train_sgd(
+    queue: Ints,
+    lanes: Ints,
+    x: Floats,
+    y: Ints,
+    offsets: Ints,
+    clients: Ints,
+    epochs: Ints,
+    key: np.uint64,
+    batch: int,
+    numbers: Floats,
+    model: Floats,
+    a: float,
+    b: Floats,
+    table: Ints,
+    places: Ints,
+    work: Floats,
+    order: Order,
+    faults: Ints,
+    out: Floats,
+) -> None:
+    """SGD with momentum; ``batch`` 0 means full batches, ``numbers`` are lr and momentum."""
+    lr, momentum = numbers[0], numbers[1]
+    pad(work, table, model, places[START])
+    _clear(work, places[SIZE], places[LINEAR])
+    corrected = a != _ZERO or b.shape[0] > 0
+    while True:
+        turn = take(queue)
+        if turn >= lanes.size:
+            break
+        lane = lanes[turn]
+        first = offsets[clients[lane]]
+        samples = offsets[clients[lane] + 1] - first
+        if not _labels_fit(y, first, samples, table):
+            faults[lane] = 1
+            continue
+        _begin(work, table, places, b, lane)
+        own, length = client_key(key, clients[lane]), batch if batch > 0 else samples
+        for epoch in range(epochs[lane] if samples > 0 else 0):
+            _arrange(own, epoch, samples, batch, order)
+            for at in range(0, samples, length):
+                count = min(length, samples - at)
+                gradient(
+                    work,
+                    table,
+                    places[POINT],
+                    places[MOVE],
+                    momentum,
+                    places[LABELS],
+                    x,
+                    y,
+                    first,
+                    order,
+                    at,
+                    count,
+                    True,
+                )
+                _sgd_step(work, places, lr, a, corrected)
+        unpad(work, table, places[POINT], out[lane])
+
+
+@kernel
+def train_moreau(
+    queue: Ints,
+    lanes: Ints,
+    x: Floats,
+    y: Ints,
+    offsets: Ints,
+    clients: Ints,
+    epochs: Ints,
+    key: np.uint64,
+    batch: int,
+    numbers: Floats,
+    model: Floats,
+    a: float,
+    b: Floats,
+    table: Ints,
+    places: Ints,
+    work: Floats,
+    order: Order,
+    faults: Ints,
+    out: Floats,
+    private: Floats,
+    inner_steps: int,
+) -> None:
+    """The Moreau envelope's gradient steps; ``numbers`` are lr lam, lam and inner_lr."""
+    rate, lam, inner_lr = numbers[0], numbers[1], numbers[2]
+    pad(work, table, model, places[START])
+    _clear(work, places[SIZE], places[LINEAR])
+    corrected = a != _ZERO or b.shape[0] > 0
+    while True:
+        turn = take(queue)
+        if turn >= lanes.size:
+            break
+        lane = lanes[turn]
+        first = offsets[clients[lane]]
+        samples = offsets[clients[lane] + 1] - first
+        if not _labels_fit(y, first, samples, table):
+            faults[lane] = 1
+            continue
+        _begin(work, table, places, b, lane)
+        _copy(work, places[SIZE], places[START], places[ANCHOR])
+        own, length = client_key(key, clients[lane]), batch if batch > 0 else samples
+        for epoch in range(epochs[lane] if samples > 0 else 0):
+            _arrange(own, epoch, samples, batch, order)
+            for at in range(0, samples, length):
+                count = min(length, samples - at)
+                for inner in range(inner_steps):
+                    gradient(
+                        work,
+                        table,
+                        places[POINT],
+                        places[MOVE],
+                        _ZERO,
+                        places[LABELS],
+                        x,
+                        y,
+                        first,
+                        order,
+                        at,
+                        count,
+                        inner == 0,
+                    )
+                    _inner_step(work, places, inner_lr, lam, a, corrected)
+                _outer_step(work, places, rate)
+        unpad(work, table, places[ANCHOR], out[lane])
+        unpad(work, table, places[POINT], private[lane])

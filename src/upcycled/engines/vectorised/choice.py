@@ -1,0 +1,122 @@
+"""Which way the vectorised engine goes, and what it refuses: fixed functions of the task."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.work import Task
+from upcycled.engines.vectorised.parcels import packed
+from upcycled.engines.vectorised.stacked import stacked_gradient
+
+Way: TypeAlias = Literal["stacked", "workers"]
+WAYS: tuple[Way, ...] = ("stacked", "workers")
+
+# Measured by benchmarks/crossover.py.
+FLOPS_PER_PARAMETER = 100
+"""What it costs to move a parameter, in operations of a matrix product."""
+FEWEST_CLIENTS = 8
+"""A stacked step costs as much as this many plain ones, shared between two workers, before it computes anything."""
+MOST_EFFORT = 10_000_000
+"""Beyond it matrix products take the time, which two workers do faster."""
+
+
+def way_of(task: Task) -> Way:
+    """Return how the engine works on a task: the same whatever the number of threads."""
+    small = task.device != "cpu" or is_small(effort_of(task), task.cohort_size)
+    return "stacked" if small and is_stackable(task) else "workers"
+
+
+def is_small(effort: float, cohort_size: int) -> bool:
+    """Say whether a stack of clients beats one after another on two cores."""
+    return effort <= MOST_EFFORT * (1 - FEWEST_CLIENTS / cohort_size)
+
+
+def effort_of(task: Task) -> float:
+    """Return what one client's step has to compute and move, in floating-point operations."""
+    return flops_per_step(task) + FLOPS_PER_PARAMETER * task.layout.size
+
+
+def flops_per_step(task: Task) -> float:
+    """Return the multiplications and additions of one client's step: forward, and twice that backward."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    mean = task.train.num_rows / task.train.num_clients
+    batch = mean if task.solver.local.batch_size is None else min(task.solver.local.batch_size, mean)
+    module, x = _trial(task), _samples(task, 1)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(x)
+    return float(3 * batch * counter.get_total_flops())
+
+
+def is_stackable(task: Task) -> bool:
+    """Say whether torch.func can differentiate the module for a stack, and padding leaves the gradient alone.
+
+    Both are tried: padding does matter where samples see each other, as in batch normalisation. Operations that torch
+    would do lane by lane (it warns of them) are better done in workers.
+    """
+    module, x = _trial(task).to(task.device), _samples(task, 3)
+    generator = torch.Generator().manual_seed(0)
+    # Random values: weights that start at zero would hide everything behind them.
+    models = 0.1 * torch.randn(2, task.layout.size, generator=generator)
+    if x.is_floating_point():
+        x = x + 0.1 * torch.randn(x.shape, generator=generator)
+    samples, models = x.expand(2, *x.shape).to(task.device), models.to(task.device)
+    targets = torch.zeros(2, 3, task.num_classes, device=task.device)
+    targets[:, :2, 0] = 0.5
+    gradient = stacked_gradient(module, task.layout)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            padded = gradient(models, samples, targets)
+            plain = gradient(models, samples[:, :2], targets[:, :2])
+    except Exception:
+        return False
+    return torch.allclose(padded, plain, rtol=1e-3, atol=1e-5 * float(plain.abs().max()))
+
+
+def refuses(task: Task) -> str | None:
+    """Say in one sentence why the vectorised engine cannot take a task, or return None."""
+    if not isinstance(task.solver, LocalSGD | MoreauSGD):
+        return f"the vectorised engine has no {type(task.solver).__name__}"
+    if _draws(task):
+        return (
+            "the model draws random numbers in training (dropout does), and the vectorised engine has none for each "
+            "client: engine='sequential' has"
+        )
+    return _unsendable(task.module) if way_of(task) == "workers" else None
+
+
+def _draws(task: Task) -> bool:
+    """Say whether a step in training mode moves torch's generator, which is put back afterwards."""
+    module, x = _trial(task), _samples(task, 2)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        module(x)
+        return not torch.equal(before, torch.get_rng_state())
+
+
+def _unsendable(module: nn.Module) -> str | None:
+    try:
+        packed(module)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return f"the model cannot be sent to worker processes ({reason}): engine='sequential' needs none"
+    return None
+
+
+def _trial(task: Task) -> nn.Module:
+    """Return a copy of the module to try things on, in training mode."""
+    return copy.deepcopy(task.module).cpu().train()
+
+
+def _samples(task: Task, count: int) -> torch.Tensor:
+    """Return the first ``count`` training samples; the last one is repeated where there are fewer."""
+    rows = np.minimum(np.arange(count), task.train.num_rows - 1)
+    return torch.from_numpy(task.train.x[rows])

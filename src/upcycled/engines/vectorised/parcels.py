@@ -1,0 +1,128 @@
+"""How a task reaches worker processes: through files that they map into memory, once for a whole run."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from upcycled.core.layout import Layout
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import Solver
+from upcycled.core.work import Task
+
+PARCEL = "task.pickle"
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """Where the bytes of an array lie."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int = 0
+
+    def open(self) -> NDArray[Any]:
+        """Map it, read-only."""
+        if 0 in self.shape:
+            return np.empty(self.shape, dtype=self.dtype)
+        return np.memmap(self.path, dtype=self.dtype, mode="r", shape=self.shape, offset=self.offset)
+
+
+def store(array: NDArray[Any], path: Path) -> StoredArray:
+    """Write an array to ``path``; one that already lies in a file is left there."""
+    mapped = _mapped(array)
+    if mapped is not None:
+        return mapped
+    np.ascontiguousarray(array).tofile(path)
+    return StoredArray(str(path), array.dtype.str, array.shape)
+
+
+def _mapped(array: NDArray[Any]) -> StoredArray | None:
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    # A copy-on-write map may differ from its file.
+    if not isinstance(root, np.memmap) or root.filename is None or root.mode == "c" or not array.flags.c_contiguous:
+        return None
+    # A slice of a map keeps the map's own offset: where it really begins follows from the addresses.
+    skipped = array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    return StoredArray(str(root.filename), array.dtype.str, array.shape, root.offset + skipped)
+
+
+@dataclass(frozen=True)
+class StoredShards:
+    """Where the arrays of :class:`~upcycled.core.shards.Shards` lie."""
+
+    x: StoredArray
+    y: StoredArray
+    offsets: StoredArray
+
+    def open(self) -> Shards:
+        """Map them."""
+        return Shards(self.x.open(), self.y.open(), self.offsets.open())
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A task without its data."""
+
+    module: nn.Module
+    layout: Layout
+    num_classes: int
+    train: StoredShards
+    test: StoredShards | None
+    solver: Solver
+    seed: int
+    cohort_size: int
+
+
+def packed(value: object) -> bytes:
+    """Pickle a value together with classes that were written in a notebook or a script."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    return bytes(cloudpickle.dumps(value))
+
+
+def send(task: Task, folder: Path) -> None:
+    """Put everything a worker needs into ``folder``."""
+    parcel = Parcel(
+        module=task.module,
+        layout=task.layout,
+        num_classes=task.num_classes,
+        train=_store_shards(task.train, folder, "train"),
+        test=None if task.test is None else _store_shards(task.test, folder, "test"),
+        solver=task.solver,
+        seed=task.seed,
+        cohort_size=task.cohort_size,
+    )
+    (folder / PARCEL).write_bytes(packed(parcel))
+
+
+def receive(folder: Path) -> Task:
+    """Return the task that was sent; its data stay in their files until they are read."""
+    parcel: Parcel = pickle.loads((folder / PARCEL).read_bytes())
+    return Task(
+        module=parcel.module,
+        layout=parcel.layout,
+        num_classes=parcel.num_classes,
+        train=parcel.train.open(),
+        test=None if parcel.test is None else parcel.test.open(),
+        solver=parcel.solver,
+        seed=parcel.seed,
+        cohort_size=parcel.cohort_size,
+    )
+
+
+def _store_shards(shards: Shards, folder: Path, name: str) -> StoredShards:
+    return StoredShards(
+        x=store(shards.x, folder / f"{name}.x"),
+        y=store(shards.y, folder / f"{name}.y"),
+        offsets=store(shards.offsets, folder / f"{name}.offsets"),
+    )

@@ -1,0 +1,223 @@
+"""Small models: the clients of a cohort stacked along one axis, every step one call of torch for all of them.
+
+``torch.func`` differentiates the module once for the whole stack. Clients that are done leave it, and nothing is
+padded beyond a client's own batch.
+
+The same cohort gives the same bits on a CPU, always. A client's last bits may depend on its place in the stack, and so
+on its company: a matrix product rounds by where its result begins in memory, which differs from lane to lane.
+
+Nothing here is for the CPU only, but on CUDA it could not be tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from upcycled.core.layout import Layout
+from upcycled.core.release import Trained
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.streams import Purpose, client_keys
+from upcycled.core.vectors import Ints, Vector
+from upcycled.core.work import Scores, Task, Work
+from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tally_others
+from upcycled.engines.sequential import FlatModule, add_correction, flat_module
+from upcycled.engines.tensors import to_torch
+from upcycled.engines.threads import one_thread
+from upcycled.engines.vectorised.lanes import Schedule, schedule_of, stacks_of
+
+Named = dict[str, torch.Tensor]
+Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""(models (lanes, D), samples (lanes, width, ...), targets (lanes, width, classes)) -> gradients (lanes, D)"""
+
+
+def stacked_gradient(module: nn.Module, layout: Layout) -> Gradient:
+    """Return a function that gives the gradient of sum_s <target_s, -log softmax(logits_s)> in every lane.
+
+    A target is the sample's weight at its class and zero elsewhere: 1/m for a minibatch of m, nothing for padding.
+    """
+
+    def loss(parameters: Named, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logs: torch.Tensor = functional_call(module, parameters, (x,)).log_softmax(1)
+        # A model may have more outputs than there are classes.
+        logs = logs if logs.shape[1] == targets.shape[1] else logs[:, : targets.shape[1]]
+        return -(targets * logs).sum()
+
+    by_name = vmap(grad(loss))
+
+    def gradient(models: torch.Tensor, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        found = by_name(layout.split(models), x, targets)
+        return torch.cat([found[name].reshape(len(models), -1) for name in layout.names], dim=1)
+
+    return gradient
+
+
+def stacked_logits(module: nn.Module, layout: Layout) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return a function that maps models (lanes, D) and samples (lanes, width, ...) to logits."""
+
+    def logits(parameters: Named, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = functional_call(module, parameters, (x,))
+        return found
+
+    by_name = vmap(logits)
+    return lambda models, x: by_name(layout.split(models), x)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The lanes that train together, most steps first, and everything they read."""
+
+    steps: list[int]
+    features: torch.Tensor
+    """The rows of all lanes, one lane after the other."""
+    labels: torch.Tensor
+    rows: torch.Tensor
+    weights: torch.Tensor
+    num_classes: int
+
+    def batches(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+        """Yield (lanes still at work, samples, targets) of every step; lanes that are done have left."""
+        lanes = len(self.steps)
+        whole = self._batch(0, lanes) if len(self.rows) == 1 else None
+        for step in range(self.steps[0]):
+            while self.steps[lanes - 1] <= step:
+                lanes -= 1
+            features, targets = self._batch(step, lanes) if whole is None else whole
+            yield lanes, features[:lanes], targets[:lanes]
+
+    def _batch(self, step: int, lanes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.rows[step, :lanes]
+        targets = torch.zeros(*rows.shape, self.num_classes, device=rows.device)
+        targets.scatter_(2, self.labels[rows][..., None], self.weights[step, :lanes, :, None])
+        return self.features[rows], targets
+
+
+def gather(train: Shards, clients: Ints, steps: Ints, schedule: Schedule, num_classes: int, device: str) -> Stack:
+    """Copy the rows of a stack's clients once, and point the schedule at them."""
+    parts = [train.client(client) for client in clients.tolist()]
+    first = np.cumsum([0, *(len(y) for _, y in parts[:-1])])
+    return Stack(
+        steps=steps.tolist(),
+        features=torch.from_numpy(np.concatenate([x for x, _ in parts])).to(device),
+        labels=torch.from_numpy(np.concatenate([y for _, y in parts])).to(device),
+        rows=torch.from_numpy(schedule.rows + first[:, None]).to(device),
+        weights=torch.from_numpy(schedule.weights).to(device),
+        num_classes=num_classes,
+    )
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """All clients of a cohort in a few stacks."""
+
+    task: Task
+    flat: FlatModule
+    """For scoring; the stacks bring their own parameters."""
+    gradient: Gradient
+    logits: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    name: str = "vectorised"
+    way: str = "stacked"
+
+    @one_thread()
+    @torch.no_grad()
+    def train(self, work: Work) -> Trained:
+        """Do a cohort's local work."""
+        task, clients, local = self.task, work.cohort.clients, self.task.solver.local
+        sizes = task.train.sizes_of(clients)
+        steps = local.num_steps(sizes, work.cohort.epochs)
+        keys = client_keys(task.seed, Purpose.BATCHES, work.round, clients, work.attempt)
+        models = np.repeat(work.model[None], clients.size, axis=0)
+        private = models.copy() if isinstance(task.solver, MoreauSGD) else None
+        start = to_torch(work.model, task.device)
+        self.flat.module.train()
+        for width, places in self._stacks(sizes, steps, local.batch_size, task.train):
+            schedule = schedule_of(keys[places], sizes[places], steps[places], local, width)
+            stack = gather(task.train, clients[places], steps[places], schedule, task.num_classes, task.device)
+            b = None if work.problem.b is None else to_torch(work.problem.b[places], task.device)
+            if isinstance(task.solver, MoreauSGD):
+                x, theta = self._moreau(stack, task.solver, start, work.problem.a, b)
+                private[places] = theta.cpu().numpy()  # type: ignore[index]
+            else:
+                x = self._sgd(stack, local, start, work.problem.a, b)
+            models[places] = x.cpu().numpy()
+        return Trained(models, steps, private)
+
+    def _sgd(
+        self, stack: Stack, local: LocalSGD, start: torch.Tensor, a: float, b: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Run v <- momentum v + g, x <- x - lr v in every lane, with g as in the sequential engine."""
+        x = start.repeat(len(stack.steps), 1)
+        v = torch.zeros_like(x)
+        for lanes, features, targets in stack.batches():
+            here, speed = x[:lanes], v[:lanes]
+            speed.mul_(local.momentum).add_(self.gradient(here, features, targets))
+            add_correction(speed, here, start, a, None if b is None else b[:lanes])
+            here.sub_(speed, alpha=local.lr)
+        return x
+
+    def _moreau(
+        self, stack: Stack, solver: MoreauSGD, start: torch.Tensor, a: float, b: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Approximate theta, the proximal point of a minibatch loss at x, then move x towards it; return both."""
+        x = start.repeat(len(stack.steps), 1)
+        theta = x.clone()
+        for lanes, features, targets in stack.batches():
+            here, near = x[:lanes], theta[:lanes]
+            for _ in range(solver.inner_steps):
+                g = self.gradient(near, features, targets)
+                add_correction(g, near, start, a, None if b is None else b[:lanes])
+                g.add_(near - here, alpha=solver.lam)
+                near.sub_(g, alpha=solver.inner_lr)
+            here.sub_(here - near, alpha=solver.local.lr * solver.lam)
+        return x, theta
+
+    @one_thread()
+    def score(self, model: Vector) -> Scores:
+        """Score the global model on all test samples."""
+        return score_module(self.flat.module, self.flat.values, model, self.task.test)
+
+    @one_thread()
+    @torch.no_grad()
+    def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
+        """Score each client's own model on its own test samples, many clients at once."""
+        test = self.task.test
+        if test is None or test.num_rows == 0:
+            return NO_SCORES
+        found = tally_others(self.flat.module, self.flat.values, model, clients, test)
+        self.flat.module.eval()
+        sizes = test.sizes_of(clients)
+        for width, lanes in self._stacks(sizes, sizes, None, test):
+            found.append(self._tally(test, width, clients[lanes], personal[lanes]))
+        return scores_of(found, test.num_rows)
+
+    def _tally(self, test: Shards, width: int, clients: Ints, personal: Vector) -> Tally:
+        """Count right answers and sum losses of a stack; places beyond a client's samples count for nothing."""
+        device, place = self.task.device, np.arange(width)
+        sizes = test.sizes_of(clients)[:, None]
+        rows = test.offsets[clients][:, None] + np.minimum(place, sizes - 1)
+        labels, real = to_torch(test.y[rows], device), to_torch(place < sizes, device)
+        logits = self.logits(to_torch(personal, device), to_torch(test.x[rows], device))
+        right = (logits.argmax(2) == labels) & real
+        losses = cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="none") * real.flatten()
+        return int(right.sum()), float(losses.sum())
+
+    def _stacks(self, samples: Ints, steps: Ints, batch_size: int | None, rows: Shards) -> Iterator[tuple[int, Ints]]:
+        features = math.prod(rows.x.shape[1:])
+        return stacks_of(samples, steps, batch_size, self.task.layout.size, features, self.task.device)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def open_stacked(task: Task) -> Stacked:
+    """Get a task ready for stacks."""
+    flat = flat_module(task.module, task.layout, task.device)
+    return Stacked(task, flat, stacked_gradient(flat.module, task.layout), stacked_logits(flat.module, task.layout))

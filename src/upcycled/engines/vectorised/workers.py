@@ -1,0 +1,167 @@
+"""Large models: one client after another in each of several single-threaded processes, the longest first.
+
+A worker is the sequential engine itself on the same task, so the result has the same bits with any number of
+processes, and with none: then the work is done here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.cohort import Cohort
+from upcycled.core.errors import UpcycledError
+from upcycled.core.release import Trained
+from upcycled.core.solvers import Problem
+from upcycled.core.vectors import Ints, Vector
+from upcycled.core.work import Scores, Task, Work
+from upcycled.engines.scoring import Tally, pieces, scores_of, tally
+from upcycled.engines.sequential import Sequential, open_sequential
+from upcycled.engines.threads import one_thread
+from upcycled.engines.vectorised.parcels import receive, send
+
+IDLE_SECONDS = 60
+"""How long processes wait for the next round, or the next run, before they end by themselves."""
+FEW_GRADIENTS = 100
+"""A round with fewer is done here before other processes would have been told of it."""
+BUNDLES_EACH = 16
+"""Bundles of clients per process and round, at most: small enough to even out, large enough to be worth a message."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """One client after the other in each process."""
+
+    task: Task
+    here: Sequential
+    """The same engine in this process."""
+    processes: int
+    folder: TemporaryDirectory[str] | None
+    """Where the task lies for the workers; None when all is done here."""
+    name: str = "vectorised"
+    way: str = "workers"
+
+    def train(self, work: Work) -> Trained:
+        """Do a cohort's local work."""
+        clients, solver = work.cohort.clients, self.task.solver
+        steps = solver.local.num_steps(self.task.train.sizes_of(clients), work.cohort.epochs)
+        few = steps.sum() * solver.gradients_per_step < FEW_GRADIENTS
+        if self.folder is None or clients.size == 1 or few:
+            return self.here.train(work)
+        bundles = bundles_of(steps, self.processes)
+        parts: list[Trained] = self._all(train_part, [(part_of(work, places),) for places in bundles])
+        back = np.argsort(np.concatenate(bundles))
+        private = [part.private for part in parts if part.private is not None]
+        return Trained(
+            vectors=np.concatenate([part.vectors for part in parts])[back],
+            num_steps=steps,
+            private=np.concatenate(private)[back] if private else None,
+        )
+
+    def score(self, model: Vector) -> Scores:
+        """Score the global model on all test samples."""
+        test = self.task.test
+        if self.folder is None or test is None or test.num_rows == 0 or len(pieces(test.num_rows)) == 1:
+            return self.here.score(model)
+        found: list[Tally] = self._all(score_part, [(model, rows) for rows in pieces(test.num_rows)])
+        return scores_of(found, test.num_rows)
+
+    def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
+        """Score each client's own model on its own test samples."""
+        return self.here.score_personal(model, clients, personal)
+
+    def close(self) -> None:
+        """Remove the files; idle processes end by themselves, or serve the next run."""
+        if self.folder is not None:
+            self.folder.cleanup()
+
+    def _all(self, job: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run a job on each of the arguments in the workers; processes that died are replaced once."""
+        from loky import get_reusable_executor
+
+        assert self.folder is not None
+        for _ in range(2):
+            futures = []
+            try:
+                pool = get_reusable_executor(max_workers=self.processes, timeout=IDLE_SECONDS)
+                futures = [pool.submit(job, self.folder.name, *each) for each in arguments]
+                return [future.result() for future in futures]
+            except BrokenProcessPool:
+                continue
+            finally:
+                for future in futures:
+                    future.cancel()
+        raise UpcycledError(
+            f"a worker process of the vectorised engine died twice in one round ({self.processes} processes): most "
+            "often the memory is too small, and fewer threads or engine='sequential' need less"
+        )
+
+
+def bundles_of(steps: Ints, processes: int) -> list[Ints]:
+    """Cut a cohort into bundles of places, longest client first; only short clients share a bundle.
+
+    >>> [places.tolist() for places in bundles_of(np.array([1, 90, 1, 40, 1]), processes=1)]
+    [[1], [3], [0, 2, 4]]
+    """
+    longest_first = np.argsort(-steps, kind="stable")
+    fair = steps.sum() / (processes * BUNDLES_EACH)
+    bundles, bundle, load = [], list[int](), 0
+    for place in longest_first.tolist():
+        bundle.append(place)
+        load += int(steps[place])
+        if load >= fair:
+            bundles.append(np.array(bundle))
+            bundle, load = [], 0
+    return [*bundles, np.array(bundle)] if bundle else bundles
+
+
+def part_of(work: Work, places: Ints) -> Work:
+    """Return the same round for some of its cohort."""
+    cohort, problem = work.cohort, work.problem
+    return Work(
+        round=work.round,
+        attempt=work.attempt,
+        cohort=Cohort(cohort.clients[places], cohort.epochs[places]),
+        model=work.model,
+        problem=Problem(problem.a, None if problem.b is None else problem.b[places]),
+    )
+
+
+def open_workers(task: Task, processes: int) -> Workers:
+    """Get a task ready for this many processes; with one, all is done here."""
+    folder = None
+    if processes > 1:
+        # Before the parameters become views of one tensor: a pickled view takes the whole tensor along.
+        folder = TemporaryDirectory(prefix="upcycled-", ignore_cleanup_errors=True)
+        send(task, Path(folder.name))
+    return Workers(task, open_sequential(task, 1), processes, folder)
+
+
+# What runs in a worker.
+
+
+@lru_cache(maxsize=2)
+def _engine(folder: str) -> Sequential:
+    """Open the engine of a run once in each worker."""
+    return open_sequential(receive(Path(folder)), 1)
+
+
+def train_part(folder: str, work: Work) -> Trained:
+    """Do the local work of some clients."""
+    return _engine(folder).train(work)
+
+
+def score_part(folder: str, model: Vector, rows: slice) -> Tally:
+    """Tally some rows of the test data."""
+    engine = _engine(folder)
+    test = engine.task.test
+    assert test is not None
+    with one_thread():
+        return tally(engine.flat.module, engine.flat.values, model, test.x[rows], test.y[rows])

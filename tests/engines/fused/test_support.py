@@ -1,0 +1,161 @@
+"""What the engine takes, what it refuses and in which words, and its threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from tests.engines.fused.exact import federation, open_fused, stack, task_for
+from upcycled.core.layout import layout_of
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.engines.fused import FUSED
+from upcycled.engines.fused.pool import Pool
+
+
+def task_of(module, shape=(6,), classes=3, **changes):
+    task = task_for(module, federation((4, 5), shape, classes), LocalSGD(), classes, federation((2, 3), shape, classes))
+    return replace(task, **changes)
+
+
+class Own(nn.Linear):
+    pass
+
+
+@dataclass(frozen=True)
+class OtherSolver(LocalSGD):
+    pass
+
+
+def frozen():
+    module = stack(6, 5, 3)
+    module[0].weight.requires_grad = False
+    return module
+
+
+def tied():
+    module = stack(6, 6, 3)
+    return nn.Sequential(module[0], nn.ReLU(), module[0], nn.ReLU(), module[2])
+
+
+def hooked():
+    module = nn.Linear(6, 3)
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Linear(6, 3), (6,)),
+        (nn.Linear(6, 3, bias=False), (6,)),
+        (nn.Sequential(nn.Linear(6, 3)), (6,)),
+        (nn.Sequential(nn.Flatten(), nn.Linear(6, 3)), (2, 3)),
+        (stack(6, 4, 5, 3, flattens=True), (6,)),
+        (stack(6, 4, 4, 3, bias=False), (6,)),
+        (nn.Linear(6, 9), (6,)),
+    ],
+)
+def test_it_takes_linear_models_and_stacks(module, shape):
+    assert FUSED.refuses(task_of(module, shape)) is None
+    assert FUSED.refuses(task_of(module, shape, solver=MoreauSGD(LocalSGD(), 1.0, 2, 0.1), test=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)), "found Tanh where ReLU should be"),
+        (nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 3)), "found Dropout where Linear"),
+        (nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), "found Linear where ReLU should be"),
+        (nn.Sequential(nn.Linear(6, 3), nn.ReLU()), "ends in a Linear layer"),
+        (nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)), "Flatten with its default dimensions"),
+        (nn.Sequential(stack(6, 4, 3)), "found Sequential where Linear"),
+        (Own(6, 3), "found Own where Linear"),
+        (nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(5, 3)), "gives 4 numbers, but the next one takes 5"),
+        (frozen(), "none of them frozen or shared"),
+        (tied(), "none of them frozen or shared"),
+        (hooked(), "does not run module hooks"),
+        (nn.Linear(7, 3), "takes 7 numbers a sample, but the training features are 6"),
+        (nn.Linear(6, 2), "gives 2 logits, but there are 3 classes"),
+    ],
+)
+def test_it_refuses_other_modules_in_one_sentence(module, says):
+    task = replace(task_of(nn.Linear(6, 3)), module=module, layout=layout_of(module))
+    reason = FUSED.refuses(task)
+    assert says in reason
+    assert "\n" not in reason
+
+
+def test_it_refuses_other_solvers_devices_and_types():
+    task = task_of(nn.Linear(6, 3))
+    assert "LocalSGD and MoreauSGD, but not OtherSolver" in FUSED.refuses(replace(task, solver=OtherSolver()))
+    assert "not on cuda" in FUSED.refuses(replace(task, device="cuda"))
+    x, y, offsets = task.train.x, task.train.y, task.train.offsets
+    doubled = Shards(x.astype(np.float64), y, offsets)
+    assert "training features are float64" in FUSED.refuses(replace(task, train=doubled))
+    assert "test features are float64" in FUSED.refuses(replace(task, test=doubled))
+    columns = Shards(np.asfortranarray(x), y, offsets)
+    assert "row by row in memory" in FUSED.refuses(replace(task, train=columns))
+    assert "training labels are int32" in FUSED.refuses(replace(task, train=Shards(x, y.astype(np.int32), offsets)))
+    images = Shards(np.zeros((9, 2, 3), dtype=np.float32), y, offsets)
+    assert "features are 2x3" in FUSED.refuses(replace(task, train=images))
+
+
+def test_a_refused_task_opened_all_the_same_says_why():
+    with pytest.raises(ValueError, match="found Tanh"):
+        FUSED.open(task_of(nn.Sequential(nn.Linear(6, 3), nn.Tanh())), 1)
+    with pytest.raises(ValueError, match="OtherSolver"):
+        FUSED.open(task_of(nn.Linear(6, 3), solver=OtherSolver()), 1)
+
+
+def test_nothing_imports_numba_before_an_engine_is_opened():
+    code = (
+        "import sys, numpy as np; from torch import nn; from upcycled.core.layout import layout_of\n"
+        "from upcycled.core.shards import Shards; from upcycled.core.solvers import LocalSGD\n"
+        "from upcycled.core.work import Task; from upcycled.engines.fused import FUSED\n"
+        "m = nn.Linear(2, 2); s = Shards(np.zeros((3, 2), np.float32), np.zeros(3, np.int64), np.array([0, 3]))\n"
+        "assert FUSED.refuses(Task(m, layout_of(m), 2, s, None, LocalSGD(), 0)) is None\n"
+        "assert 'numba' not in sys.modules and 'llvmlite' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def own_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("upcycled-fused")]
+
+
+def test_one_thread_means_no_pool_and_close_stops_the_others():
+    task = task_of(nn.Linear(6, 3))
+    before = len(own_threads())
+    alone = open_fused(task, 1)
+    assert len(own_threads()) == before
+    several = open_fused(task, 3)
+    assert len(own_threads()) == before + 2
+    several.close()
+    several.close()
+    alone.close()
+    assert len(own_threads()) == before
+    assert np.isfinite(several.score(np.zeros(21, dtype=np.float32)).loss)
+
+
+def test_an_error_in_a_helper_reaches_the_caller_and_the_pool_goes_on():
+    pool = Pool(2)
+    done = []
+
+    def fails(thread):
+        if thread == 2:
+            raise ArithmeticError("here")
+        done.append(thread)
+
+    with pytest.raises(ArithmeticError, match="here"):
+        pool.run(fails)
+    pool.run(done.append)
+    pool.close()
+    assert sorted(done) == [0, 0, 1, 1, 2]
