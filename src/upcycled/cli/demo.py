@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   upcycled demo
-  upcycled demo --rounds 10 --seeds 4 --output /tmp/demo
+  upcycled demo --rounds 10 --seeds 4 --output demo
 """
 COLUMNS = ("run", "accuracy %", "loss", "data\nrounds", "iterations", "messages", "MB", "seconds")
 DEFAULT_OUTPUT = str(Path("results") / "demo")

@@ -17,8 +17,8 @@ from upcycled.experiments.results import describe_data, plain, seed_folder, writ
 from upcycled.experiments.run import Outcome, SeedOutcome, train_seeds
 from upcycled.runtime import Observer
 
-ROUNDS = 30
-SEEDS = 2
+ROUNDS = 80
+SEEDS = 4
 COEFFICIENT = 0.7
 BASE: dict[str, Any] = {
     "data": {"source": "synthetic", "alpha": 0.5, "beta": 0.5, "clients": 30, "seed": 0},
