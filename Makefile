@@ -29,5 +29,13 @@ $(READY): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
 	touch $@
 
+# Measures everything in docs/performance.md except the peers; takes some ten minutes on an idle machine.
+bench: $(READY)
+	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.batch
+	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.lstm
+	$(BIN)/python -m benchmarks.tables
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -88,8 +88,10 @@ def report(rows: np.ndarray) -> None:
     o2, f2, p2 = fit(np.stack([np.ones_like(flops), cohort * flops, cohort * size], 1), stacked)
     weight = (p2 - p1 / WORKERS) / (f2 - f1 / WORKERS)
     fewest, most = WORKERS * o2 / o1, (o1 / WORKERS) / (f2 - f1 / WORKERS)
-    print(f"\none client's step:  {o1 * 1e6:7.0f} us + {1e-9 / f1:6.1f} Gflop/s + {p1 * 1e9:.2f} ns a parameter")
-    print(f"a stack's step:     {o2 * 1e6:7.0f} us + {1e-9 / f2:6.1f} Gflop/s + {p2 * 1e9:.2f} ns a parameter, a client")
+    print(f"\none client's step: {o1 * 1e6:7.0f} us + {1e-9 / f1:6.1f} Gflop/s + {p1 * 1e9:.2f} ns a parameter")
+    print(
+        f"a stack's step:     {o2 * 1e6:7.0f} us + {1e-9 / f2:6.1f} Gflop/s + {p2 * 1e9:.2f} ns a parameter, a client"
+    )
     print(f"\nFLOPS_PER_PARAMETER = {weight:.0f}\nFEWEST_CLIENTS = {fewest:.0f}\nMOST_EFFORT = {most:.2g}")
     efforts = (flops + choice.FLOPS_PER_PARAMETER * size).tolist()
     says = np.array([choice.is_small(effort, int(count)) for effort, count in zip(efforts, cohort, strict=True)])

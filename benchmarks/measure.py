@@ -30,7 +30,7 @@ def interleaved(jobs: dict[str, Callable[[], object]], repeats: int) -> dict[str
 
 
 def gemm_rate(m: int, k: int, n: int, threads: int = 1, seconds: float = 0.3) -> float:
-    """Return multiply-adds per second of float32 matrix products of this shape, one BLAS thread on each of ``threads``."""
+    """Return multiply-adds per second of float32 products of this shape, one BLAS thread on each of ``threads``."""
     import threading
 
     from threadpoolctl import threadpool_limits

@@ -13,10 +13,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.workloads import Workload
 from upcycled.core.cohort import Participation
 from upcycled.models import prepare_model
-
-from benchmarks.workloads import Workload
 
 
 def run(workload: Workload, rounds: int, evaluate: bool = True, seed: int = 0) -> float:

@@ -1,0 +1,70 @@
+"""Write the measured tables of docs/performance.md from benchmarks/results/*.json.
+
+python -m benchmarks.tables
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def read(name: str) -> dict[str, Any]:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def seconds_table() -> list[str]:
+    lines = ["| workload | system | seconds | times the fused engine's |", "|---|---|---|---|"]
+    for name in ("w1", "w2", "w3"):
+        seconds = read(name).get("seconds", {})
+        for system, s in seconds.items():
+            lines.append(f"| {name.upper()} | {system} | {s:.3g} | {s / seconds['fused']:.3g} |")
+    peers = read("peers").get("seconds", {})
+    for system, s in peers.items():
+        if system != "fused":
+            lines.append(f"| W1 | {system} (d) | {s:.3g} | {s / peers['fused']:.3g} |")
+    return lines
+
+
+def other_table() -> list[str]:
+    w1, batch, scale, lstm = read("w1"), read("batch"), read("scale"), read("lstm")
+    rows: list[tuple[str, str]] = []
+    if w1:
+        rows.append(("W1 with output perturbation over W1 without", f"{w1['with privacy / without']:.2f}x"))
+    if batch:
+        rows.append(
+            (f"{batch['runs']} runs of W2 (16 settings, 4 seeds) in one `train_many`", f"{batch['seconds']:.2f} s")
+        )
+        rows.append(("cores busy meanwhile", f"{100 * batch['cores busy']:.0f} %"))
+    if scale:
+        rows.append(
+            ("a round among 1,000,000 clients over one among 10,000", f"{scale['million / ten thousand']:.2f}x")
+        )
+        rows.append(("anonymous memory meanwhile", f"{scale['anonymous GB']:.2f} GB"))
+        growth = {k: v for k, v in scale["CPU growth"].items() if k != "base"}
+        rows += [
+            (f"CPU time, {name.split('/')[0].strip()}, over twice the base", f"{v:.2f}x") for name, v in growth.items()
+        ]
+    if lstm:
+        rows.append(("BiLSTM client step over its GEMM limit", f"{lstm['step / GEMM limit']:.2f}x"))
+    return ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
+
+
+def main() -> None:
+    machine = next((read(n)["machine"] for n in ("w1", "w2", "w3", "batch") if read(n)), {})
+    where = ", ".join(f"{key} {value}" for key, value in machine.items())
+    block = [BEGIN, "", f"Machine: {where}.", "", *seconds_table(), "", *other_table(), "", END]
+    text = PAGE.read_text()
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    PAGE.write_text(before + "\n".join(block) + after)
+
+
+if __name__ == "__main__":
+    main()
