@@ -146,16 +146,43 @@ def test_one_thread_means_no_pool_and_close_stops_the_others():
 
 
 def test_an_error_in_a_helper_reaches_the_caller_and_the_pool_goes_on():
-    pool = Pool(2)
+    pool, all_here = Pool(2), threading.Barrier(3)
     done = []
 
     def fails(thread):
+        all_here.wait()
         if thread == 2:
             raise ArithmeticError("here")
         done.append(thread)
 
+    def works(thread):
+        all_here.wait()
+        done.append(thread)
+
     with pytest.raises(ArithmeticError, match="here"):
         pool.run(fails)
-    pool.run(done.append)
+    pool.run(works)
     pool.close()
     assert sorted(done) == [0, 0, 1, 1, 2]
+
+
+def test_a_helper_that_comes_late_is_neither_waited_for_nor_let_in():
+    pool, busy, go_on = Pool(1), threading.Event(), threading.Event()
+    done = []
+
+    def keeps_the_helper(thread):
+        if thread == 1:
+            busy.set()
+            go_on.wait()
+        else:
+            busy.wait()
+
+    first = threading.Thread(target=pool.run, args=(keeps_the_helper,))
+    first.start()
+    busy.wait()
+    pool.run(done.append)
+    assert done == [0]
+    go_on.set()
+    first.join()
+    pool.close()
+    assert done == [0]

@@ -108,6 +108,20 @@ def test_the_number_of_threads_does_not_change_a_bit(name, solver, monkeypatch):
                 np.testing.assert_array_equal(each.private, alone[0].private)
 
 
+@pytest.mark.parametrize("name", ["linear 20-2", "stack 12-9-4"])
+def test_a_client_does_not_notice_who_trained_before_it(name):
+    make, shape, classes = MODULES[name]
+    task = task_for(make(), federation(RAGGED, shape, classes), LocalSGD(0.1, 0.5, 3, 8), classes)
+    work = next(rounds(task, COHORTS[:1], 0.2, True))[0]
+    engine = open_fused(task)
+    together = engine.train(work).vectors
+    for lane in (4, 0, 3, 2, 1):
+        cohort = type(work.cohort)(work.cohort.clients[[lane]], work.cohort.epochs[[lane]])
+        problem = type(work.problem)(work.problem.a, work.problem.b[[lane]])
+        alone = engine.train(type(work)(work.round, work.attempt, cohort, work.model, problem)).vectors
+        np.testing.assert_array_equal(alone[0], together[lane])
+
+
 def test_memory_mapped_read_only_data_give_the_same_bits_and_are_not_copied(tmp_path):
     data = federation(RAGGED, (20,), 2)
     mapped = []

@@ -30,7 +30,7 @@ Kernel: TypeAlias = Callable[..., None]
 
 _PART = 256
 """Test samples that a thread scores before it takes the next part."""
-_SMALL = 1_000_000
+_SMALL = 3_000_000
 """Samples times parameters below which waking the helpers takes longer than the work."""
 _PER_SAMPLE = 200
 """What a sample costs beside its products, in parameters: drawing its place, copying its row, its exponentials."""

@@ -17,9 +17,12 @@ from upcycled.engines.fused.plan import (
     FLAT_BIAS,
     FLAT_WEIGHT,
     INPUTS,
+    LABELS,
+    MOVE,
     OUTPUTS,
     OUTS,
     PITCH,
+    POINT,
     ROW,
     WEIGHTS,
     Floats,
@@ -151,18 +154,17 @@ def deltas(work: Floats, table: Ints, theta: int, labels: int, count: int, weigh
         acts, row = table[k, ACTS], table[k, ROW]
         for s in range(count):
             for i in range(units):
-                if work[acts + s * row + i] == _ZERO:
-                    work[out + i * TILE + s] = _ZERO
+                # Written so that no branch depends on the data: every second one would be guessed wrong.
+                d = work[out + i * TILE + s]
+                work[out + i * TILE + s] = _ZERO if work[acts + s * row + i] == _ZERO else d
 
 
 @inlined
 def gradient(
     work: Floats,
     table: Ints,
-    theta: int,
-    out: int,
+    places: Ints,
     keep: float,
-    labels: int,
     x: Floats,
     y: Ints,
     first: int,
@@ -171,10 +173,11 @@ def gradient(
     count: int,
     fresh: bool,
 ) -> None:
-    """out <- keep out + the gradient of the mean cross-entropy over samples order[start : start + count].
+    """MOVE <- keep MOVE + the gradient at POINT of the mean cross-entropy over samples order[start : start + count].
 
     ``fresh`` says that the samples differ from the last call's: a tile that is still there is not gathered again.
     """
+    labels, theta, out = places[LABELS], places[POINT], places[MOVE]
     weight = _ONE / np.float32(count)
     for at in range(start, start + count, TILE):
         here = min(TILE, start + count - at)

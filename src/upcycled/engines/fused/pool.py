@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 Job: TypeAlias = Callable[[int], None]
-"""Does a share of the work as thread number 0 (the caller), 1, 2, ..."""
-_Done: TypeAlias = "SimpleQueue[BaseException | None]"
-_Inbox: TypeAlias = "SimpleQueue[tuple[Job, _Done] | None]"
+"""Does what is left of the work, as thread number 0 (the caller), 1, 2, ...; the work is done when one returns."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One job, a permit for each helper to join in, and what those who joined report."""
+
+    job: Job
+    permits: SimpleQueue[None] = field(default_factory=SimpleQueue)
+    reports: SimpleQueue[BaseException | None] = field(default_factory=SimpleQueue)
+
+
+_Inbox: TypeAlias = "SimpleQueue[_Call | None]"
 
 
 class Pool:
@@ -27,18 +38,18 @@ class Pool:
             thread.start()
 
     def run(self, job: Job, alone: bool = False) -> None:
-        """Do the job in all threads, or in the caller alone, and come back when all are done."""
+        """Do the job in all threads, or in the caller alone, and come back when nobody works on it any more."""
         if alone or not self._inboxes:
             job(0)
             return
-        # A queue of this run's own: if it is interrupted, late answers do not reach the next one.
-        done: _Done = SimpleQueue()
+        call = _Call(job)
         for inbox in self._inboxes:
-            inbox.put((job, done))
+            call.permits.put(None)
+            inbox.put(call)
         try:
             job(0)
         finally:
-            failures = [done.get() for _ in self._inboxes]
+            failures = [call.reports.get() for _ in range(_joined(call, len(self._inboxes)))]
         for failure in failures:
             if failure is not None:
                 raise failure
@@ -51,14 +62,30 @@ class Pool:
             self._threads.pop().join()
 
 
-def _serve(number: int, inbox: _Inbox) -> None:
-    while (message := inbox.get()) is not None:
-        job, done = message
+def _joined(call: _Call, helpers: int) -> int:
+    """Take back the permits that are left, and return how many helpers had one.
+
+    On a busy machine a helper may wake up only when the work is done: nobody waits for it.
+    """
+    for late in range(helpers):
         try:
-            job(number)
+            call.permits.get_nowait()
+        except Empty:
+            return helpers - late
+    return 0
+
+
+def _serve(number: int, inbox: _Inbox) -> None:
+    while (call := inbox.get()) is not None:
+        try:
+            call.permits.get_nowait()
+        except Empty:
+            continue
+        try:
+            call.job(number)
         except BaseException as failure:
-            done.put(failure)
+            call.reports.put(failure)
         else:
-            done.put(None)
-        # The loop's names must not keep the last round's arrays until the next.
-        del job, done, message
+            call.reports.put(None)
+        # The name must not keep the round's arrays until the next.
+        del call

@@ -11,7 +11,7 @@ import numpy as np
 
 from upcycled.engines.fused.cache import inlined, kernel
 from upcycled.engines.fused.network import gradient, pad, unpad
-from upcycled.engines.fused.plan import ANCHOR, LABELS, LINEAR, MOVE, OUTPUTS, POINT, SIZE, START, Floats, Ints, Order
+from upcycled.engines.fused.plan import ANCHOR, LINEAR, MOVE, OUTPUTS, POINT, SIZE, START, Floats, Ints, Order
 from upcycled.engines.fused.simd import add, fma, load, splat, store, sub, take
 from upcycled.engines.fused.streams import client_key, shuffle
 from upcycled.engines.fused.width import LANES
@@ -41,13 +41,24 @@ def _begin(work: Floats, table: Ints, places: Ints, b: Floats, lane: int) -> Non
 
 
 @inlined
-def _labels_fit(y: Ints, first: int, samples: int, table: Ints) -> bool:
-    """Whether all labels are classes of the model: a kernel that trusted them could write anywhere."""
+def _next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, clients: Ints, table: Ints, faults: Ints) -> int:
+    """Return the next lane to do, or -1 when all are taken.
+
+    A client with a label that is no class of the model is marked and left out: trusting it would mean writing beyond
+    the arrays.
+    """
     classes = table[table.shape[0] - 1, OUTPUTS]
-    fit = True
-    for i in range(first, first + samples):
-        fit &= 0 <= y[i] < classes
-    return fit
+    while True:
+        turn = take(queue)
+        if turn >= lanes.size:
+            return -1
+        lane = int(lanes[turn])
+        fit = True
+        for i in range(offsets[clients[lane]], offsets[clients[lane] + 1]):
+            fit &= 0 <= y[i] < classes
+        if fit:
+            return lane
+        faults[lane] = 1
 
 
 @inlined
@@ -126,36 +137,18 @@ def train_sgd(
     _clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
     while True:
-        turn = take(queue)
-        if turn >= lanes.size:
+        lane = _next_lane(queue, lanes, y, offsets, clients, table, faults)
+        if lane < 0:
             break
-        lane = lanes[turn]
         first = offsets[clients[lane]]
         samples = offsets[clients[lane] + 1] - first
-        if not _labels_fit(y, first, samples, table):
-            faults[lane] = 1
-            continue
         _begin(work, table, places, b, lane)
         own, length = client_key(key, clients[lane]), batch if batch > 0 else samples
         for epoch in range(epochs[lane] if samples > 0 else 0):
             _arrange(own, epoch, samples, batch, order)
             for at in range(0, samples, length):
                 count = min(length, samples - at)
-                gradient(
-                    work,
-                    table,
-                    places[POINT],
-                    places[MOVE],
-                    momentum,
-                    places[LABELS],
-                    x,
-                    y,
-                    first,
-                    order,
-                    at,
-                    count,
-                    True,
-                )
+                gradient(work, table, places, momentum, x, y, first, order, at, count, True)
                 _sgd_step(work, places, lr, a, corrected)
         unpad(work, table, places[POINT], out[lane])
 
@@ -190,15 +183,11 @@ def train_moreau(
     _clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
     while True:
-        turn = take(queue)
-        if turn >= lanes.size:
+        lane = _next_lane(queue, lanes, y, offsets, clients, table, faults)
+        if lane < 0:
             break
-        lane = lanes[turn]
         first = offsets[clients[lane]]
         samples = offsets[clients[lane] + 1] - first
-        if not _labels_fit(y, first, samples, table):
-            faults[lane] = 1
-            continue
         _begin(work, table, places, b, lane)
         _copy(work, places[SIZE], places[START], places[ANCHOR])
         own, length = client_key(key, clients[lane]), batch if batch > 0 else samples
@@ -207,21 +196,7 @@ def train_moreau(
             for at in range(0, samples, length):
                 count = min(length, samples - at)
                 for inner in range(inner_steps):
-                    gradient(
-                        work,
-                        table,
-                        places[POINT],
-                        places[MOVE],
-                        _ZERO,
-                        places[LABELS],
-                        x,
-                        y,
-                        first,
-                        order,
-                        at,
-                        count,
-                        inner == 0,
-                    )
+                    gradient(work, table, places, _ZERO, x, y, first, order, at, count, inner == 0)
                     _inner_step(work, places, inner_lr, lam, a, corrected)
                 _outer_step(work, places, rate)
         unpad(work, table, places[ANCHOR], out[lane])
