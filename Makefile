@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint check bench clean
+.PHONY: demo test test-slow lint check bench bench-peers clean
 
 demo: $(READY)
 	$(BIN)/upcycled demo
@@ -21,6 +21,10 @@ lint: $(READY)
 	$(BIN)/mypy
 
 check: lint test test-slow
+
+# Flower and pfl-research, each in an environment of its own under benchmarks/peers/.venvs (about 2 GB).
+bench-peers: $(READY)
+	$(BIN)/python -m benchmarks.peers.compare
 
 # torch is asked for by its exact version first: a looser request would bring a CUDA build.
 $(READY): pyproject.toml requirements.lock

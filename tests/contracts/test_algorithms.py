@@ -10,7 +10,7 @@ import pytest
 import upcycled as up
 from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.release import Release, Trained
+from upcycled.core.release import NoPrivacy, Release, Trained
 from upcycled.core.shards import Shards
 
 NAMES = list(ALGORITHMS)
@@ -153,11 +153,9 @@ def test_the_server_sees_only_what_the_mechanism_released(federation, name):
     """With a mechanism that releases zeros the run cannot depend on the data at all."""
 
     class Zeros:
-        prepare = up.privacy.ModelClipping.prepare
-        solver = up.privacy.ModelClipping.solver
-        problem = up.privacy.ModelClipping.problem
-        aggregate = up.privacy.ModelClipping.aggregate
-        is_private = True
+        prepare, solver, problem = NoPrivacy.prepare, NoPrivacy.solver, NoPrivacy.problem
+        aggregate, promise = NoPrivacy.aggregate, NoPrivacy.promise
+        is_central = draws_secretly = False
         name = "zeros"
 
         def release(self, trained, sent, clients, num_samples, noise):

@@ -105,21 +105,17 @@ WRONG = {
         ["model.kind is 'nowhere.at_all:f'"],
     ),
     "model that does not fit": (SMALL + '\n[model]\nkind = "lstm"\n', ["model 'lstm' needs integer token ids"]),
-    "mechanism that comes later": (
-        SMALL + '\n[privacy]\nmechanism = "dpsgd"\n',
-        ["privacy.mechanism is 'dpsgd'", "not available yet", "'model_clipping'"],
-    ),
     "mechanism without noise": (
         SMALL + '\n[privacy]\nmechanism = "model_clipping"\nclip_norm = 1\n',
-        ["privacy.noise_std is missing", "a finite number"],
+        ["ModelClipping has no noise", "noise_std=, or epsilon and delta= in its place"],
     ),
     "negative clipping": (
         SMALL + '\n[privacy]\nmechanism = "model_clipping"\nclip_norm = -1\nnoise_std = 1\n',
         ["privacy.clip_norm is -1", "> 0"],
     ),
     "real noise": (
-        SMALL + '\n[privacy]\nmechanism = "model_clipping"\nclip_norm = 1\nnoise_std = 1\nnoise = "system"\n',
-        ["privacy.noise is 'system'", "'seeded'", "not available yet"],
+        SMALL + '\n[privacy]\nmechanism = "model_clipping"\nclip_norm = 1\nnoise_std = 1\nnoise = "loud"\n',
+        ["privacy.noise is 'loud'", "'seeded'", "'system'"],
     ),
     "momentum with pfedme": (
         changed(ALGORITHM, '[algorithm]\nname = "pfedme"\n').replace("epochs", "momentum = 0.5\nepochs"),

@@ -154,27 +154,6 @@ def test_an_empty_poisson_cohort_is_drawn_again_and_does_not_count(federation):
     assert all(r.clients.size >= 1 for r in result.history)
 
 
-def test_model_clipping_releases_the_clipped_model_plus_noise_of_the_stated_std(federation):
-    """At the level of the vector that the server receives; two thirds and three halves of the scale are rejected."""
-    from scipy import stats
-
-    from upcycled.core.release import Trained
-    from upcycled.privacy.noise import SeededNoise
-
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(0, 1, (40, 60)).astype(np.float32)
-    trained = Trained(vectors, np.ones(40, dtype=np.int64))
-    clients, sizes = np.arange(40), np.full(40, 5)
-    release = up.privacy.ModelClipping(2.0, 0.3).release(trained, vectors[0], clients, sizes, SeededNoise(0, 1))
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    noise = (release.vectors - vectors / np.maximum(1, norms / 2.0)).ravel()
-    assert norms.min() > 2.0
-    assert stats.kstest(noise / 0.3, "norm").pvalue > 1e-3
-    assert stats.kstest(noise / 0.2, "norm").pvalue < 1e-6
-    assert stats.kstest(noise / 0.45, "norm").pvalue < 1e-6
-    assert stats.kstest(noise / 0.09, "norm").pvalue < 1e-6
-
-
 def test_a_client_whose_training_overflows_releases_like_any_other(federation):
     xs, ys = ragged()
     xs[1] = xs[1] * 1e30

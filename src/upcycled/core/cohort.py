@@ -50,6 +50,10 @@ class Participation:
     def draw(self, seed: int, round: int, num_clients: int, epochs: int, attempt: int = 0) -> Cohort:
         """Return the cohort of the ``round``-th data round; with Poisson sampling it can be empty."""
         clients = self._clients(seed, round, num_clients, attempt)
+        return self.cohort_of(clients, seed, round, epochs, attempt)
+
+    def cohort_of(self, clients: Ints, seed: int, round: int, epochs: int, attempt: int = 0) -> Cohort:
+        """Return these clients with the epochs each of them trains."""
         return Cohort(clients, self._epochs(seed, round, clients, epochs, attempt))
 
     def rounds_of_clients(self, seed: int, num_clients: int, rounds: int) -> Ints:

@@ -46,11 +46,11 @@ class NoiseSource(Protocol):
     def name(self) -> str:
         """``"seeded"`` or ``"system"``."""
 
-    def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE) -> Real:
-        """Return uniforms in (0, 1), shape (clients, count)."""
+    def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+        """Return uniforms in (0, 1), shape (clients, count); ``start`` says how many were taken before."""
 
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE) -> Real:
-        """Return standard normals, shape (clients, count)."""
+    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+        """Return standard normals, shape (clients, count); each pair of them takes two uniforms."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,15 @@ class Setting:
     local: LocalSGD
     is_local_given: bool
     """Whether the user asked for these SGD settings, or they are the defaults."""
+    gradients_per_step: int
+    """Minibatch gradients that one local step of the algorithm's own solver takes."""
     num_parameters: int
     is_linear_softmax: bool
     has_bias: bool
+    has_batch_norm: bool
+    """Whether a sample's gradient depends on the samples beside it."""
     num_classes: int
+    """Logits the model gives, at least one for each class."""
     sizes: Ints
     """n_i of every client."""
     rounds: Ints
@@ -83,7 +88,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Charge:
-    """What one data round costs the clients of a cohort: the rows of the ledger.
+    """What one data round costs its clients: the rows of the ledger.
 
     Exactly one of three kinds composes: Gaussian releases by (sensitivity / noise_std)^2, pure ones by epsilon,
     sampled ones by (q, noise multiplier, steps).
@@ -91,17 +96,47 @@ class Charge:
 
     kind: str
     """``"gaussian"``, ``"pure"``, ``"sampled"`` or ``"none"`` (no guarantee is claimed)."""
+    clients: Ints
+    """Who pays: the cohort, or everybody where nobody can tell who took part."""
     sensitivity: Real
     noise_std: Real
-    epsilon: Real
-    """Of a pure release; zero otherwise."""
-    sampling_rate: Real
-    """q_i of a sampled release; one otherwise."""
-    steps: int = 1
-    """Noisy steps of a sampled release; one otherwise."""
+    epsilon: Real | None = None
+    """Of a pure release."""
+    sampling_rate: Real | None = None
+    """q_i of a sampled release."""
+    steps: Ints | None = None
+    """Noisy steps of a sampled release."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a mechanism's epsilon means, in words for ledgers and reports."""
+
+    released: str
+    """What leaves."""
+    checked: tuple[str, ...]
+    """Assumptions that the code checked or brought about."""
+    trusted: tuple[str, ...] = ()
+    """Assumptions that are the user's word."""
+    unit: str = "record"
+    """``"record"`` or ``"client"``: what is replaced between neighbours."""
+    adversary: str = "whoever sees every release of every client, such as an honest-but-curious server"
+    is_claimed: bool = True
+    """False where no epsilon is claimed at all."""
 
 
 class Mechanism(Protocol):
+    """What a user chooses: a frozen dataclass of hyper-parameters that fits itself to a run."""
+
+    @property
+    def name(self) -> str:
+        """The name in the table of mechanisms."""
+
+    def fit(self, setting: Setting) -> Fitted:
+        """Raise InputError if the mechanism is not sound here; else return it with its noise calibrated."""
+
+
+class Fitted(Protocol):
     """Pure hooks at the places of a data round where privacy is made."""
 
     @property
@@ -109,11 +144,16 @@ class Mechanism(Protocol):
         """The name in the table of mechanisms."""
 
     @property
-    def is_private(self) -> bool:
-        """Whether releases are perturbed."""
+    def promise(self) -> Promise:
+        """What its epsilon means."""
 
-    def fit(self, setting: Setting) -> Mechanism:
-        """Raise InputError if the mechanism is not sound here; else return it with its noise calibrated."""
+    @property
+    def is_central(self) -> bool:
+        """Whether only the aggregate is perturbed: server steps then get it in place of each release."""
+
+    @property
+    def draws_secretly(self) -> bool:
+        """Whether cohorts are secret Poisson draws from the noise source, empty ones included."""
 
     def prepare(self, train: Shards) -> Shards:
         """Return the training data as the mechanism needs it (projected, say)."""
@@ -121,17 +161,17 @@ class Mechanism(Protocol):
     def solver(self, solver: Solver) -> Solver:
         """Keep the algorithm's solver, or bring another."""
 
-    def problem(self, problem: Problem, clients: Ints, size: int, noise: NoiseSource) -> Problem:
+    def problem(self, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
         """Return the local objectives, perhaps with a larger a, perhaps with noise added to b."""
 
     def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
         """Return what leaves the clients."""
 
-    def aggregate(self, release: Release, noise: NoiseSource) -> Vector:
+    def aggregate(self, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
         """Return sum p_i r_i, or its noisy stand-in."""
 
     def charge(self, clients: Ints) -> Charge | None:
-        """Return what a data round costs these clients; None without privacy."""
+        """Return what a data round with this cohort costs; None without privacy."""
 
     def mean_noise_std(self, release: Release) -> float:
         """Return the known std per coordinate of the noise in the aggregate; zero if there is none."""
@@ -150,12 +190,12 @@ def keep_solver(self: object, solver: Solver) -> Solver:
     return solver
 
 
-def keep_problem(self: object, problem: Problem, clients: Ints, size: int, noise: NoiseSource) -> Problem:
+def keep_problem(self: object, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
     """Use the algorithm's own objective."""
     return problem
 
 
-def average(self: object, release: Release, noise: NoiseSource) -> Vector:
+def average(self: object, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
     """Return the mean of the releases weighted by n_i."""
     return weighted_mean(release.num_samples.astype(np.float64), release.vectors)
 
@@ -165,16 +205,14 @@ class NoPrivacy:
     """Releases are the trained models themselves."""
 
     name: ClassVar[str] = "none"
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
+    promise: ClassVar[Promise] = Promise("the trained models themselves", (), is_claimed=False)
 
     prepare = keep_data
     solver = keep_solver
     problem = keep_problem
     aggregate = average
-
-    @property
-    def is_private(self) -> bool:
-        """False."""
-        return False
 
     def fit(self, setting: Setting) -> NoPrivacy:
         """Nothing to check."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -116,3 +117,123 @@ class MoreauSGD:
     def step_sum(self, num_steps: Ints) -> Real:
         """Return K lr: x moves by lr lam (x - theta), the gradient of the Moreau envelope."""
         return self.local.lr * num_steps.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class CertifiedGD:
+    """Full-batch gradient descent from w in float64, step 1/(S + a), with a number of steps fixed in advance.
+
+    For softmax regression on projected features (S their smoothness) and a > 0: how far one record moves the result is
+    known for every data set, and a straggler that stops early moves less.
+    """
+
+    smoothness: float
+    a: float
+    steps: int
+
+    @property
+    def local(self) -> LocalSGD:
+        """One full-batch step an epoch."""
+        return LocalSGD(lr=1 / (self.smoothness + self.a), epochs=self.steps, batch_size=None)
+
+    @property
+    def gradients_per_step(self) -> int:
+        """One."""
+        return 1
+
+    def step_sum(self, num_steps: Ints) -> Real:
+        """Return 1/a: at the minimiser a (w - x) is the gradient of F_i + <b, x>."""
+        return np.full(num_steps.shape, 1 / self.a)
+
+
+@dataclass(frozen=True)
+class CertifiedMinimiser:
+    """Full-batch gradient descent from w in float64 until the gradient norm is ``gamma`` at most, for every data set.
+
+    w is within (L + ||b||)/a of the minimiser and each step shrinks that by S/(S + a), so the steps follow from ||b||
+    alone. What a client reports as its steps is the public number for b = 0.
+    """
+
+    lipschitz: float
+    smoothness: float
+    a: float
+    gamma: float
+
+    @property
+    def local(self) -> LocalSGD:
+        """One full-batch step an epoch."""
+        return LocalSGD(lr=1 / (self.smoothness + self.a), epochs=self.steps_for(0.0), batch_size=None)
+
+    @property
+    def gradients_per_step(self) -> int:
+        """One."""
+        return 1
+
+    def steps_for(self, linear_norm: float) -> int:
+        """Return the least T with (S + a) ((L + ||b||)/a) (S/(S + a))^T <= gamma.
+
+        >>> CertifiedMinimiser(lipschitz=2, smoothness=1, a=0.5, gamma=1e-10).steps_for(0.0)
+        24
+        """
+        total = self.smoothness + self.a
+        ratio = total * (self.lipschitz + linear_norm) / self.a / self.gamma
+        return max(1, math.ceil(math.log(ratio) / math.log(total / self.smoothness)))
+
+    def step_sum(self, num_steps: Ints) -> Real:
+        """Return 1/a: at the minimiser a (w - x) is the gradient of F_i + <b, x>."""
+        return np.full(num_steps.shape, 1 / self.a)
+
+
+@dataclass(frozen=True)
+class NominalSGD:
+    """Minibatch SGD in float64 without momentum, whose short batches divide by the nominal batch.
+
+    So every record weighs 1/batch, whichever batch it falls into.
+    """
+
+    local: LocalSGD
+
+    @property
+    def gradients_per_step(self) -> int:
+        """One."""
+        return 1
+
+    def step_sum(self, num_steps: Ints) -> Real:
+        """Return K lr."""
+        return self.local.step_sum(num_steps)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySGD:
+    """DP-SGD: every minibatch gradient of ``plain`` becomes a noisy one.
+
+    Records enter by secret Poisson draws with q_i = min(1, batch/n_i), per-sample gradients are clipped to
+    ``clip_norm``, noise of ``noise_std`` (one entry a client) joins their sum, and the sum is divided by q_i n_i.
+    Corrections are added afterwards. An empty batch is a step of noise alone.
+    """
+
+    plain: LocalSGD | MoreauSGD
+    clip_norm: float
+    noise_std: Real
+
+    @property
+    def local(self) -> LocalSGD:
+        """Epochs and batches of the local work."""
+        return self.plain.local
+
+    @property
+    def gradients_per_step(self) -> int:
+        """As without noise."""
+        return self.plain.gradients_per_step
+
+    def rate_for(self, samples: int) -> float:
+        """Return q_i.
+
+        >>> NoisySGD(LocalSGD(batch_size=8), 1.0, np.zeros(1)).rate_for(32)
+        0.25
+        """
+        return self.local.batch_for(samples) / samples
+
+    def step_sum(self, num_steps: Ints) -> Real:
+        """As without noise."""
+        return self.plain.step_sum(num_steps)

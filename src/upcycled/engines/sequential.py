@@ -14,10 +14,12 @@ from torch.nn.functional import cross_entropy
 
 from upcycled.core.layout import Layout
 from upcycled.core.release import Trained
-from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import EngineKind, Scores, Task, Work
+from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
+from upcycled.engines.noisy import Gradients, per_sample_gradients, train_noisy
 from upcycled.engines.scoring import score_module, score_personal_modules
 from upcycled.engines.tensors import to_torch
 from upcycled.engines.threads import one_thread
@@ -36,7 +38,11 @@ class FlatModule:
     def add_gradient(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Add the gradient of the mean cross-entropy on a batch, at the current values, to ``gradient``."""
         with torch.enable_grad():
-            cross_entropy(self.module(x), y).backward()  # type: ignore[no-untyped-call]
+            loss = cross_entropy(self.module(x), y)
+        # What loss.backward() ends in: its own checks of the loss take a tenth of a small model's step.
+        torch.autograd.Variable._execution_engine.run_backward(
+            (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
 
 
 def flat_module(module: nn.Module, layout: Layout, device: str) -> FlatModule:
@@ -59,6 +65,8 @@ class Sequential:
 
     task: Task
     flat: FlatModule
+    gradients: Gradients | None = None
+    """Of each sample, for DP-SGD."""
     name: str = "sequential"
     way: str = "one by one"
 
@@ -67,6 +75,10 @@ class Sequential:
     def train(self, work: Work) -> Trained:
         """Do a cohort's local work."""
         task, cohort = self.task, work.cohort
+        if isinstance(task.solver, Certified):
+            return train_certified(task, task.solver, work)
+        if isinstance(task.solver, NoisySGD) and self.gradients is not None:
+            return train_noisy(task, task.solver, self.gradients, work)
         device = self.flat.values.device
         start = to_torch(work.model, device)
         orders = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
@@ -151,13 +163,17 @@ def _batches(x: NDArray[Any], y: Ints, epochs: int, local: LocalSGD, key: int, d
         return
     for order in torch.from_numpy(permutations(key, len(y), epochs)).to(device):
         # Rows are put in order once an epoch: the batches are then slices.
-        x_epoch, y_epoch = features[order], labels[order]
+        x_epoch, y_epoch = features.index_select(0, order), labels.index_select(0, order)
         for first in range(0, len(y), local.batch_size):
             rows = slice(first, first + local.batch_size)
             yield x_epoch[rows], y_epoch[rows]
 
 
 def _refuses(task: Task) -> str | None:
+    if isinstance(task.solver, CERTIFIED):
+        return refuses_certified(task)
+    if isinstance(task.solver, NoisySGD):
+        return None if task.device == "cpu" else f"DP-SGD runs on the cpu, not on {task.device}"
     if not isinstance(task.solver, LocalSGD | MoreauSGD):
         return f"the sequential engine has no {type(task.solver).__name__}"
     return None
@@ -165,7 +181,8 @@ def _refuses(task: Task) -> str | None:
 
 def open_sequential(task: Task, threads: int | None) -> Sequential:
     """Get a task ready; one thread is all it uses."""
-    return Sequential(task, flat_module(task.module, task.layout, task.device))
+    flat = flat_module(task.module, task.layout, task.device)
+    return Sequential(task, flat, per_sample_gradients(task) if isinstance(task.solver, NoisySGD) else None)
 
 
 SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential)

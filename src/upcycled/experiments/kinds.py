@@ -16,22 +16,11 @@ from upcycled.core.solvers import LocalSGD
 from upcycled.experiments.sentences import must_be, one_of, shown
 from upcycled.experiments.sources import LATER_SOURCES, MODELS, SOURCES, Factory
 from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of
-from upcycled.privacy import ModelClipping
-
-MECHANISMS: dict[str, type[Any]] = {"model_clipping": ModelClipping}
-"""The mechanisms of [privacy]; to add one, add a line."""
-
-LATER_MECHANISMS = (
-    "update_clipping",
-    "erm_output",
-    "bolt_on_sgd",
-    "objective_perturbation",
-    "dpsgd",
-    "central_dp_fedavg",
-)
+from upcycled.privacy import MECHANISMS
+from upcycled.runtime.plan import NOISES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], "a finite number >= 0, or a list of them, one per data round")
-_NOISE = Field("seeded", description="'seeded', which simulates and protects nobody ('system' is not available yet)")
+_NOISE = Field("seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real")
 
 LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], "an integer >= 1, or 'full'")})
 CLIENTS = table_of(
@@ -82,7 +71,7 @@ def _algorithm(name: str, made: type[Any]) -> type[BuiltTable]:
 
 
 def _mechanism(name: str, made: type[Any]) -> type[BuiltTable]:
-    return table_of(made, tag=("mechanism", name), extra={"noise": (Literal["seeded"], _NOISE)})
+    return table_of(made, tag=("mechanism", name), extra={"noise": (Literal[NOISES], _NOISE)})
 
 
 TABLES: dict[str, Choice | type[Table]] = {
@@ -92,9 +81,7 @@ TABLES: dict[str, Choice | type[Table]] = {
     "upcycle": Choice("kind", UPCYCLES, later=("auto",), default="constant"),
     "local": LOCAL,
     "clients": CLIENTS,
-    "privacy": Choice(
-        "mechanism", {name: _mechanism(name, made) for name, made in MECHANISMS.items()}, later=LATER_MECHANISMS
-    ),
+    "privacy": Choice("mechanism", {name: _mechanism(name, made) for name, made in MECHANISMS.items()}),
 }
 
 

@@ -1,7 +1,42 @@
-"""Mechanisms that decide what leaves a client."""
+"""Privacy: mechanisms that decide what leaves a client, the ledger, accounting, and the audit.
+
+``epsilon`` is always proven for what the code did; the paper's numbers are called ``paper_epsilon``. To add a
+mechanism: write its file, and add it here and to ``MECHANISMS``.
+"""
 
 from __future__ import annotations
 
-from upcycled.privacy.clipping import ModelClipping
+from typing import Any
 
-__all__ = ["ModelClipping"]
+from upcycled.privacy import audit
+from upcycled.privacy.accounting import *  # noqa: F403
+from upcycled.privacy.accounting import __all__ as _accounting
+from upcycled.privacy.bolt_on import BoltOnSGD
+from upcycled.privacy.budget import Budget
+from upcycled.privacy.central import CentralDPFedAvg
+from upcycled.privacy.clipping import ModelClipping, UpdateClipping
+from upcycled.privacy.dpsgd import DPSGD
+from upcycled.privacy.erm import ErmOutput
+from upcycled.privacy.ledger import Ledger
+from upcycled.privacy.objective import ObjectivePerturbation
+
+MECHANISMS: dict[str, type[Any]] = {
+    made.name: made
+    for made in (ModelClipping, UpdateClipping, ErmOutput, BoltOnSGD, ObjectivePerturbation, DPSGD, CentralDPFedAvg)
+}
+"""The mechanisms by name."""
+
+__all__ = [
+    "DPSGD",
+    "MECHANISMS",
+    "BoltOnSGD",
+    "Budget",
+    "CentralDPFedAvg",
+    "ErmOutput",
+    "Ledger",
+    "ModelClipping",
+    "ObjectivePerturbation",
+    "UpdateClipping",
+    "audit",
+    *_accounting,
+]

@@ -1,4 +1,8 @@
-"""Clipping, and the paper's output perturbation: clip the model, add Gaussian noise."""
+"""Clipping what leaves a client and adding Gaussian noise: sound for every model and every algorithm.
+
+One client's clipped vector moves by at most 2 clip_norm, whatever happens to its data, so the sensitivity is 2
+clip_norm for one replaced record as for all of them (client-level local privacy too), and it does not shrink with n.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from upcycled.core.errors import check_number
+from upcycled.core.errors import InputError
 from upcycled.core.release import (
     Charge,
     NoiseSource,
+    Promise,
     Release,
     Setting,
     Trained,
@@ -20,6 +25,9 @@ from upcycled.core.release import (
     keep_solver,
 )
 from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.privacy.accounting import paper_epsilon
+from upcycled.privacy.checks import check_clip_norm, check_delta, check_noise
+from upcycled.privacy.gaussian import GaussianNoise, gaussian_noise
 
 
 def clip(vectors: Vector, clip_norm: float) -> Real:
@@ -29,56 +37,137 @@ def clip(vectors: Vector, clip_norm: float) -> Real:
     [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
     """
     exact = vectors.astype(np.float64)
-    exact[~np.isfinite(exact).all(axis=-1)] = 0.0
     norms = np.sqrt(np.einsum("...d,...d->...", exact, exact))
+    if not np.isfinite(norms).all():  # a float64 norm of finite float32 numbers is finite
+        exact[~np.isfinite(norms)] = 0.0
+        norms = np.where(np.isfinite(norms), norms, 0.0)
+    # A little more than the computed norm is not less than the true one.
+    norms *= 1 + exact.shape[-1] * 2.0**-52
     exact /= np.maximum(1.0, norms / clip_norm)[..., None]
     return exact
+
+
+def finite_or(vectors: Vector, sent: Vector) -> Vector:
+    """Return the vectors, with ``sent`` in the place of each that is not finite.
+
+    >>> finite_or(np.array([[1.0, 2.0], [np.inf, 0.0]]), np.array([7.0, 7.0])).tolist()
+    [[1.0, 2.0], [7.0, 7.0]]
+    """
+    found: Vector = np.where(np.isfinite(vectors).all(axis=-1, keepdims=True), vectors, sent)
+    return found
 
 
 @dataclass(frozen=True)
 class ModelClipping:
     """The paper's output perturbation: release = clip(w_i, clip_norm) + N(0, noise_std^2 I).
 
-    Bounded for every model and data set: one client's release moves by at most 2 clip_norm, whatever its data. The
-    paper's own claim (clip_norm / n per record) assumes that the clipped model is a mean of n per-sample terms, which
-    clipping a trained model does not give.
+    Guarantee: (epsilon, delta)-DP for one replaced record, by the exact Gaussian formula with sensitivity 2
+    clip_norm, against whoever sees every release. Needs nothing of model or algorithm. The paper's own claim
+    (clip_norm / n per record, reported as ``paper_epsilon``) assumes that the clipped model is a mean of n per-sample
+    terms, which clipping a trained model does not give.
+
+    Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's rounds in the public
+    schedule, or to the largest of them for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
     """
 
     clip_norm: float
-    noise_std: float
+    noise_std: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    per_client: bool = True
 
     name: ClassVar[str] = "model_clipping"
+
+    def __post_init__(self) -> None:
+        check_clip_norm("ModelClipping", self.clip_norm)
+        check_noise("ModelClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
+
+    def fit(self, setting: Setting) -> ClippedRelease:
+        """Any model and algorithm will do."""
+        return _fit(self, setting, is_update=False)
+
+
+@dataclass(frozen=True)
+class UpdateClipping:
+    """Clip the update instead of the model: release = w + clip(w_i - w, clip_norm) + N(0, noise_std^2 I).
+
+    Guarantee, needs and calibration as for :class:`ModelClipping`; updates shrink as training converges, so a smaller
+    clip_norm, and with it less noise, loses little.
+    """
+
+    clip_norm: float
+    noise_std: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    per_client: bool = True
+
+    name: ClassVar[str] = "update_clipping"
+
+    def __post_init__(self) -> None:
+        check_clip_norm("UpdateClipping", self.clip_norm)
+        check_noise("UpdateClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
+
+    def fit(self, setting: Setting) -> ClippedRelease:
+        """Any model and algorithm will do."""
+        return _fit(self, setting, is_update=True)
+
+
+def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bool) -> ClippedRelease:
+    check_delta(wanted.delta, setting.sizes)
+    moves = np.full(setting.sizes.size, 2.0 * wanted.clip_norm)
+    noise = gaussian_noise(setting, moves, wanted.noise_std, wanted.epsilon, wanted.delta, wanted.per_client)
+    return ClippedRelease(wanted.name, float(wanted.clip_norm), is_update, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedRelease:
+    """A clipping mechanism at work."""
+
+    name: str
+    clip_norm: float
+    is_update: bool
+    noise: GaussianNoise
+
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
 
     prepare = keep_data
     solver = keep_solver
     problem = keep_problem
     aggregate = average
 
-    def __post_init__(self) -> None:
-        check_number("ModelClipping clip_norm", self.clip_norm, above=0)
-        check_number("ModelClipping noise_std", self.noise_std, at_least=0)
-
     @property
-    def is_private(self) -> bool:
-        """True."""
-        return True
-
-    def fit(self, setting: Setting) -> ModelClipping:
-        """Any model will do."""
-        return self
+    def promise(self) -> Promise:
+        """Sound for everything."""
+        what = "the clipped update on top of the model received" if self.is_update else "the clipped model"
+        return Promise(f"{what}, with Gaussian noise", (f"every release is clipped to norm {self.clip_norm:g}",))
 
     def charge(self, clients: Ints) -> Charge:
         """A Gaussian release of sensitivity 2 clip_norm."""
-        one = np.ones(clients.size)
-        return Charge("gaussian", 2 * self.clip_norm * one, self.noise_std * one, 0 * one, one)
+        return self.noise.charge(clients)
 
     def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Clip in float64, then add the client's own noise."""
-        vectors = clip(trained.vectors, self.clip_norm)
-        vectors += self.noise_std * noise.normals(clients, vectors.shape[-1])
+        """Clip in float64, add the client's own noise on its grid, and only then round to float32."""
+        start = sent.astype(np.float64) if self.is_update else None
+        values = trained.vectors if start is None else trained.vectors - start
+        vectors = self.noise.add(clip(values, self.clip_norm), clients, noise)
+        if start is not None:
+            # The model received is public; rounded to the same grid it leaves the release on it.
+            vectors += self.noise.rounded(start, clients)
         return Release(clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """noise_std sqrt(sum p_i^2)."""
-        shares = release.num_samples / release.num_samples.sum()
-        return float(self.noise_std * np.sqrt((shares**2).sum()))
+        return self.noise.mean_std(release)
+
+    def paper_epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
+        """Return the paper's number: it takes clip_norm / n for what one record moves, which is not proven."""
+        if self.is_update:
+            raise InputError(f"the paper states no epsilon for '{self.name}'")
+        std = self.noise.noise_std
+        found: Real = np.where(rounds > 0, np.inf, 0.0)
+        ok = std > 0
+        found[ok] = paper_epsilon(
+            rounds=rounds[ok], clip_norm=self.clip_norm, noise_std=std[ok], n=sizes[ok], delta=delta
+        )
+        return found

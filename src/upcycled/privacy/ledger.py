@@ -1,20 +1,21 @@
 """The per-client ledger: what was released, what it cost, and the epsilon that follows.
 
 Append-only. A charge is written before the release leaves, and a written charge stays. With seeded noise the key
-(round, attempt, client) names one release: charging it again is the same release and costs nothing more. Upcycled
-iterations appear with cost zero. No data are ever stored.
+(run, round, attempt) names the same releases: charging it again costs nothing more. Upcycled iterations appear with
+cost zero. No data are ever stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from upcycled.core.errors import InputError, check_number
-from upcycled.core.release import Charge, Setting
+from upcycled.core.release import Charge, Fitted, Promise, Setting
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import (
     gdp_epsilon,
@@ -22,37 +23,19 @@ from upcycled.privacy.accounting import (
     pure_composition_epsilon,
     sampled_gaussian_epsilon,
 )
-
-
-class PaperClaim(Protocol):
-    """A mechanism for which the paper prints an epsilon."""
-
-    def paper_epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
-        """Return the paper's own number for each client; not a guarantee."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most a client may spend over all its data rounds, enforced before it trains.
-
-    A valid filter for adaptive rounds: Gaussian releases by sum (sensitivity / noise_std)^2, pure ones by their plain
-    sum. Sampled releases are not filtered: their epsilon holds for a schedule fixed in advance only.
-    """
-
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        check_number("budget epsilon", self.epsilon, above=0)
-        check_number("budget delta", self.delta, at_least=0, below=1)
+from upcycled.privacy.budget import Budget
+from upcycled.privacy.checks import check_delta
+from upcycled.privacy.ledger_file import LedgerFile
+from upcycled.privacy.statement import statement
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger: a round's charge for its cohort, or an upcycled iteration (nobody, nothing)."""
+    """One line of the ledger: a round's charge, clients left out of it, or an upcycled iteration (nobody, nothing)."""
 
     iteration: int
     kind: str
+    """``"data"``, ``"left out"`` or ``"upcycled"``."""
     round: int
     attempt: int
     clients: Ints
@@ -60,19 +43,31 @@ class Entry:
 
 
 class Ledger:
-    """What every client has spent."""
+    """What every client has spent in this run."""
 
-    def __init__(self, mechanism: str, noise: str, setting: Setting, budget: Budget | None, paper: object) -> None:
-        self.mechanism, self.noise, self.setting, self.budget = mechanism, noise, setting, budget
-        self._paper = paper
+    def __init__(
+        self,
+        mechanism: Fitted,
+        noise: str,
+        setting: Setting,
+        budget: Budget | None = None,
+        path: Path | None = None,
+        run: str = "",
+    ) -> None:
+        self.mechanism, self.noise, self.setting, self.budget, self.run = mechanism.name, noise, setting, budget, run
+        self.promise: Promise = mechanism.promise
+        self._fitted = mechanism
         clients = setting.sizes.size
         self._entries: list[Entry] = []
         self._keys: set[tuple[int, int]] = set()
         self._squares, self._pure = np.zeros(clients), np.zeros(clients)
-        self._pure_each: dict[int, list[float]] = {}
         self._steps, self._rounds = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
-        self._rates, self._multipliers = np.ones(clients), np.full(clients, np.inf)
+        self._rates, self._multipliers = np.zeros(clients), np.full(clients, np.inf)
         self._kind = "none"
+        self._most_squares = (
+            gdp_mu(epsilon=budget.epsilon, delta=budget.delta) ** 2 if budget is not None and budget.delta > 0 else 0.0
+        )
+        self._file = None if path is None else LedgerFile(path, self._header())
 
     @property
     def rounds(self) -> Ints:
@@ -84,70 +79,85 @@ class Ledger:
         """True with seeded noise: whoever knows the seed can take the noise off again."""
         return self.noise == "seeded"
 
+    @property
+    def schedule(self) -> str:
+        """``"fixed"``: epsilon is that of the schedule. ``"filtered"``: the claim is the budget, whatever happens."""
+        return "fixed" if self.budget is None else "filtered"
+
+    @property
+    def left_out(self) -> Ints:
+        """Rounds that each client was left out of because it could not pay."""
+        counts = np.zeros(self._rounds.size, dtype=np.int64)
+        for entry in self._entries:
+            if entry.kind == "left out":
+                counts[entry.clients] += 1
+        return counts
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def can_pay(self, clients: Ints, charge: Charge | None) -> Any:
-        """Return which of the clients stay within the budget if they are charged; a mask over ``clients``."""
+    def can_pay(self, charge: Charge | None) -> Any:
+        """Return which of the charge's clients stay within the budget if they are charged; a mask over them."""
         if self.budget is None or charge is None:
-            return np.ones(clients.size, dtype=bool)
-        if charge.kind == "pure":
-            return self._pure[clients] + charge.epsilon <= self.budget.epsilon * (1 + 1e-12)
-        if charge.kind == "gaussian":
-            limit = gdp_mu(epsilon=self.budget.epsilon, delta=self.budget.delta) ** 2
-            return self._squares[clients] + _squared_ratio(charge) <= limit * (1 + 1e-12)
-        raise InputError(
-            f"a budget cannot be enforced for '{self.mechanism}': its rounds compose by a schedule fixed in advance; "
-            "calibrate with epsilon= and delta= instead"
-        )
+            return np.ones(0 if charge is None else charge.clients.size, dtype=bool)
+        if charge.kind == "pure" and charge.epsilon is not None:
+            return self._pure[charge.clients] + charge.epsilon <= self.budget.epsilon * (1 + 1e-12)
+        return self._squares[charge.clients] + _squared_ratio(charge) <= self._most_squares * (1 + 1e-12)
 
-    def charge(self, iteration: int, round: int, attempt: int, clients: Ints, charge: Charge) -> None:
+    def charge(self, iteration: int, round: int, attempt: int, charge: Charge) -> None:
         """Write a round's charge, before its releases leave."""
         if self.is_simulation and (round, attempt) in self._keys:
             return
         self._keys.add((round, attempt))
-        self._entries.append(Entry(iteration, "data", round, attempt, clients, charge))
-        self._kind = charge.kind
+        entry = Entry(iteration, "data", round, attempt, charge.clients, charge)
+        if self._file is not None:
+            self._file.write(_line(entry), key=(round, attempt), durable=True)
+        self._entries.append(entry)
+        self._kind, clients = charge.kind, charge.clients
         self._rounds[clients] += 1
         if charge.kind == "gaussian":
             self._squares[clients] += _squared_ratio(charge)
-        elif charge.kind == "pure":
+        elif charge.epsilon is not None:
             self._pure[clients] += charge.epsilon
-            for client, epsilon in zip(clients.tolist(), charge.epsilon.tolist(), strict=True):
-                self._pure_each.setdefault(client, []).append(epsilon)
-        elif charge.kind == "sampled":
+        elif charge.sampling_rate is not None and charge.steps is not None:
+            # Should rates or noise ever differ between rounds, the worst of them counts for all: an upper bound.
             self._steps[clients] += charge.steps
-            self._rates[clients] = charge.sampling_rate
-            self._multipliers[clients] = charge.noise_std / charge.sensitivity
+            self._rates[clients] = np.maximum(self._rates[clients], charge.sampling_rate)
+            multipliers = charge.noise_std / charge.sensitivity
+            self._multipliers[clients] = np.minimum(self._multipliers[clients], multipliers)
+
+    def leave_out(self, iteration: int, round: int, attempt: int, clients: Ints) -> None:
+        """Write down who cannot pay for a round and takes no part in it."""
+        self._note(Entry(iteration, "left out", round, attempt, clients, None))
 
     def upcycled(self, iteration: int, round: int) -> None:
         """Write an upcycled iteration: post-processing of releases already charged."""
-        self._entries.append(Entry(iteration, "upcycled", round, 0, np.zeros(0, dtype=np.int64), None))
+        self._note(Entry(iteration, "upcycled", round, 0, _NOBODY, None))
 
     def epsilon(self, delta: float) -> Real:
-        """Return the proven epsilon of every client for its releases so far: replace-one, record level.
+        """Return the proven epsilon of every client for its releases so far: replace-one.
 
-        Infinite where no finite epsilon is provable. It is a guarantee for the whole run when schedule, noise and
-        participation were fixed before the first round, as in ``train``.
+        Of a record, or of a client where the mechanism promises that. Infinite where no finite epsilon is provable. It
+        is a guarantee for the whole run when schedule, noise and participation were fixed before the first round, as in
+        ``train`` without a budget; with one, the claim is the budget. delta >= 1/n is refused.
         """
         check_number("delta", delta, at_least=0, below=1)
-        took_part = self._rounds > 0
+        check_delta(delta, self.setting.sizes, self.promise.unit)
         if self._kind == "pure":
-            return np.array([self._pure_epsilon(client, delta) for client in range(took_part.size)])
+            return self._pure_epsilon(delta)
+        took_part = self._rounds > 0
+        found: Real = np.where(took_part, np.inf, 0.0)
         if self._kind == "gaussian":
             check_number("delta", delta, above=0, below=1)
-            with np.errstate(invalid="ignore"):
-                finite = np.isfinite(self._squares)
-            found: Real = np.where(took_part, np.inf, 0.0)
-            paying = took_part & finite
+            paying = took_part & np.isfinite(self._squares)
             found[paying] = gdp_epsilon(mu=np.sqrt(self._squares[paying]), delta=delta)
-            return found
         if self._kind == "sampled":
+            check_number("delta", delta, above=0, below=1)
             return self._sampled_epsilon(delta)
-        return np.where(took_part, np.inf, 0.0)
+        return found
 
     def max_epsilon(self, delta: float) -> float:
         """Return the worst client's proven epsilon."""
@@ -155,18 +165,33 @@ class Ledger:
 
     def paper_epsilon(self, delta: float) -> Real:
         """Return the number the paper's theorem prints for each client: labelled as such, not a guarantee."""
-        of = getattr(self._paper, "paper_epsilon", None)
+        of = getattr(self._fitted, "paper_epsilon", None)
         if of is None:
             raise InputError(f"the paper states no epsilon for '{self.mechanism}'")
         found: Real = of(self._rounds, self.setting.sizes, delta)
         return found
 
-    def _pure_epsilon(self, client: int, delta: float) -> float:
-        spent = self._pure_each.get(client, [])
-        return float(pure_composition_epsilon(epsilons=np.array(spent), delta=delta)) if spent else 0.0
+    def statement(self, delta: float) -> str:
+        """Return, in words, what is protected, against whom, under which assumptions, and at what epsilon."""
+        return statement(self, delta)
+
+    def _pure_epsilon(self, delta: float) -> Real:
+        """Clients with the same charges share one computation."""
+        spent: dict[int, list[float]] = {}
+        for entry in self._entries:
+            if entry.charge is not None and entry.charge.epsilon is not None:
+                for client, epsilon in zip(entry.clients.tolist(), entry.charge.epsilon.tolist(), strict=True):
+                    spent.setdefault(client, []).append(epsilon)
+        found, cache = np.zeros(self._rounds.size), dict[tuple[float, ...], float]()
+        for client, each in spent.items():
+            key = tuple(sorted(each))
+            if key not in cache:
+                cache[key] = float(pure_composition_epsilon(epsilons=np.array(key), delta=delta))
+            found[client] = cache[key]
+        return found
 
     def _sampled_epsilon(self, delta: float) -> Real:
-        """Clients with the same rate, multiplier and steps share one computation: it takes a second or so."""
+        """Clients with the same rate, multiplier and steps share one computation: it takes a tenth of a second."""
         found, cache = np.zeros(self._rounds.size), dict[tuple[float, float, int], float]()
         for client in np.flatnonzero(self._rounds).tolist():
             key = (float(self._rates[client]), float(self._multipliers[client]), int(self._steps[client]))
@@ -179,6 +204,53 @@ class Ledger:
                 )
             found[client] = cache[key]
         return found
+
+    def _note(self, entry: Entry) -> None:
+        if self._file is not None:
+            self._file.write(_line(entry), key=None, durable=False)
+        self._entries.append(entry)
+
+    def _header(self) -> dict[str, Any]:
+        budget = None if self.budget is None else {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
+        return {
+            "kind": "run",
+            "run": self.run,
+            "mechanism": self.mechanism,
+            "noise": "simulation: not private" if self.is_simulation else self.noise,
+            "unit": self.promise.unit,
+            "adjacency": "replace-one",
+            "adversary": self.promise.adversary,
+            "released": self.promise.released,
+            "assumptions_checked": list(self.promise.checked),
+            "assumptions_trusted": list(self.promise.trusted),
+            "schedule": self.schedule,
+            "budget": budget,
+            "num_clients": int(self.setting.sizes.size),
+            "data_rounds_planned": self.setting.data_rounds,
+        }
+
+
+_NOBODY = np.zeros(0, dtype=np.int64)
+
+
+def _line(entry: Entry) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "kind": entry.kind,
+        "iteration": entry.iteration,
+        "round": entry.round,
+        "attempt": entry.attempt,
+        "clients": entry.clients.tolist(),
+    }
+    charge = entry.charge
+    if charge is None:
+        return line | {"cost": 0}
+    line |= {
+        "charge": charge.kind,
+        "sensitivity": charge.sensitivity.tolist(),
+        "noise_std": charge.noise_std.tolist(),
+    }
+    others = {"epsilon": charge.epsilon, "sampling_rate": charge.sampling_rate, "steps": charge.steps}
+    return line | {name: value.tolist() for name, value in others.items() if value is not None}
 
 
 def _squared_ratio(charge: Charge) -> Real:

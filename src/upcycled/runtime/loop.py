@@ -5,6 +5,8 @@ Odd: draw the cohort, send, train, release, aggregate, server step, remember. Ev
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,8 +17,9 @@ from upcycled.core.algorithm import Arrived
 from upcycled.core.cohort import Cohort
 from upcycled.core.errors import BudgetSpentError, DivergedError
 from upcycled.core.memory import ClientMemory
-from upcycled.core.release import Release
+from upcycled.core.release import Release, Setting, Trained
 from upcycled.core.strategy import State
+from upcycled.core.streams import Purpose
 from upcycled.core.work import Engine, Scores, Work
 from upcycled.privacy.ledger import Ledger
 from upcycled.privacy.noise import SeededNoise, SystemNoise
@@ -46,9 +49,7 @@ def start_run(plan: Plan) -> Run:
         state=plan.strategy.start(algorithm.start(plan.initial)),
         memory=ClientMemory(algorithm.remembers, clients, size),
         private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
-        ledger=None
-        if plan.privacy is None
-        else Ledger(plan.mechanism.name, plan.noise, plan.privacy, plan.budget, plan.mechanism),
+        ledger=None if plan.privacy is None else _ledger(plan, plan.privacy),
         noise=SystemNoise() if plan.noise == "system" else None,
     )
 
@@ -72,22 +73,34 @@ def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]
         yield run, _record(plan, run.state, release, scores, global_scores, trained - began, trained)
 
 
+def _ledger(plan: Plan, setting: Setting) -> Ledger:
+    """Open the run's ledger. A simulation is known by what it was asked to do, a private run cannot be repeated."""
+    asked = f"{sorted(plan.settings.items())!r} {setting!r} {plan.iterations}"
+    run = secrets.token_hex(8) if plan.noise == "system" else hashlib.sha256(asked.encode()).hexdigest()[:16]
+    return Ledger(plan.mechanism, plan.noise, setting, plan.budget, plan.ledger, run)
+
+
 def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
     """Sample, send, train, charge, release, aggregate, update, remember."""
-    state, task, algorithm = run.state, plan.task, plan.strategy.algorithm
+    state, task, algorithm, mechanism = run.state, plan.task, plan.strategy.algorithm, plan.mechanism
     cohort, attempt = _cohort(plan, run)
-    clients, server = cohort.clients, state.server
-    noise = run.noise or SeededNoise(task.seed, state.data_rounds + 1, attempt)
+    clients, server, round = cohort.clients, state.server, state.data_rounds + 1
+    noise = run.noise or SeededNoise(task.seed, round, attempt)
     memory = run.memory.gather(clients)
-    problem = plan.mechanism.problem(algorithm.problem(server, memory), clients, task.layout.size, noise)
-    trained = engine.train(Work(state.data_rounds + 1, attempt, cohort, server.model, problem, noise))
-    charge = plan.mechanism.charge(clients)
+    problem = mechanism.problem(algorithm.problem(server, memory), server.model, clients, noise)
+    work = Work(round, attempt, cohort, server.model, problem, noise)
+    trained = engine.train(work) if clients.size else _nobody(task.layout.size)
+    charge = mechanism.charge(clients)
     if run.ledger is not None and charge is not None:
-        run.ledger.charge(state.iteration + 1, state.data_rounds + 1, attempt, clients, charge)
-    release = plan.mechanism.release(trained, server.model, clients, task.train.sizes_of(clients), noise)
+        run.ledger.charge(state.iteration + 1, round, attempt, charge)
+    release = mechanism.release(trained, server.model, clients, task.train.sizes_of(clients), noise)
+    mean = mechanism.aggregate(release, server.model, noise)
+    if mechanism.is_central:
+        # Server steps get what is covered: the noisy aggregate, in the place of every release.
+        release = replace(release, vectors=np.broadcast_to(mean, release.vectors.shape))
     arrived = Arrived(
         release=release,
-        mean=plan.mechanism.aggregate(release, noise),
+        mean=mean,
         step_sums=task.solver.step_sum(release.num_steps),
         num_clients=task.train.num_clients,
     )
@@ -95,22 +108,33 @@ def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
     run.memory.put(clients, memory)
     if trained.private is not None:
         run.private.put(clients, {"model": trained.private})
-    after = plan.strategy.after_data(state, server, plan.mechanism.mean_noise_std(release))
+    after = plan.strategy.after_data(state, server, mechanism.mean_noise_std(release))
     return replace(run, state=after), release
+
+
+def _nobody(size: int) -> Trained:
+    """Return the work of an empty cohort, which only secret draws let pass."""
+    return Trained(np.zeros((0, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
 def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
     """Return the coming round's cohort without the clients whose budget is spent."""
     state, task = run.state, plan.task
-    cohort, attempt = plan.participation.draw_nonempty(
-        task.seed, state.data_rounds + 1, task.train.num_clients, task.solver.local.epochs, state.attempt
-    )
+    everybody, round, epochs = task.train.num_clients, state.data_rounds + 1, task.solver.local.epochs
+    if plan.mechanism.draws_secretly:
+        noise = run.noise or SeededNoise(task.seed, round, state.attempt)
+        coins = noise.uniforms(np.arange(everybody), 1, Purpose.COHORT)[:, 0]
+        drawn = np.flatnonzero(coins < plan.participation.fraction).astype(np.int64)
+        return plan.participation.cohort_of(drawn, task.seed, round, epochs, state.attempt), state.attempt
+    cohort, attempt = plan.participation.draw_nonempty(task.seed, round, everybody, epochs, state.attempt)
     if plan.budget is None or run.ledger is None:
         return cohort, attempt
-    paying = run.ledger.can_pay(cohort.clients, plan.mechanism.charge(cohort.clients))
+    paying = run.ledger.can_pay(plan.mechanism.charge(cohort.clients))
+    if not paying.all():
+        run.ledger.leave_out(state.iteration + 1, round, attempt, cohort.clients[~paying])
     if not paying.any():
         raise BudgetSpentError(
-            f"no client of data round {state.data_rounds + 1} can pay for it: the budget of epsilon "
+            f"no client of data round {round} can pay for it: the budget of epsilon "
             f"{plan.budget.epsilon:g} at delta {plan.budget.delta:g} is spent; plan fewer rounds or more noise"
         )
     return Cohort(cohort.clients[paying], cohort.epochs[paying]), attempt

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.coefficients import as_rule
 from upcycled.core.cohort import Participation
 from upcycled.core.errors import InputError, check_number, suggest
 from upcycled.core.layout import flatten, layout_of
-from upcycled.core.release import Mechanism, NoPrivacy, Setting
+from upcycled.core.release import Fitted, Mechanism, NoPrivacy, Setting
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import LocalSGD
+from upcycled.core.solvers import LocalSGD, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Vector
 from upcycled.core.work import EngineKind, Task
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.models import as_input, is_linear_softmax, prepare_model
-from upcycled.privacy.ledger import Budget
+from upcycled.privacy.budget import Budget, check_budget
 
 NOISES = ("seeded", "system")
 
@@ -33,7 +35,7 @@ class Plan:
 
     task: Task
     strategy: Strategy
-    mechanism: Mechanism
+    mechanism: Fitted
     participation: Participation
     engine: EngineKind
     initial: Vector
@@ -45,6 +47,8 @@ class Plan:
     """The public facts a private run's mechanism was fitted to."""
     noise: str = "seeded"
     budget: Budget | None = None
+    ledger: Path | None = None
+    """The file that charges are written to before their releases leave."""
 
     @property
     def data_rounds(self) -> int:
@@ -67,6 +71,7 @@ def make_plan(
     privacy: Mechanism | None = None,
     noise: str = "seeded",
     budget: Budget | None = None,
+    ledger: str | Path | None = None,
     engine: str = "auto",
     seed: int = 0,
     eval_every: int = 1,
@@ -84,19 +89,16 @@ def make_plan(
     _check_types(data, algorithm, local, privacy, noise)
     if budget is not None and privacy is None:
         raise InputError("budget is given without privacy, but only a private run has something to spend")
+    if ledger is not None and privacy is None:
+        raise InputError("ledger is given without privacy, but only a private run has something to write down")
     check_number("iterations", iterations, at_least=1, integer=True)
     check_number("eval_every", eval_every, at_least=1, integer=True)
     check_number("seed", seed, at_least=0, below=2**63, integer=True)
     who = Participation(participation, sampling, stragglers)
-    if stragglers > 0 and local.epochs < 2:
-        raise InputError(
-            f"stragglers is {stragglers!r}, but a straggler stops after 1 to epochs-1 epochs: "
-            f"local.epochs is {local.epochs} and must be at least 2"
-        )
     if upcycle == "auto":
         raise InputError("upcycle='auto' is not available yet: pass a number such as 0.5, or one of up.coefficients")
     strategy: Strategy = Vanilla(algorithm) if upcycle is None else Upcycled(algorithm, as_rule(upcycle))
-    mechanism: Mechanism = NoPrivacy() if privacy is None else privacy
+    mechanism: Fitted = NoPrivacy()
     module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
@@ -109,10 +111,12 @@ def make_plan(
             remembers=algorithm.remembers,
             local=local,
             is_local_given=is_local_given,
+            gradients_per_step=solver.gradients_per_step,
             num_parameters=initial.size,
             is_linear_softmax=is_linear_softmax(module),
             has_bias=any(name.endswith("bias") for name in layout.names),
-            num_classes=data.num_classes,
+            has_batch_norm=any(isinstance(layer, _BatchNorm) for layer in module.modules()),
+            num_classes=_num_logits(module, data.num_classes),
             sizes=data.train.sizes,
             rounds=who.rounds_of_clients(seed, data.num_clients, strategy.data_rounds(iterations)),
             data_rounds=strategy.data_rounds(iterations),
@@ -120,8 +124,10 @@ def make_plan(
             sampling=sampling,
             participation=participation,
         )
-        mechanism = mechanism.fit(setting)
+        mechanism = privacy.fit(setting)
         solver = mechanism.solver(solver)
+        check_budget(budget, mechanism, setting)
+    _check_stragglers(stragglers, solver)
     task = Task(
         module=module,
         layout=layout,
@@ -143,10 +149,39 @@ def make_plan(
         "stragglers": stragglers,
         "privacy": privacy,
         "noise": noise,
+        "budget": budget,
         "seed": seed,
     }
     kind = choose_engine(engine, task)
-    return Plan(task, strategy, mechanism, who, kind, initial, iterations, eval_every, settings | {"engine": kind.name})
+    return Plan(
+        task=task,
+        strategy=strategy,
+        mechanism=mechanism,
+        participation=who,
+        engine=kind,
+        initial=initial,
+        iterations=iterations,
+        eval_every=eval_every,
+        settings=settings | {"engine": kind.name},
+        privacy=setting,
+        noise=noise,
+        budget=budget,
+        ledger=None if ledger is None else Path(ledger),
+    )
+
+
+def _check_stragglers(stragglers: float, solver: Solver) -> None:
+    if stragglers > 0 and solver.local.epochs < 2:
+        raise InputError(
+            f"stragglers is {stragglers!r}, but a straggler stops after 1 to epochs-1 epochs: "
+            f"local.epochs is {solver.local.epochs} and must be at least 2"
+        )
+
+
+def _num_logits(module: nn.Module, classes: int) -> int:
+    """Return the outputs of the model's last linear layer: with more logits than classes all of them are learnt."""
+    outputs = [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return max(classes, outputs[-1]) if outputs else classes
 
 
 def _penalty(algorithm: Algorithm, initial: Vector) -> float:
@@ -166,7 +201,7 @@ def _check_types(data: object, algorithm: object, local: object, privacy: object
         raise InputError(f"algorithm is {algorithm!r}, but it must be an algorithm such as up.FedAvg()")
     if not isinstance(local, LocalSGD):
         raise InputError(f"local is {local!r}, but it must be up.LocalSGD(...)")
-    if privacy is not None and (isinstance(privacy, type) or not hasattr(privacy, "release")):
+    if privacy is not None and (isinstance(privacy, type) or not hasattr(privacy, "fit")):
         raise InputError(f"privacy is {privacy!r}, but it must be None or a mechanism of up.privacy")
     if noise not in NOISES:
         raise InputError(f"noise is {noise!r}, but it must be known{suggest(str(noise), NOISES)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from upcycled.core.layout import assign
 from upcycled.core.release import Mechanism
 from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
-from upcycled.privacy.ledger import Budget
+from upcycled.privacy.budget import Budget
 from upcycled.runtime.history import History, Record
 from upcycled.runtime.loop import Run, iterate, start_run
 from upcycled.runtime.observe import Observer
@@ -38,6 +39,7 @@ def train(
     privacy: Mechanism | None = None,
     noise: str = "seeded",
     budget: Budget | None = None,
+    ledger: str | Path | None = None,
     engine: str = "auto",
     seed: int = 0,
     eval_every: int = 1,
@@ -64,6 +66,7 @@ def train(
         privacy: a mechanism of ``up.privacy``.
         noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
         budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
+        ledger: a file (JSON lines) that each charge is written to, durably, before its releases leave.
         engine: ``"auto"`` or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
@@ -93,6 +96,7 @@ def train(
         privacy=privacy,
         noise=noise,
         budget=budget,
+        ledger=ledger,
         engine=engine,
         seed=seed,
         eval_every=eval_every,

@@ -29,8 +29,12 @@ MOST_EFFORT = 10_000_000
 
 def way_of(task: Task) -> Way:
     """Return how the engine works on a task: the same whatever the number of threads."""
-    small = task.device != "cpu" or is_small(effort_of(task), task.cohort_size)
-    return "stacked" if small and is_stackable(task) else "workers"
+    # Cheapest questions first: torch takes a second to load what the last two need.
+    if task.device == "cpu" and not is_small(FLOPS_PER_PARAMETER * task.layout.size, task.cohort_size):
+        return "workers"
+    if task.device == "cpu" and not is_small(effort_of(task), task.cohort_size):
+        return "workers"
+    return "stacked" if is_stackable(task) else "workers"
 
 
 def is_small(effort: float, cohort_size: int) -> bool:
@@ -49,10 +53,10 @@ def flops_per_step(task: Task) -> float:
 
     mean = task.train.num_rows / task.train.num_clients
     batch = mean if task.solver.local.batch_size is None else min(task.solver.local.batch_size, mean)
-    module, x = _trial(task), _samples(task, 1)
+    module, x = _trial(task), _samples(task, 2)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), FlopCounterMode(display=False) as counter:
         module(x)
-    return float(3 * batch * counter.get_total_flops())
+    return float(3 * batch / len(x) * counter.get_total_flops())
 
 
 def is_stackable(task: Task) -> bool:

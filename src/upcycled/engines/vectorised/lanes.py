@@ -37,7 +37,7 @@ class Schedule:
 
 
 def width_of(samples: int, batch_size: int | None) -> int:
-    """Return how many rows a lane reads at once: its batch, on a ladder of few sizes at most a third too long.
+    """Return how many rows a lane reads at once: its batch, on a ladder of few sizes; at most a third is padding.
 
     A client with at least ``batch_size`` samples has exactly that width.
 

@@ -1,0 +1,44 @@
+"""The most a client may spend, enforced by a filter that holds for rounds chosen on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from upcycled.core.errors import InputError, check_number
+from upcycled.core.release import Fitted, Setting
+from upcycled.privacy.checks import check_delta
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most a client may spend over all its data rounds, enforced before it trains.
+
+    A valid filter for adaptive rounds: Gaussian releases by sum (sensitivity / noise_std)^2, pure ones by their plain
+    sum. Sampled releases are refused: no accountant gives their Renyi divergence under replace-one, and their epsilon
+    holds for a schedule fixed in advance only. That a client is left out discloses what it spent, which depends on its
+    size and the schedule, not on its records.
+    """
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_number("budget epsilon", self.epsilon, above=0)
+        check_number("budget delta", self.delta, at_least=0, below=1)
+
+
+def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> None:
+    """Refuse a budget that no filter can enforce for this mechanism."""
+    charge = mechanism.charge(np.arange(setting.sizes.size))
+    if budget is None or charge is None:
+        return
+    check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
+    if charge.kind == "gaussian" and budget.delta == 0:
+        raise InputError("budget delta is 0, but Gaussian noise reaches no epsilon at delta = 0: it must be > 0")
+    if charge.kind not in ("gaussian", "pure"):
+        raise InputError(
+            f"a budget cannot be enforced for '{mechanism.name}': its rounds compose by a schedule fixed in advance; "
+            "calibrate with epsilon= and delta= instead"
+        )

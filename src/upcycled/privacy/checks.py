@@ -1,0 +1,102 @@
+"""What mechanisms ask of their hyper-parameters and of the run: each refusal is one sentence."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from numbers import Real as AnyReal
+
+import numpy as np
+
+from upcycled.core.errors import InputError, check_number
+from upcycled.core.release import Setting
+from upcycled.core.solvers import LocalSGD
+from upcycled.core.vectors import Ints
+
+
+def check_noise(
+    owner: str, field: str, noise: float | None, epsilon: float | None, delta: float | None, *, pure: bool = False
+) -> None:
+    """Refuse unless the noise is given directly, or epsilon and delta in its place; ``pure`` lets delta be zero."""
+    if noise is not None:
+        check_number(f"{owner} {field}", noise, at_least=0)
+    if epsilon is not None:
+        check_number(f"{owner} epsilon", epsilon, above=0)
+    if delta is not None and pure:
+        check_number(f"{owner} delta", delta, at_least=0, below=1)
+    elif delta is not None:
+        check_number(f"{owner} delta", delta, above=0, below=1)
+    instead = "epsilon" if pure else "epsilon and delta"
+    if noise is not None and (epsilon is not None or delta is not None):
+        raise InputError(f"{owner} has both {field} and epsilon or delta, but it takes {field}, or {instead}, not both")
+    if noise is None and epsilon is None:
+        raise InputError(f"{owner} has no noise, but it must have {field}=, or {instead}= in its place")
+    if epsilon is not None and delta is None and not pure:
+        raise InputError(f"{owner} has epsilon without delta, but it must have both")
+
+
+def check_clip_norm(owner: str, clip_norm: object) -> None:
+    """Refuse noise without clipping."""
+    if clip_norm is None or (isinstance(clip_norm, AnyReal) and math.isinf(clip_norm)):
+        raise InputError(
+            f"{owner} clip_norm is {clip_norm!r}, but it must be a finite number > 0: "
+            "noise without clipping hides nobody"
+        )
+    check_number(f"{owner} clip_norm", clip_norm, above=0)
+
+
+def check_delta(delta: float | None, sizes: Ints, unit: str = "record") -> None:
+    """Refuse delta >= 1/n (1/N for clients), which lets somebody be published whole; warn above 1/(10 n)."""
+    if not delta:
+        return
+    count = int(sizes.max()) if unit == "record" else sizes.size
+    what = "n of the largest client" if unit == "record" else "N clients"
+    if delta * count >= 1:
+        raise InputError(f"delta is {delta:g}, but it must be below 1/n = {1 / count:.3g} ({count} = {what})")
+    if delta * count * 10 > 1:
+        warnings.warn(
+            f"delta is {delta:g}, which is more than 1/(10 n) = {0.1 / count:.3g} ({count} = {what}): "
+            "a smaller one protects better",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def check_convex(owner: str, setting: Setting) -> None:
+    """Refuse everything but softmax regression, for which the constants are proven."""
+    if setting.is_personal:
+        raise InputError(f"{owner} does not know pFedMe's local solver: use ModelClipping, UpdateClipping or DPSGD")
+    if not setting.is_linear_softmax:
+        raise InputError(
+            f"{owner} needs softmax regression (model='logistic' or one nn.Linear, no dropout): "
+            "its bound on what a record can change is proven for that convex model only"
+        )
+
+
+def check_own_solver(owner: str, setting: Setting) -> None:
+    """Refuse local settings that the mechanism's own solver would ignore."""
+    if setting.is_local_given and setting.local != LocalSGD():
+        raise InputError(f"{owner} brings its own local solver, which would ignore local={setting.local}: leave it out")
+
+
+def check_penalty(owner: str, setting: Setting, prox_mu: float) -> float:
+    """Return a > 0, the algorithm's own quadratic term and the mechanism's."""
+    a = float(setting.penalty + prox_mu)
+    if a <= 0:
+        raise InputError(
+            f"{owner} needs a quadratic term a > 0, but {setting.algorithm} has none here: give {owner} a prox_mu > 0"
+        )
+    return a
+
+
+def check_no_stragglers(owner: str, setting: Setting) -> None:
+    """Refuse stragglers where only the finished solution is covered."""
+    if setting.stragglers > 0:
+        raise InputError(
+            f"{owner} must finish its minimisation, but stragglers is {setting.stragglers!r}: it must be 0 here"
+        )
+
+
+def rounds_paid(setting: Setting) -> Ints:
+    """Return the data rounds each client is calibrated to: its own in the public schedule, at least one."""
+    return np.maximum(setting.rounds, 1)

@@ -1,0 +1,88 @@
+"""Objective perturbation as the paper runs it: its own numbers, and its experiments on models that are not convex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from upcycled.core.release import (
+    Charge,
+    NoiseSource,
+    Promise,
+    Release,
+    Trained,
+    average,
+    keep_data,
+    keep_solver,
+)
+from upcycled.core.solvers import Problem
+from upcycled.core.streams import Purpose
+from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.privacy.accounting import paper_objective_epsilon
+from upcycled.privacy.clipping import finite_or
+from upcycled.privacy.noise import gamma_norm_noise
+
+PAPER_U1, PAPER_U2 = 1.0, 0.11
+"""The paper's own constants, which reproduce its numbers; u1 = 1 is not a bound for its models."""
+
+
+def tilted(problem: Problem, size: int, clients: Ints, alpha: Real, prox_mu: float, noise: NoiseSource) -> Problem:
+    """Return the problem with prox_mu added to a and Gamma-norm noise of rate alpha to b, in float64."""
+    tilt = gamma_norm_noise(noise, clients, size, alpha[clients], Purpose.OBJECTIVE)
+    return replace(problem, a=problem.a + prox_mu, b=tilt if problem.b is None else problem.b + tilt)
+
+
+def paper_numbers(alpha: Real, a: float, rounds: Ints, sizes: Ints) -> Real:
+    """Return the paper's sum over data rounds; infinite where its condition u2 <= 0.5 n mu fails."""
+    found: Real = np.where(rounds > 0, np.inf, 0.0)
+    ok = 0.5 * sizes * a >= PAPER_U2
+    if ok.any():
+        found[ok] = paper_objective_epsilon(
+            alpha=alpha[ok], u1=PAPER_U1, u2=PAPER_U2, n=sizes[ok], mu=a, rounds=rounds[ok]
+        )
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class PaperObjective:
+    """The paper's experiments on models that are not convex. Not private: no epsilon is claimed."""
+
+    alpha: Real
+    prox_mu: float
+    a: float
+
+    name: ClassVar[str] = "objective_perturbation"
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
+    promise: ClassVar[Promise] = Promise(
+        "the model that SGD ends with on a randomly tilted objective (paper mode: not private, no epsilon is claimed)",
+        (),
+        is_claimed=False,
+    )
+
+    prepare = keep_data
+    solver = keep_solver
+    aggregate = average
+
+    def problem(self, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
+        """Add prox_mu to a and the noise to b, in the float32 of the engines' SGD."""
+        found = tilted(problem, sent.size, clients, self.alpha, self.prox_mu, noise)
+        return replace(found, b=None if found.b is None else found.b.astype(np.float32))
+
+    def charge(self, clients: Ints) -> Charge:
+        """No guarantee."""
+        return Charge("none", clients, np.zeros(clients.size), np.zeros(clients.size))
+
+    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Pass the models on; one that is not finite gives way to the model received."""
+        return Release(clients, finite_or(trained.vectors, sent), num_samples, trained.num_steps)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """Not known."""
+        return 0.0
+
+    def paper_epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
+        """Return the paper's number, with its own u1 and u2."""
+        return paper_numbers(self.alpha, self.a, rounds, sizes)

@@ -1,0 +1,74 @@
+"""What a report must say about a private run, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from upcycled.core.errors import InputError
+
+if TYPE_CHECKING:
+    from upcycled.privacy.ledger import Ledger
+
+NOT_COVERED = (
+    "choices made by looking at private data (tuning), other runs on the same data, the clients' sizes n_i, timing, "
+    "and test metrics or personal models computed on clients"
+)
+
+
+def statement(ledger: Ledger, delta: float) -> str:
+    """Return the statement of a ledger, one item a line."""
+    promise, rounds = ledger.promise, ledger.rounds
+    lines = [
+        "simulation: not private (the noise follows from the seed)"
+        if ledger.is_simulation
+        else "noise: a cryptographic stream keyed by the operating system's entropy",
+        f"mechanism: {ledger.mechanism}; released: {promise.released}",
+        f"unit: one {promise.unit}, replaced by another (replace-one); the clients' sizes are public",
+        f"adversary: {promise.adversary}",
+        f"delta: {delta:g}",
+        f"data rounds charged: {rounds.min()} to {rounds.max()} a client; upcycled iterations cost nothing",
+        _epsilons(ledger, delta),
+        f"checked: {'; '.join(promise.checked) or 'nothing'}",
+        f"the user's word: {'; '.join(promise.trusted) or 'public constants do not come from private data'}",
+        f"sampling of clients: {_sampling(ledger)}",
+        f"schedule: {_schedule(ledger)}",
+        f"not covered: {NOT_COVERED}; this is the cost of this run only",
+    ]
+    return "\n".join(lines)
+
+
+def _epsilons(ledger: Ledger, delta: float) -> str:
+    if not ledger.promise.is_claimed:
+        return "epsilon: none is claimed, this is not private"
+    proven = ledger.epsilon(delta)
+    worst, middle, best = proven.max(), np.median(proven), proven.min()
+    words = f"epsilon (proven): {worst:.6g} for the worst client, {middle:.6g} median, {best:.6g} best"
+    try:
+        paper = ledger.paper_epsilon(delta)
+    except InputError:
+        return words
+    return (
+        f"{words}; the paper's formula would print {paper.max():.6g} at most, which rests on an assumption that is not "
+        "proven for this model"
+    )
+
+
+def _sampling(ledger: Ledger) -> str:
+    setting = ledger.setting
+    if setting.participation >= 1:
+        return "all clients in every data round"
+    if any("secret" in words for words in ledger.promise.trusted):
+        return f"secret Poisson draws at rate {setting.participation:g}, which the epsilon relies on"
+    return f"public ({setting.sampling}, {setting.participation:g} of the clients); no amplification is claimed"
+
+
+def _schedule(ledger: Ledger) -> str:
+    if ledger.budget is None:
+        return "fixed before the first round, as are noise and participation"
+    out = int((ledger.left_out > 0).sum())
+    return (
+        f"a filter holds every client within epsilon {ledger.budget.epsilon:g} at delta {ledger.budget.delta:g}, which "
+        f"is the claim whatever the rounds depended on; {out} clients were left out of rounds they could not pay"
+    )

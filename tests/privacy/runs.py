@@ -1,0 +1,77 @@
+"""Small federations, public settings and spies shared by the tests of mechanisms."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+import upcycled as up
+from upcycled.algorithms import ALGORITHMS
+from upcycled.core.release import Setting
+from upcycled.core.solvers import LocalSGD
+
+QUIET = {"progress": False, "engine": "sequential"}
+
+
+def setting(**changes):
+    """Public facts of a run: FedProx(0.5) on 20 features, 2 classes, everybody in each of 40 rounds."""
+    sizes = np.asarray(changes.pop("sizes", [224, 45, 400]))
+    facts = {
+        "algorithm": "fedprox",
+        "penalty": 0.5,
+        "is_personal": False,
+        "remembers": (),
+        "local": LocalSGD(),
+        "is_local_given": False,
+        "gradients_per_step": 1,
+        "num_parameters": 42,
+        "is_linear_softmax": True,
+        "has_bias": True,
+        "has_batch_norm": False,
+        "num_classes": 2,
+        "sizes": sizes,
+        "rounds": np.full(sizes.size, 40),
+        "data_rounds": 40,
+        "stragglers": 0.0,
+        "sampling": "fixed",
+        "participation": 1.0,
+    }
+    return Setting(**(facts | changes))
+
+
+def wide(sizes=(23, 17, 31, 12), features=40, classes=10, seed=0):
+    """A federation whose model has 410 parameters: four releases hold enough numbers to judge a distribution."""
+    rng = np.random.default_rng(seed)
+    xs = [rng.normal(0.2 * i, 1.0, (n, features)).astype(np.float32) for i, n in enumerate(sizes)]
+    ys = [rng.integers(0, classes, n) for n in sizes]
+    return up.FederatedData.from_arrays(xs, ys, num_classes=classes)
+
+
+def make(name):
+    """An algorithm with a local quadratic term where it has one."""
+    made = {"pfedme": up.PFedMe(lam=2.0, inner_steps=1, inner_lr=0.5)}
+    return made.get(name) or ALGORITHMS[name]()
+
+
+@contextlib.contextmanager
+def server_sees(name, monkeypatch):
+    """Collect what the server step of an algorithm is handed."""
+    seen, kind = [], ALGORITHMS[name]
+    original = kind.server_step
+
+    def spy(self, server, memory, arrived):
+        seen.append(arrived)
+        return original(self, server, memory, arrived)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "server_step", spy)
+        yield seen
+
+
+def first_arrival(monkeypatch, data, name, privacy, **changes):
+    """Return what the server is handed in the first data round."""
+    arguments = {"iterations": 1, "algorithm": make(name), "seed": 3} | QUIET | changes
+    with server_sees(name, monkeypatch) as seen:
+        up.train(data, privacy=privacy, **arguments)
+    return seen[0]

@@ -1,0 +1,244 @@
+"""The noise in what the server receives: its scale, its grid, and that no two real runs share it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import upcycled as up
+from tests.privacy.runs import QUIET, first_arrival, make, setting, wide
+from tests.reference import softmax_gradient
+from upcycled.algorithms import ALGORITHMS
+from upcycled.core.release import Trained
+from upcycled.core.streams import Purpose
+from upcycled.privacy.noise import SeededNoise, SystemNoise, gamma_norm_noise, grid_step
+from upcycled.privacy.projection import project
+
+NAMES = list(ALGORITHMS)
+CONVEX = [name for name in NAMES if name != "pfedme"]
+STATELESS = ["fedavg", "fedavgm", "fedprox", "fedyogi"]
+
+
+def assert_scale(numbers, std):
+    """The stated normal passes; two thirds, three halves and the square of its std fail."""
+    numbers = np.asarray(numbers, dtype=np.float64).ravel()
+    assert stats.kstest(numbers / std, "norm").pvalue > 1e-4
+    for wrong in (2 / 3 * std, 3 / 2 * std, std**2):
+        assert stats.kstest(numbers / wrong, "norm").pvalue < 1e-6
+
+
+@pytest.mark.parametrize("source", [SeededNoise(1, 2), SystemNoise()], ids=["seeded", "system"])
+def test_both_sources_give_standard_normals_and_uniforms(source):
+    clients = np.arange(20)
+    normals, uniforms = source.normals(clients, 501), source.uniforms(clients, 500)
+    assert normals.shape == (20, 501)
+    assert_scale(normals * 0.7, 0.7)
+    assert stats.kstest(uniforms.ravel(), "uniform").pvalue > 1e-4
+    assert 0 < uniforms.min() < uniforms.max() < 1
+    # Neighbouring numbers of Box-Muller share a radius but are independent, and so are clients.
+    assert abs(np.corrcoef(normals[:, 0::2][:, :250].ravel(), normals[:, 1::2].ravel())[0, 1]) < 0.05
+    assert np.unique(normals).size == normals.size
+
+
+def test_a_seeded_stream_goes_on_where_it_was_left():
+    clients = np.array([5, 9])
+    noise = SeededNoise(1, 2)
+    whole = noise.uniforms(clients, 30, Purpose.POISSON)
+    parts = [noise.uniforms(clients, 10, Purpose.POISSON, start=10 * i) for i in range(3)]
+    assert np.array_equal(np.hstack(parts), whole)
+
+
+@pytest.mark.parametrize("source", [SeededNoise(4, 1), SystemNoise()], ids=["seeded", "system"])
+def test_gamma_norm_noise_has_a_gamma_norm_and_a_uniform_direction(source):
+    clients, size, rate = np.arange(1500), 7, 3.0
+    drawn = gamma_norm_noise(source, clients, size, np.full(1500, rate), Purpose.OBJECTIVE)
+    norms = np.linalg.norm(drawn, axis=1)
+    assert stats.kstest(norms * rate, "gamma", args=(size,)).pvalue > 1e-4
+    for wrong in (2 / 3 * rate, 3 / 2 * rate):
+        assert stats.kstest(norms * wrong, "gamma", args=(size,)).pvalue < 1e-6
+    for wrong_shape in (size - 1, size + 1):  # all parameters count, none twice
+        assert stats.kstest(norms * rate, "gamma", args=(wrong_shape,)).pvalue < 1e-6
+    # A coordinate of a uniform direction in 7 dimensions: (1 + c)/2 is Beta(3, 3).
+    assert stats.kstest((1 + drawn[:, 0] / norms) / 2, "beta", args=(3, 3)).pvalue > 1e-4
+    assert abs(np.corrcoef(norms, drawn[:, 0] / norms)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", [up.privacy.ModelClipping, up.privacy.UpdateClipping])
+def test_clipped_releases_arrive_with_noise_of_the_stated_std(monkeypatch, kind, name):
+    data = wide()
+    noisy, plain = (
+        first_arrival(monkeypatch, data, name, kind(clip_norm=0.5, noise_std=std)).release.vectors for std in (0.3, 0)
+    )
+    assert_scale(noisy - plain, 0.3)
+
+
+@pytest.mark.parametrize("name", CONVEX)
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda std: up.privacy.ErmOutput(1.0, std, prox_mu=0.5, steps=5),
+        lambda std: up.privacy.ErmOutput(1.0, std, prox_mu=0.5, gamma=1e-6),
+        lambda std: up.privacy.BoltOnSGD(1.0, std),
+    ],
+    ids=["gradient descent", "minimiser", "bolt-on"],
+)
+def test_solutions_arrive_with_noise_of_the_stated_std(monkeypatch, made, name):
+    data = wide()
+    noisy, plain = (first_arrival(monkeypatch, data, name, made(std)).release.vectors for std in (0.3, 0))
+    assert_scale(noisy - plain, 0.3)
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_the_noise_of_objective_perturbation_is_found_again_in_the_minimiser(monkeypatch, name):
+    """At the minimiser n = -(gradient + a (x - w)); b is zero in the first round of every algorithm."""
+    data, alpha, prox = wide(), 8.0, 0.5
+    privacy = up.privacy.ObjectivePerturbation(alpha, norm_bound=1.0, prox_mu=prox)
+    module = up.models.logistic((40,), 10, seed=3)
+    start = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()]).astype(np.float64)
+    released = first_arrival(monkeypatch, data, name, privacy).release.vectors.astype(np.float64)
+    a = prox + {"fedprox": 0.5, "feddyn": 0.01}.get(name, 0.0)
+    train = project(data.train, 1.0)
+    found = []
+    for client in range(4):
+        x, y = train.client(client)
+        found.append(-softmax_gradient(released[client], x.astype(np.float64), y, 10) - a * (released[client] - start))
+    norms = np.linalg.norm(found, axis=1)
+    # Gamma(410, 8): mean 51.25, sd 2.53; two thirds and three halves are ten sds away.
+    assert (np.abs(norms * alpha - 410) < 5 * np.sqrt(410)).all()
+    assert_scale(np.concatenate([np.sqrt(410) * n / length for n, length in zip(found, norms, strict=True)]) * 0.3, 0.3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dpsgd_steps_by_gradient_sums_with_noise_of_the_stated_std(monkeypatch, name):
+    data, lr = wide(), 0.5
+    local = up.LocalSGD(lr=lr, batch_size=None)
+    noisy, plain = (
+        first_arrival(monkeypatch, data, name, up.privacy.DPSGD(2.0, z), local=local).release.vectors for z in (0.3, 0)
+    )
+    # One full-batch step: x = w - lr (sum + noise) / n. pFedMe moves by lr lam inner_lr of it.
+    scale = lr * make(name).lam * 0.5 if name == "pfedme" else lr
+    assert_scale((noisy - plain) * data.train.sizes[:, None] / scale, 0.6)
+
+
+@pytest.mark.parametrize("name", STATELESS)
+@pytest.mark.parametrize("secret", [False, True])
+def test_the_central_aggregate_arrives_with_noise_of_the_stated_std(monkeypatch, name, secret):
+    data = wide(sizes=(9,) * 12)
+    sampling = {"participation": 0.5, "sampling": "poisson"} if secret else {}
+    noisy, plain = (
+        first_arrival(
+            monkeypatch, data, name, up.privacy.CentralDPFedAvg(2.0, z, secret_sampling=secret), **sampling
+        ).mean
+        for z in (0.35, 0)
+    )
+    denominator = 6 if secret else 12
+    difference = (noisy.astype(np.float64) - plain) * denominator / 0.7
+    assert stats.kstest(difference, "norm").pvalue > 1e-4
+    assert 0.85 < difference.std() < 1.15  # 410 numbers: the std of the std is 0.035
+    for wrong in (2 / 3, 3 / 2):
+        assert not 0.85 < difference.std() / wrong < 1.15
+
+
+def neighbours():
+    """Two data sets that differ in one record."""
+    rng = np.random.default_rng(2)
+    xs = [rng.normal(0, 1, (n, 5)).astype(np.float32) for n in (20, 9, 14)]
+    ys = [rng.integers(0, 3, len(x)) for x in xs]
+    one = up.FederatedData.from_arrays([x.copy() for x in xs], [y.copy() for y in ys], num_classes=3)
+    xs[1][4], ys[1][4] = 100.0, (ys[1][4] + 1) % 3
+    return one, up.FederatedData.from_arrays(xs, ys, num_classes=3)
+
+
+@pytest.mark.parametrize("noise", ["seeded", "system"])
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        up.privacy.ModelClipping(1.0, 0.3),
+        up.privacy.UpdateClipping(1.0, 0.3),
+        up.privacy.ErmOutput(1.0, 0.3, prox_mu=0.5),
+        up.privacy.BoltOnSGD(1.0, 0.3),
+        up.privacy.ErmOutput(1.0, epsilon=1.0, delta=1e-5, prox_mu=0.5),
+    ],
+    ids=["model", "update", "erm", "bolt-on", "calibrated"],
+)
+def test_every_release_lies_on_its_grid_under_both_neighbours(monkeypatch, privacy, noise):
+    for data in neighbours():
+        std = privacy.fit(setting(sizes=data.train.sizes, num_parameters=18, num_classes=3, penalty=0.0,
+                                  rounds=np.ones(3), algorithm="fedavg")).noise.noise_std  # fmt: skip
+        arrived = first_arrival(monkeypatch, data, "fedavg", privacy, noise=noise)
+        multiples = arrived.release.vectors.astype(np.float64) / grid_step(std)[:, None]
+        assert np.array_equal(multiples, np.rint(multiples))
+        assert np.unique(multiples % 4).size > 1  # and on no coarser one
+
+
+def test_objective_perturbation_and_dpsgd_lie_on_their_grids_under_both_neighbours(monkeypatch):
+    for data in neighbours():
+        privacy = up.privacy.ObjectivePerturbation(5.0, norm_bound=1.0, prox_mu=0.5, gamma=1e-9, cover_alpha=1e4)
+        vectors = first_arrival(monkeypatch, data, "fedavg", privacy).release.vectors.astype(np.float64)
+        multiples = vectors / grid_step(np.array([1e-4]))
+        assert np.array_equal(multiples, np.rint(multiples))
+        from upcycled.engines import noisy
+
+        sums = []
+        original = noisy.NoisyGradient.__call__
+
+        def spy(self, at, sums=sums, original=original):
+            out = original(self, at)
+            sums.append((out.numpy().astype(np.float64) * self.rate * len(self.y), self.step))
+            return out
+
+        with monkeypatch.context() as patch:
+            patch.setattr(noisy.NoisyGradient, "__call__", spy)
+            first_arrival(monkeypatch, data, "fedavg", up.privacy.DPSGD(1.0, 1.0), local=up.LocalSGD(batch_size=4))
+        for total, step in sums:  # float32 after the division keeps 24 bits
+            assert np.abs(total / step - np.rint(total / step)).max() <= np.abs(total / step).max() * 2.0**-22
+
+
+def test_two_runs_with_real_noise_never_share_it_and_two_seeded_ones_do():
+    data = wide(sizes=(9, 8), features=5, classes=3)
+    privacy = up.privacy.ModelClipping(1.0, 0.3)
+    real = [up.train(data, algorithm=up.FedAvg(), privacy=privacy, noise="system", iterations=2, **QUIET) for _ in "ab"]
+    seeded = [up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=2, **QUIET) for _ in "ab"]
+    assert not np.isin(real[0].params.numpy(), real[1].params.numpy()).any()
+    assert seeded[0].params.numpy().tobytes() == seeded[1].params.numpy().tobytes()
+
+
+def test_copies_of_a_real_source_share_nothing_with_it_and_hold_no_key():
+    source, clients = SystemNoise(), np.arange(3)
+    for twin in (pickle.loads(pickle.dumps(source)), copy.deepcopy(source), source):
+        one, two = source.uniforms(clients, 100), twin.uniforms(clients, 100)
+        assert not np.isin(one, two).any()
+    assert vars(source) == {"name": "system"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_draws_other_noise_than_its_parent():
+    import subprocess
+    import sys
+
+    code = (
+        "import os, numpy as np\n"
+        "from upcycled.privacy.noise import SystemNoise\n"
+        "source = SystemNoise(); source.uniforms(np.arange(1), 1); child = os.fork()\n"
+        "os.write(1, (repr(source.uniforms(np.arange(1), 1)[0, 0]) + '\\n').encode())\n"
+        "os.waitpid(child, 0) if child else os._exit(0)\n"
+    )
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert len(lines) == 2
+    assert lines[0] != lines[1]
+
+
+def test_noise_of_one_client_does_not_depend_on_who_else_is_in_the_cohort():
+    fitted = up.privacy.ModelClipping(1.0, 0.3).fit(setting(sizes=[5, 5, 5, 5]))
+    rng = np.random.default_rng(0)
+    vectors, sent = rng.normal(size=(4, 42)).astype(np.float32), np.zeros(42, dtype=np.float32)
+    steps, sizes = np.ones(4, dtype=np.int64), np.full(4, 5)
+    everybody = fitted.release(Trained(vectors, steps), sent, np.arange(4), sizes, SeededNoise(0, 1))
+    some = fitted.release(Trained(vectors[[1, 3]], steps[:2]), sent, np.array([1, 3]), sizes[:2], SeededNoise(0, 1))
+    assert np.array_equal(everybody.vectors[[1, 3]], some.vectors)
