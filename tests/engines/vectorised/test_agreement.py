@@ -47,8 +47,7 @@ def test_workers_equal_sequential_bit_for_bit(kind, solver):
 
 
 @pytest.mark.parametrize("way", ["stacked", "workers"])
-def test_a_client_alone_and_a_million_epochs_apart_are_no_special_cases(way):
-    """One lane; and lanes of which one has many times the steps of the other."""
+def test_a_client_alone_and_very_unequal_clients_are_no_special_cases(way):
     reference = SEQUENTIAL.open(task_of(), None)
     engine = open_vectorised(task_of(), 1, way)
     for clients in [(3,), (2, 7)]:

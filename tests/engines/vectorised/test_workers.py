@@ -18,13 +18,14 @@ from upcycled.core.shards import Shards
 from upcycled.engines.sequential import SEQUENTIAL
 from upcycled.engines.vectorised import open_vectorised
 from upcycled.engines.vectorised import workers as workers_file
-from upcycled.engines.vectorised.parcels import receive, send, store
+from upcycled.engines.vectorised.parcels import let_go, receive, send, store
 from upcycled.engines.vectorised.workers import bundles_of
 
 
 @pytest.fixture(autouse=True)
 def small_rounds_use_processes_too(monkeypatch):
     monkeypatch.setattr(workers_file, "FEW_GRADIENTS", 0)
+    monkeypatch.setattr(workers_file, "FEW_PRODUCTS", 1)
 
 
 @pytest.mark.parametrize("solver", ["momentum", "full batch", "moreau"])
@@ -182,6 +183,16 @@ def test_memory_mapped_data_stay_where_they_are(tmp_path, cut):
     assert np.array_equal(stored.open(), mapped)
     contiguous = mapped.flags.c_contiguous
     assert Path(stored.path).name == ("x.npy" if contiguous else "copy")
+
+
+def test_rows_that_were_let_go_can_be_read_again(tmp_path):
+    task = task_of()
+    send(task, tmp_path)
+    train = receive(tmp_path).train
+    assert np.array_equal(train.x, task.train.x)
+    let_go(train)
+    assert np.array_equal(train.x, task.train.x)
+    let_go(task.train)
 
 
 def test_a_copy_on_write_map_is_not_trusted_to_equal_its_file(tmp_path):

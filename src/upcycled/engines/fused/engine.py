@@ -18,11 +18,12 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import Scores, Task, Work
 from upcycled.engines.fused.arrays import plain, rows_of
 from upcycled.engines.fused.cache import prepare
+from upcycled.engines.fused.certified import descend, numbers_of, passes_of
 from upcycled.engines.fused.plan import OUTPUTS, SIZE, Floats, plan_for
 from upcycled.engines.fused.pool import Pool
 from upcycled.engines.fused.scoring import score_clients, score_rows
 from upcycled.engines.fused.solvers import train_moreau, train_sgd
-from upcycled.engines.fused.support import stack_of
+from upcycled.engines.fused.support import CERTIFIED, stack_of
 from upcycled.engines.fused.width import TILE
 from upcycled.engines.scoring import NO_SCORES
 
@@ -48,6 +49,8 @@ class _Local:
 
 def _local_of(solver: Solver) -> _Local:
     """Translate a solver; ``support.SOLVERS`` names the same ones."""
+    if type(solver) in CERTIFIED:
+        return _Local(descend, np.zeros(0, dtype=np.float32))
     if type(solver) is LocalSGD:
         return _Local(train_sgd, np.array([solver.lr, solver.momentum], dtype=np.float32))
     if type(solver) is MoreauSGD:
@@ -65,6 +68,7 @@ class FusedEngine:
             raise InputError(stack)
         count = _cores() if threads is None else max(1, threads)
         self._task = task
+        self._dense = stack.layers[0]
         self._local = _local_of(task.solver)
         self._batch = task.solver.local.batch_size or 0
         self._train = rows_of(task.train)
@@ -91,6 +95,8 @@ class FusedEngine:
 
     def train(self, work: Work) -> Trained:
         """Do a cohort's local work."""
+        if self._local.kernel is descend:
+            return self._train_certified(work)
         local, data, task = self._local, self._train, self._task
         clients, epochs = plain(work.cohort.clients, np.int64), plain(work.cohort.epochs, np.int64)
         samples = data.offsets[clients + 1] - data.offsets[clients]
@@ -115,6 +121,24 @@ class FusedEngine:
         if faults.any():
             raise InputError(f"train.y: {self._wrong_label(int(clients[faults.argmax()]))}")
         return Trained(out, num_steps, private)
+
+    def _train_certified(self, work: Work) -> Trained:
+        """Do it in float64; the vectors stay in float64 until the mechanism has added its noise."""
+        data, task, dense = self._train, self._task, self._dense
+        clients, passes = plain(work.cohort.clients, np.int64), passes_of(task, work)
+        effort = passes * (data.offsets[clients + 1] - data.offsets[clients])
+        key = np.uint64(round_key(task.seed, Purpose.BATCHES, work.round, work.attempt))
+        out = np.empty((clients.size, task.layout.size))
+        given = (
+            np.zeros(1, dtype=np.int64),
+            np.argsort(-effort, kind="stable"),
+            *(data.x, data.y, data.offsets, clients, passes, key, self._batch),
+            *numbers_of(task, work),
+        )
+        bias = -1 if dense.bias is None else dense.bias
+        self._run(descend, given, (out, dense.weight, bias, dense.inputs), int(effort.sum()))
+        num_steps = task.solver.local.num_steps(task.train.sizes_of(clients), work.cohort.epochs)
+        return Trained(out, num_steps)
 
     def score(self, model: Vector) -> Scores:
         """Score the global model on all test samples."""

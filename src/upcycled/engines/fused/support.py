@@ -12,10 +12,11 @@ from torch import nn
 
 from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, MoreauSGD, NominalSGD
 from upcycled.core.work import Task
 
-SOLVERS: tuple[type, ...] = (LocalSGD, MoreauSGD)
+CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, NominalSGD)
+SOLVERS: tuple[type, ...] = (LocalSGD, MoreauSGD, *CERTIFIED)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def refuses(task: Task) -> str | None:
     if isinstance(found, str):
         return found
     checks: tuple[Callable[[], str | None], ...] = (
-        lambda: _about_solver(task),
+        lambda: _about_solver(task, found),
         lambda: _about_data("training", task.train, found),
         lambda: None if task.test is None else _about_data("test", task.test, found),
         lambda: _about_place(task, found),
@@ -86,7 +87,9 @@ def _laid_out(linears: list[nn.Linear], layout: Layout, flattens: bool) -> Stack
     return Stack(tuple(layers), flattens)
 
 
-def _about_solver(task: Task) -> str | None:
+def _about_solver(task: Task, stack: Stack) -> str | None:
+    if type(task.solver) in CERTIFIED and len(stack.layers) > 1:
+        return f"{type(task.solver).__name__} solves softmax regression only"
     if type(task.solver) in SOLVERS:
         return None
     known = " and ".join(kind.__name__ for kind in SOLVERS)

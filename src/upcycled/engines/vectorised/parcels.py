@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,16 @@ def receive(folder: Path) -> Task:
         seed=parcel.seed,
         cohort_size=parcel.cohort_size,
     )
+
+
+def let_go(shards: Shards) -> None:
+    """Drop mapped rows from this process's memory; they stay in the system's cache.
+
+    A pool that watches its processes' memory would take them for a leak and end a process that has read much.
+    """
+    rows = shards.x.base
+    if isinstance(rows, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        rows.madvise(mmap.MADV_DONTNEED)
 
 
 def _store_shards(shards: Shards, folder: Path, name: str) -> StoredShards:

@@ -6,6 +6,7 @@ processes, and with none: then the work is done here.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ from upcycled.core.work import Scores, Task, Work
 from upcycled.engines.scoring import Tally, pieces, scores_of, tally
 from upcycled.engines.sequential import Sequential, open_sequential
 from upcycled.engines.threads import one_thread
-from upcycled.engines.vectorised.parcels import receive, send
+from upcycled.engines.vectorised.parcels import let_go, receive, send
 
 IDLE_SECONDS = 60
 """How long processes wait for the next round, or the next run, before they end by themselves."""
-FEW_GRADIENTS = 100
-"""A round with fewer is done here before other processes would have been told of it."""
+FEW_GRADIENTS, FEW_VALUES = 32, 2**22
+"""A round with fewer gradients, and fewer values in all of them, is done here sooner than elsewhere."""
+FEW_PRODUCTS = 2**30
+"""Scores with fewer multiplications by a parameter likewise."""
 BUNDLES_EACH = 16
 """Bundles of clients per process and round, at most: small enough to even out, large enough to be worth a message."""
 
@@ -52,7 +55,8 @@ class Workers:
         """Do a cohort's local work."""
         clients, solver = work.cohort.clients, self.task.solver
         steps = solver.local.num_steps(self.task.train.sizes_of(clients), work.cohort.epochs)
-        few = steps.sum() * solver.gradients_per_step < FEW_GRADIENTS
+        gradients = int(steps.sum()) * solver.gradients_per_step
+        few = gradients < FEW_GRADIENTS and gradients * self.task.layout.size < FEW_VALUES
         if self.folder is None or clients.size == 1 or few:
             return self.here.train(work)
         bundles = bundles_of(steps, self.processes)
@@ -68,7 +72,7 @@ class Workers:
     def score(self, model: Vector) -> Scores:
         """Score the global model on all test samples."""
         test = self.task.test
-        if self.folder is None or test is None or test.num_rows == 0 or len(pieces(test.num_rows)) == 1:
+        if self.folder is None or test is None or test.num_rows * self.task.layout.size < FEW_PRODUCTS:
             return self.here.score(model)
         found: list[Tally] = self._all(score_part, [(model, rows) for rows in pieces(test.num_rows)])
         return scores_of(found, test.num_rows)
@@ -150,12 +154,18 @@ def open_workers(task: Task, processes: int) -> Workers:
 @lru_cache(maxsize=2)
 def _engine(folder: str) -> Sequential:
     """Open the engine of a run once in each worker."""
-    return open_sequential(receive(Path(folder)), 1)
+    engine = open_sequential(receive(Path(folder)), 1)
+    # The pool collects garbage every second: what stays anyway need not be searched each time.
+    gc.freeze()
+    return engine
 
 
 def train_part(folder: str, work: Work) -> Trained:
     """Do the local work of some clients."""
-    return _engine(folder).train(work)
+    engine = _engine(folder)
+    trained = engine.train(work)
+    let_go(engine.task.train)
+    return trained
 
 
 def score_part(folder: str, model: Vector, rows: slice) -> Tally:
@@ -164,4 +174,6 @@ def score_part(folder: str, model: Vector, rows: slice) -> Tally:
     test = engine.task.test
     assert test is not None
     with one_thread():
-        return tally(engine.flat.module, engine.flat.values, model, test.x[rows], test.y[rows])
+        found = tally(engine.flat.module, engine.flat.values, model, test.x[rows], test.y[rows])
+    let_go(test)
+    return found

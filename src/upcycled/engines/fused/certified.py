@@ -1,0 +1,152 @@
+"""The certified solvers' kernel: full-batch and minibatch descent for softmax regression, all in float64.
+
+It does what ``engines/certified.py`` does; privacy proofs count on its steps, so there is nothing adaptive in it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.solvers import CertifiedMinimiser
+from upcycled.core.work import Task, Work
+from upcycled.engines.fused.arrays import plain
+from upcycled.engines.fused.cache import kernel
+from upcycled.engines.fused.plan import OUTPUTS, Floats, Ints, Order
+from upcycled.engines.fused.simd import take
+from upcycled.engines.fused.streams import client_key, shuffle
+from upcycled.engines.fused.width import TILE
+
+Doubles = NDArray[np.float64]
+
+
+# Sums over a tile may be reordered, which lets them be vectorised: a fixed order once compiled, for any thread.
+@numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
+def _add_gradient(
+    point: Doubles,
+    weight: int,
+    bias: int,
+    classes: int,
+    features: int,
+    x: Floats,
+    y: Ints,
+    first: int,
+    order: Order,
+    at: int,
+    count: int,
+    tile: Doubles,
+    scores: Doubles,
+    total: Doubles,
+) -> None:
+    """Add the gradients of samples order[at .. at+count-1] to ``total``; the samples of a tile lie side by side."""
+    for begin in range(at, at + count, TILE):
+        here = min(TILE, at + count - begin)
+        for s in range(here):
+            row = (first + order[begin + s]) * features
+            for j in range(features):
+                tile[j, s] = x[row + j]
+        for s in range(here, TILE):
+            for j in range(features):
+                tile[j, s] = 0.0
+        for k in range(classes):
+            scores[k, :] = point[bias + k] if bias >= 0 else 0.0
+            for j in range(features):
+                w = point[weight + k * features + j]
+                for s in range(TILE):
+                    scores[k, s] += w * tile[j, s]
+        for s in range(TILE):
+            top, mass = scores[0, s], 0.0
+            for k in range(1, classes):
+                top = max(top, scores[k, s])
+            for k in range(classes):
+                scores[k, s] = math.exp(scores[k, s] - top)
+                mass += scores[k, s]
+            for k in range(classes):
+                scores[k, s] = scores[k, s] / mass if s < here else 0.0
+            if s < here:
+                scores[y[first + order[begin + s]], s] -= 1.0
+        for k in range(classes):
+            if bias >= 0:
+                sum_ = 0.0
+                for s in range(TILE):
+                    sum_ += scores[k, s]
+                total[bias + k] += sum_
+            for j in range(features):
+                dot = 0.0
+                for s in range(TILE):
+                    dot += scores[k, s] * tile[j, s]
+                total[weight + k * features + j] += dot
+
+
+@kernel
+def descend(
+    queue: Ints,
+    lanes: Ints,
+    x: Floats,
+    y: Ints,
+    offsets: Ints,
+    clients: Ints,
+    epochs: Ints,
+    key: np.uint64,
+    batch: int,
+    lr: float,
+    start: Doubles,
+    a: float,
+    b: Doubles,
+    table: Ints,
+    places: Ints,
+    work: Floats,
+    order: Order,
+    out: Doubles,
+    weight: int,
+    bias: int,
+    features: int,
+) -> None:
+    """x <- x - lr (sum of gradients / nominal batch + a (x - w) + b); ``batch`` 0 means full batches."""
+    classes = table[0, OUTPUTS]
+    tile, scores = np.zeros((features, TILE)), np.zeros((classes, TILE))
+    total, point = np.zeros(start.size), np.zeros(start.size)
+    while True:
+        turn = take(queue)
+        if turn >= lanes.size:
+            break
+        lane = lanes[turn]
+        first = offsets[clients[lane]]
+        samples = offsets[clients[lane] + 1] - first
+        size: int = min(batch, samples) if batch > 0 else samples  # type: ignore[assignment]
+        own = client_key(key, clients[lane])
+        point[:] = start
+        for i in range(samples):
+            order[i] = i
+        for epoch in range(epochs[lane]):
+            if batch > 0:
+                shuffle(own, epoch, samples, order)
+            for at in range(0, samples, size):
+                count = min(size, samples - at)
+                total[:] = 0.0
+                _add_gradient(
+                    point, weight, bias, classes, features, x, y, first, order, at, count, tile, scores, total
+                )
+                for j in range(start.size):
+                    linear = b[lane, j] if b.shape[0] > 0 else 0.0
+                    point[j] -= lr * (total[j] / size + a * (point[j] - start[j]) + linear)
+        out[lane, :] = point
+
+
+def passes_of(task: Task, work: Work) -> Ints:
+    """Return how many passes each client takes: fixed in advance, or what the promised gradient norm asks for."""
+    if not isinstance(task.solver, CertifiedMinimiser):
+        return plain(work.cohort.epochs, np.int64)
+    b, count = work.problem.b, work.cohort.clients.size
+    norms = np.zeros(count) if b is None else np.linalg.norm(b.astype(np.float64), axis=1)
+    return np.array([task.solver.steps_for(float(norm)) for norm in norms], dtype=np.int64)
+
+
+def numbers_of(task: Task, work: Work) -> tuple[Any, ...]:
+    """Return lr, w, a and b as the kernel takes them."""
+    b = np.zeros((0, task.layout.size)) if work.problem.b is None else plain(work.problem.b, np.float64)
+    return float(task.solver.local.lr), plain(work.model, np.float64), float(work.problem.a), b

@@ -1,0 +1,61 @@
+"""One torch thread inside an engine, the caller's own number outside; and copies that torch has aligned."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from upcycled.engines.tensors import to_torch
+from upcycled.engines.threads import one_thread
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_one_thread_inside_and_the_callers_setting_after_an_error():
+    @one_thread()
+    def fail():
+        raise RuntimeError(f"with {torch.get_num_threads()} thread")
+
+    with pytest.raises(RuntimeError, match="with 1 thread"):
+        fail()
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_it_holds_in_the_thread_that_does_the_work_and_in_no_other():
+    seen = []
+
+    def work():
+        torch.set_num_threads(2)
+        with one_thread():
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=work)
+    with one_thread():
+        thread.start()
+        thread.join()
+        assert torch.get_num_threads() == 1
+    assert seen == [1, 2]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bool])
+def test_a_copy_is_aligned_whatever_the_array_is(dtype):
+    for skip in range(1, 9):
+        array = np.arange(100).astype(dtype)[skip:]
+        array.flags.writeable = False
+        copy = to_torch(array)
+        assert copy.data_ptr() % 64 == 0
+        assert np.array_equal(copy.numpy(), array)
+        assert not np.shares_memory(copy.numpy(), array)
