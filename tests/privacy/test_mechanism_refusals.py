@@ -168,7 +168,6 @@ def test_at_client_level_delta_is_held_against_the_number_of_clients():
         ({"privacy": ModelClipping}, "privacy is <class"),
         ({"privacy": OBJECTIVE, "stragglers": 0.5}, "stragglers"),
         ({"privacy": ErmOutput(1.0, 0.5, steps=1), "stragglers": 0.5}, "must be at least 2"),
-        ({"privacy": ErmOutput(1.0, 0.5), "engine": "fused"}, "CertifiedGD"),
     ],
 )  # fmt: skip
 def test_train_refuses_it_before_any_work(federation, arguments, words):

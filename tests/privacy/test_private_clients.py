@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -204,4 +206,4 @@ def test_secret_cohorts_may_be_empty_and_then_noise_alone_moves_the_model(federa
     assert len(sizes) == 12
     assert (result.privacy.rounds == 12).all()
     before = [arrived.mean for arrived in seen]
-    assert all(not np.array_equal(a, b) for a, b in zip(before, before[1:], strict=False))
+    assert all(not np.array_equal(a, b) for a, b in itertools.pairwise(before))

@@ -11,18 +11,20 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from upcycled.cli import data, demo, run
+from upcycled.cli import audit, data, demo, privacy, run
 from upcycled.core.errors import InputError, UpcycledError, suggest
 
-COMMANDS = {"demo": demo, "run": run, "data": data}
+COMMANDS = {"demo": demo, "run": run, "privacy": privacy, "audit": audit, "data": data}
 """To add a command: write its module with ``add_parser`` and add a line."""
 
-LATER = ("compare", "sweep", "paper", "privacy", "audit", "theory", "report", "federation")
+LATER = ("compare", "sweep", "paper", "theory", "report", "federation")
 
 EXAMPLES = """\
 examples:
   upcycled demo                                 vanilla against upcycled in under a minute
   upcycled run experiment.toml local.lr=0.1     one experiment, with a value changed
+  upcycled privacy explain experiment.toml      what is protected, against whom, at what epsilon
+  upcycled audit experiment.toml                attack the releases, and compare with the claim
   upcycled data describe set.npz                clients, samples, label skew
 """
 

@@ -47,8 +47,8 @@ class BatchProgress:
         is_terminal = sys.stderr.isatty()
         while not self._over.wait(0.2 if is_terminal else LINE_SECONDS):
             share = max(self._done / max(self._total, 1), self._runs_done / max(self._runs, 1))
-            left = (time.perf_counter() - began) * (1 - share) / share if share else float("nan")
-            text = f"{self._runs_done} of {self._runs} runs done, {100 * share:.0f} %, {left:.0f} s left"
+            left = f", {(time.perf_counter() - began) * (1 - share) / share:.0f} s left" if share else ""
+            text = f"{self._runs_done} of {self._runs} runs done, {100 * share:.0f} %{left}"
             print(f"\r{text}  " if is_terminal else text, end="" if is_terminal else "\n", file=sys.stderr, flush=True)
         if is_terminal:
             print(file=sys.stderr)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from upcycled.core.errors import InputError
+from upcycled.engines.vectorised.workers import IDLE_SECONDS
 from upcycled.runtime.batch_progress import BatchProgress
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan, make_plan
@@ -74,7 +75,7 @@ def _carry_out(plans: Mapping[int, Plan], tick: Callable[[], None]) -> Iterator[
     if separate:
         from loky import get_reusable_executor
 
-        workers = get_reusable_executor(max_workers=min(cores, len(separate)))
+        workers = get_reusable_executor(max_workers=min(cores, len(separate)), timeout=IDLE_SECONDS)
         started = {workers.submit(_attempt, plan, None): i for i, plan in _longest_first(separate)}
         yield from _ended(started, workers)
 

@@ -125,10 +125,10 @@ def run_plan(plan: Plan, observers: Sequence[Observer], threads: int | None) -> 
         engine.close()
         for observer in observers:
             observer.finish()
-    return _result(plan, last, records, module)
+    return _result(plan, last, records, module, engine.way)
 
 
-def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module) -> Result:
+def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module, way: str) -> Result:
     params = run.state.server.model
     personal = None
     if run.private.names:
@@ -141,6 +141,6 @@ def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module) -> R
         model=final.eval(),
         history=History(tuple(records)),
         personal_models=personal,
-        settings=plan.settings,
+        settings={**plan.settings, "way": way},
         privacy=run.ledger,
     )

@@ -86,7 +86,7 @@ class Parcel:
 
 def packed(value: object) -> bytes:
     """Pickle a value together with classes that were written in a notebook or a script."""
-    import cloudpickle  # type: ignore[import-untyped]
+    import cloudpickle
 
     return bytes(cloudpickle.dumps(value))
 

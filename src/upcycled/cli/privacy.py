@@ -1,0 +1,178 @@
+"""``upcycled privacy``: calculators for every formula, and what a config file protects, in words."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from upcycled.cli.show import note, number, print_json, print_table
+from upcycled.core.errors import InputError, suggest
+
+if TYPE_CHECKING:
+    from upcycled.experiments.explain import Explanation, Variant
+
+FORMULAS = ("gaussian", "paper-output", "paper-objective", "objective", "sampled", "pure", "erm", "gd", "sgd")
+QUESTIONS = {
+    "epsilon": "what releases cost (with --epsilon in place of --delta: the delta)",
+    "noise": "the noise that reaches an epsilon",
+    "rounds": "the data rounds (sampled: noisy steps) that an epsilon pays for",
+}
+EXAMPLES = """\
+examples:
+  upcycled privacy epsilon --formula gaussian --rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5
+  upcycled privacy noise --formula erm --rounds 40 --n 224 --a 0.5 --norm-bound 1 --epsilon 2 --delta 1e-5
+  upcycled privacy rounds --formula pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5
+  upcycled privacy explain experiment.toml
+"""
+FORMULA_EXAMPLES = """\
+examples, one for each formula (epsilon; for noise and rounds give --epsilon and leave out what is asked for):
+  upcycled privacy epsilon --formula gaussian --rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5
+  upcycled privacy epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --delta 1e-5
+  upcycled privacy epsilon --formula paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40
+  upcycled privacy epsilon --formula objective --alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40
+  upcycled privacy epsilon --formula sampled --q 0.01 --noise-multiplier 1.1 --steps 1000 --delta 1e-5
+  upcycled privacy epsilon --formula pure --epsilon-each 0.092 --rounds 80 --delta 1e-5
+  upcycled privacy epsilon --formula erm --norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 --delta 1e-5
+  upcycled privacy epsilon --formula gd --norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --noise-std 0.8 --delta 1e-5
+  upcycled privacy epsilon --formula sgd --norm-bound 1 --lr 0.05 --passes 10 --batch 32 --rounds 40 --noise-std 0.8 --delta 1e-5
+"""  # noqa: E501 - a command stands on one line
+OPTIONS: dict[str, tuple[type, str]] = {
+    "rounds": (int, "data rounds"),
+    "sensitivity": (float, "how far one record moves the release (L2)"),
+    "noise_std": (float, "noise std per coordinate"),
+    "epsilon": (float, "the epsilon to reach; `privacy epsilon` answers with the delta"),
+    "delta": (float, "the delta of (epsilon, delta)"),
+    "clip_norm": (float, "clip norm tau"),
+    "n": (int, "records of the client"),
+    "alpha": (float, "rate of the noise in the objective"),
+    "u1": (float, "bound on per-sample gradients"),
+    "u2": (float, "bound on per-sample Hessians"),
+    "a": (float, "coefficient of the quadratic term (the paper's mu)"),
+    "classes": (int, "classes of softmax regression (default: 2)"),
+    "norm_bound": (float, "R, to which features are projected"),
+    "lipschitz": (float, "L of a record's loss, in place of --norm-bound"),
+    "smoothness": (float, "S of a record's loss"),
+    "gamma": (float, "gradient norm that the solver leaves (default: 0)"),
+    "cover_alpha": (float, "rate of the noise that covers gamma"),
+    "steps": (int, "gd: steps a round; sampled: all noisy steps"),
+    "lr": (float, "learning rate"),
+    "passes": (int, "passes over the data a round"),
+    "batch": (int, "batch size"),
+    "q": (float, "sampling rate of a record"),
+    "noise_multiplier": (float, "noise std over clip norm"),
+    "epsilon_each": (float, "pure epsilon of a round"),
+}
+"""Every number that a formula may need: its type and what it is. Flags are the names with dashes."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``privacy`` and its sub-commands."""
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = subparsers.add_parser(
+        "privacy", help="privacy calculators; explain a config file", description=__doc__, epilog=EXAMPLES,
+        formatter_class=layout, allow_abbrev=False,
+    )  # fmt: skip
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for question, text in QUESTIONS.items():
+        command = commands.add_parser(
+            question, help=text, description=text, epilog=FORMULA_EXAMPLES, formatter_class=layout, allow_abbrev=False
+        )
+        command.add_argument("--formula", metavar="NAME", help=", ".join(FORMULAS))
+        for name, (kind, words) in OPTIONS.items():
+            command.add_argument(_flag(name), metavar="K" if kind is int else "X", help=words)
+        command.add_argument("--no-bias", action="store_true", help="softmax regression without a bias")
+        command.add_argument("--adjacency", metavar="NAME", help="sampled: replace (default) or add_remove")
+        command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+        command.set_defaults(run=_calculate, question=question)
+    text = "what a config file protects, against whom, under which assumptions, at what epsilon; nothing is trained"
+    command = commands.add_parser(
+        "explain", help=text, description=text, formatter_class=layout, allow_abbrev=False,
+        epilog="examples:\n  upcycled privacy explain experiment.toml iterations=80 --delta 1e-6 --clients\n",
+    )  # fmt: skip
+    command.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
+    command.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    command.add_argument("--delta", metavar="X", help="the delta to state epsilon at (default: the file's, or 1e-5)")
+    command.add_argument("--clients", action="store_true", help="a line for every client")
+    command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    command.set_defaults(run=_explain)
+
+
+def number_of(name: str, text: str | None, kind: type = float) -> Any:
+    """Return the number of a flag, or None where it was not given; a wrong word is one sentence."""
+    if text is None:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        right = "an integer" if kind is int else "a number"
+        raise InputError(f"{_flag(name)} is '{text}', but it must be {right}") from None
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _calculate(args: argparse.Namespace) -> int:
+    from upcycled.experiments.calculators import FORMULAS as TABLE
+    from upcycled.experiments.calculators import calculate
+    from upcycled.experiments.sentences import in_keys
+
+    if args.formula is None:
+        raise InputError(f"--formula is missing, but it must be one of {', '.join(TABLE)}")
+    if args.formula not in TABLE:
+        raise InputError(f"--formula is '{args.formula}'{suggest(args.formula, TABLE)}")
+    values = {name: number_of(name, getattr(args, name), kind) for name, (kind, _) in OPTIONS.items()}
+    values |= {"no_bias": True if args.no_bias else None, "adjacency": args.adjacency}
+    # The accounting functions name their arguments; a user knows the flags.
+    flags = {name: _flag(name) for name in values} | {"mu": "--a", "step_size": "--lr"}
+    with in_keys(flags):
+        answers = calculate(args.question, args.formula, values)
+    given = {name: value for name, value in values.items() if value is not None}
+    if args.json:
+        rows = [{"name": a.name, "value": a.value, "proven": a.is_proven, "meaning": a.words} for a in answers]
+        print_json({"question": args.question, "formula": args.formula, "given": given, "answers": rows})
+        return 0
+    print(f"{args.formula}: {TABLE[args.formula].about}")
+    for answer in answers:
+        label = "" if answer.is_proven else "  (not proven)"
+        print(f"{answer.name} = {answer.value:.10g}{label}\n    {answer.words}")
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from upcycled.experiments.config import load_config
+    from upcycled.experiments.explain import explain
+
+    found = explain(load_config(args.config, args.overrides), args.config, number_of("delta", args.delta))
+    for words in found.warnings:
+        note(f"warning: {words}")
+    if args.json:
+        print_json(found.as_json())
+    else:
+        _show(found, args.clients)
+    return 0
+
+
+def _show(found: Explanation, every_client: bool) -> None:
+    for line in found.sentences:
+        print(line)
+    if not found.variants:
+        return
+    columns = ("", *(variant.title for variant in found.variants))
+    names = list(found.variants[0].row())
+    print()
+    print_table("What it costs", columns, [[name, *(v.row()[name] for v in found.variants)] for name in names])
+    for line in found.remarks:
+        print(line)
+    if every_client:
+        print()
+        _show_clients(found.variants)
+
+
+def _show_clients(variants: tuple[Variant, ...]) -> None:
+    for variant in variants:
+        rows = [
+            [str(c["client"]), str(c["n"]), str(c["rounds"]), *(number(c[key], 4) for key in variant.client_numbers)]
+            for c in variant.clients()
+        ]
+        print_table(variant.title.replace("\n", " "), ("client", "n", "rounds", *variant.client_numbers), rows)

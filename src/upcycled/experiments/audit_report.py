@@ -1,0 +1,136 @@
+"""What an audit reports: a certified lower bound beside the claim, and which of the two is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.errors import InputError
+from upcycled.core.vectors import Ints
+from upcycled.experiments.explain import USUAL_DELTA
+from upcycled.privacy import Ledger
+from upcycled.runtime.plan import Plan
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed for the releases of one data round."""
+
+    epsilon: float
+    delta: float
+    mu: float | None = None
+    """Where the claim rests on the Gaussian formula."""
+    paper_epsilon: float | None = None
+    unit: str = "record"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an attack found, beside what is claimed."""
+
+    title: str
+    claim: Claim
+    tested: str
+    """``"proven"`` or ``"paper"``."""
+    epsilon_lower: float
+    """With 95% confidence no smaller epsilon is true."""
+    details: dict[str, Any]
+    mu_lower: float | None = None
+    is_noiseless: bool = False
+    """Whether all releases of a world were the same while the worlds differed."""
+    upcycled: str | None = None
+    """What is wrong with upcycled iterations; None if nothing is, or there are none."""
+    checked_upcycled: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the tested claim is refuted."""
+        if self.upcycled is not None or self.is_noiseless:
+            return True
+        if self.tested == "paper":
+            return self.is_paper_broken
+        is_shifted = self.mu_lower is not None and self.claim.mu is not None and self.mu_lower > self.claim.mu
+        return self.epsilon_lower > self.claim.epsilon or is_shifted
+
+    @property
+    def is_paper_broken(self) -> bool:
+        """Whether the paper's number is refuted."""
+        paper = self.claim.paper_epsilon
+        return paper is not None and self.epsilon_lower > paper
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was found, in words."""
+        about = f"one {self.claim.unit} replaced, delta {self.claim.delta:g}"
+        found = f"found with 95% confidence: epsilon is at least {self.epsilon_lower:.4g} ({about})"
+        lines = [found if self.mu_lower is None else f"{found}; as a Gaussian, mu is at least {self.mu_lower:.4g}"]
+        if self.is_noiseless:
+            lines.append("BROKEN: every replay released the very same vector, so there is no noise in it")
+        if self.upcycled is not None:
+            lines.append(f"BROKEN: {self.upcycled}")
+        elif self.checked_upcycled:
+            lines.append("upcycled iterations: the same bits under both neighbours, and no local work")
+        if self.claim.paper_epsilon is not None:
+            word = "is refuted" if self.is_paper_broken else "was not refuted by this attack"
+            lines.append(f"the paper's number, {self.claim.paper_epsilon:.4g}, {word}; it is not what is claimed here")
+        claim = self.claim.paper_epsilon if self.tested == "paper" else self.claim.epsilon
+        if self.is_broken:
+            lines.append(f"the {self.tested} claim, epsilon {claim:.4g} for this round, is BROKEN")
+        else:
+            lines.append(f"the {self.tested} claim, epsilon {claim:.4g} for this round, is not refuted by this attack")
+        return tuple(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values; None stands for infinity."""
+        numbers = {
+            "epsilon": self.claim.epsilon,
+            "mu": self.claim.mu,
+            "paper_epsilon": self.claim.paper_epsilon,
+            "epsilon_lower": self.epsilon_lower,
+            "mu_lower": self.mu_lower,
+        }
+        return {
+            "tested": self.tested,
+            "broken": self.is_broken,
+            "paper_broken": self.is_paper_broken,
+            "delta": self.claim.delta,
+            "unit": self.claim.unit,
+            **{key: None if value is None or not np.isfinite(value) else value for key, value in numbers.items()},
+            "noiseless": self.is_noiseless,
+            "upcycled": self.upcycled if self.upcycled is not None else ("ok" if self.checked_upcycled else None),
+            **self.details,
+            "sentences": list(self.sentences),
+        }
+
+
+def claim_of(plan: Plan, ledger: Ledger, clients: Ints, delta: float | None) -> Claim:
+    """Return what the ledger of the round claims for the worst of the clients."""
+    charge = next((entry.charge for entry in ledger if entry.charge is not None), None)
+    assert charge is not None  # the loop charged the round
+    if delta is None:
+        delta = getattr(plan.settings["privacy"], "delta", None)
+    if delta is None:
+        delta = 0.0 if charge.kind == "pure" else USUAL_DELTA
+    try:
+        paper = float(ledger.paper_epsilon(delta or USUAL_DELTA)[clients].max())
+    except InputError:
+        paper = None
+    mu = None
+    if charge.kind == "gaussian" and (charge.noise_std > 0).all():
+        mu = float((charge.sensitivity / charge.noise_std).max())
+    epsilon = float(ledger.epsilon(delta)[clients].max())
+    return Claim(epsilon, delta, mu, paper, ledger.promise.unit)
+
+
+def check_claim(plan: Plan, stated: Claim, claim: str) -> None:
+    """Refuse to test a claim that is not made."""
+    if claim == "paper" and stated.paper_epsilon is None:
+        raise InputError(f"--claim is 'paper', but the paper states no epsilon for '{plan.mechanism.name}'")
+    tested = stated.paper_epsilon if claim == "paper" else stated.epsilon
+    if tested is None or not np.isfinite(tested):
+        raise InputError(
+            f"privacy claims no finite epsilon with '{plan.mechanism.name}' here, so nothing can be tested"
+        )

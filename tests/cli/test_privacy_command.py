@@ -1,0 +1,174 @@
+"""``upcycled privacy``: golden numbers, labels, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+from tests.experiments.small import small_file
+from upcycled.cli import privacy
+from upcycled.cli.main import main
+from upcycled.experiments.calculators import FORMULAS
+
+D = "--delta 1e-5"
+GOLDEN = [
+    (f"epsilon --formula gaussian --rounds 40 --sensitivity 0.0892857142857 --noise-std 0.8 {D}", "epsilon", 2.93736807),
+    ("epsilon --formula gaussian --rounds 1 --sensitivity 1 --noise-std 1 --epsilon 1", "delta", 0.1269367375),
+    (f"noise --formula gaussian --rounds 40 --sensitivity 2 --epsilon 8 {D}", "noise_std", 7.592363944),
+    (f"rounds --formula gaussian --sensitivity 0.0892857142857 --noise-std 0.8 --epsilon 2.93737 {D}", "rounds", 40),
+    (f"epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 {D}", "paper_epsilon",
+     1.755837836),
+    (f"epsilon --formula paper-output --rounds 1 --clip-norm 10 --noise-std 1 --n 100 {D}", "epsilon", 284.3918495),
+    (f"epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 {D}", "epsilon_if_assumed",
+     2.9373680667),
+    ("epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --epsilon 1.5", "paper_delta",
+     0.0002492011409),
+    (f"noise --formula paper-output --rounds 80 --clip-norm 10 --n 224 --epsilon 1 {D}", "paper_noise_std",
+     1.956781158),
+    (f"rounds --formula paper-output --clip-norm 10 --n 224 --noise-std 0.8 --epsilon 1.755838 {D}", "paper_rounds",
+     40),
+    ("epsilon --formula paper-objective --alpha 10 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80", "paper_epsilon",
+     7.362857143),
+    ("epsilon --formula paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40", "epsilon_if_bounded",
+     7.182123578),
+    ("epsilon --formula paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40 --norm-bound 1",
+     "epsilon", 14.64127218),
+    ("noise --formula paper-objective --epsilon 7.362857143 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80",
+     "paper_alpha", 10),
+    ("rounds --formula paper-objective --epsilon 7.37 --u1 1 --u2 0.11 --n 224 --a 0.5 --alpha 10", "paper_rounds", 80),
+    ("epsilon --formula objective --alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40 --classes 10", "epsilon",
+     14.92799813),
+    ("noise --formula objective --epsilon 14.64127218 --norm-bound 1 --n 224 --a 0.5 --rounds 40", "alpha", 20),
+    ("rounds --formula objective --epsilon 14.65 --norm-bound 1 --n 224 --a 0.5 --alpha 20", "rounds", 40),
+    (f"epsilon --formula pure --epsilon-each 0.092 --rounds 80 {D}", "epsilon", 3.432648936),
+    ("noise --formula pure --epsilon 7.36 --rounds 80", "epsilon_each", 0.092),
+    (f"rounds --formula pure --epsilon 3.4327 --epsilon-each 0.092 {D}", "rounds", 80),
+    (f"epsilon --formula erm --norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 {D}", "epsilon", 1.05874311),
+    (f"noise --formula erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "noise_std", 0.45035633),
+    (f"noise --formula erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "sensitivity", 0.03571428571),
+    (f"noise --formula gd --norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --epsilon 2 {D}", "sensitivity",
+     0.03509494536),
+    (f"noise --formula sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --rounds 1 --epsilon 2 {D}", "sensitivity",
+     0.0625),
+    (f"rounds --formula sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --n 224 --a 0.5 --noise-std 1 --epsilon 2 {D}",
+     "sensitivity", 0.03194297568),
+]  # fmt: skip
+
+
+def answers(words, capsys):
+    assert main(["privacy", *shlex.split(words), "--json"]) == 0
+    return {one["name"]: one for one in json.loads(capsys.readouterr().out)["answers"]}
+
+
+@pytest.mark.parametrize(("words", "name", "value"), GOLDEN)
+def test_a_calculator_gives_the_golden_number(words, name, value, capsys):
+    assert answers(words, capsys)[name]["value"] == pytest.approx(value, rel=1e-6)
+
+
+def test_the_sampled_calculator_gives_the_golden_numbers_of_both_adjacencies(capsys):
+    words = f"epsilon --formula sampled --q 0.01 --noise-multiplier 1.1 --steps 1000 {D}"
+    replaced = answers(words, capsys)["epsilon"]
+    other = answers(f"{words} --adjacency add_remove", capsys)["epsilon"]
+    assert replaced["value"] == pytest.approx(2.4778, rel=1e-3)
+    assert other["value"] == pytest.approx(1.515370248, rel=1e-3)
+    assert "replace-one" in replaced["meaning"]
+    assert "NOT this package's epsilon" in other["meaning"]
+
+
+def test_what_is_the_papers_is_never_called_epsilon_and_never_proven(capsys):
+    for words, _, _ in GOLDEN:
+        for name, one in answers(words, capsys).items():
+            assert one["proven"] != (name.startswith("paper_") or name.endswith(("_if_assumed", "_if_bounded")))
+            assert one["meaning"]
+
+
+def test_every_formula_of_the_table_can_be_asked_for_and_has_an_example_that_runs(capsys):
+    assert tuple(FORMULAS) == privacy.FORMULAS
+    lines = [line.strip() for line in (privacy.FORMULA_EXAMPLES + privacy.EXAMPLES).splitlines()]
+    commands = [line for line in lines if line.startswith("upcycled privacy") and "explain" not in line]
+    assert {shlex.split(line)[4] for line in commands} == set(FORMULAS)
+    for line in commands:
+        assert main(shlex.split(line)[1:]) == 0
+        assert " = " in capsys.readouterr().out
+
+
+def test_an_answer_in_words_labels_what_is_not_proven(capsys):
+    main(shlex.split(f"privacy epsilon --formula paper-output --rounds 1 --clip-norm 10 --noise-std 1 --n 100 {D}"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("epsilon = 284.39")
+    assert "sensitivity 2 clip_norm" in lines[2]
+    assert lines[3].startswith("paper_epsilon = 0.4848525912")
+    assert lines[3].endswith("(not proven)")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("epsilon --rounds 4", "--formula is missing, but it must be one of gaussian"),
+        ("epsilon --formula gausian", "--formula is 'gausian'; did you mean 'gaussian'?"),
+        ("epsilon --formula gaussian --rounds 4 --sensitivity 1 --delta 1e-5", "--noise-std is missing, but gaussian"),
+        ("epsilon --formula pure --epsilon-each 1 --rounds 4 --n 9", "--n is 9, but it must be left out with pure"),
+        ("epsilon --formula pure --epsilon-each 1 --rounds many", "--rounds is 'many', but it must be an integer"),
+        ("epsilon --formula pure --epsilon-each x --rounds 4", "--epsilon-each is 'x', but it must be a number"),
+        (f"epsilon --formula gaussian --rounds 4 --sensitivity 1 --noise-std -1 {D}", "--noise-std is -1.0, but it"),
+        ("noise --formula gaussian --rounds 4 --sensitivity 1 --epsilon 1 --delta 0", "--delta is 0.0, but it must"),
+        ("rounds --formula gaussian --sensitivity 1 --noise-std 1 --epsilon 0 --delta 0.1", "--epsilon is 0.0, but it"),
+        (f"epsilon --formula erm --n 9 --a 1 --rounds 1 --noise-std 1 {D}", "--lipschitz or norm_bound is needed"),
+        (f"epsilon --formula sampled --q 2 --noise-multiplier 1 --steps 9 {D}", "--q is 2.0, but it must be"),
+        (f"noise --formula pure --rounds 0 --epsilon 1 {D}", "--rounds is 0, but it must be an integer >= 1"),
+    ],
+)
+def test_bad_input_is_one_sentence_that_names_the_flag(words, sentence, capsys):
+    assert main(["privacy", *shlex.split(words)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {sentence}")
+    assert err.count("\n") == 1
+
+
+@pytest.fixture
+def private(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small_file(tmp_path)
+    with (tmp_path / "small.toml").open("a") as file:
+        file.write('\n[privacy]\nmechanism = "model_clipping"\nclip_norm = 1.0\nnoise_std = 2.0\n')
+
+
+@pytest.mark.usefixtures("private")
+def test_explain_prints_words_and_three_ways_to_run_side_by_side(capsys):
+    assert main(["privacy", "explain", "small.toml", "clients.participation=1.0", "--clients"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.startswith("simulation: not private")
+    assert "not covered:" in out
+    rows = [line.split("  ") for line in out.splitlines()]
+    rounds = next([cell.strip() for cell in row if cell.strip()] for row in rows if row[0] == "data rounds")
+    assert rounds == ["data rounds", "4", "2", "2"]
+    assert "paper's number (not proven), worst" in out
+    assert "paper_epsilon" in out
+
+
+@pytest.mark.usefixtures("private")
+def test_explain_as_json_has_every_client(capsys):
+    assert main(["privacy", "explain", "small.toml", "--delta", "1e-6", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [variant["data_rounds"] for variant in document["variants"]] == [4, 2, 2]
+    assert len(document["variants"][0]["clients"]) == 4
+    first = document["variants"][0]
+    assert first["epsilon"]["worst"] == max(client["epsilon"] for client in first["clients"])
+    assert first["delta"] == 1e-6
+
+
+@pytest.mark.usefixtures("private")
+def test_explain_notes_a_large_delta_on_standard_error_and_refuses_a_wrong_one(capsys):
+    assert main(["privacy", "explain", "small.toml", "--delta", "0.01"]) == 0
+    assert capsys.readouterr().err.startswith("warning: delta is 0.01, which is more than 1/(10 n)")
+    assert main(["privacy", "explain", "small.toml", "--delta", "2"]) == 2
+    assert capsys.readouterr().err.startswith("error: small.toml: --delta is 2.0, but it must be")
+
+
+def test_explain_of_a_file_without_privacy_is_plain(tmp_path, capsys):
+    assert main(["privacy", "explain", str(small_file(tmp_path))]) == 0
+    assert capsys.readouterr().out.startswith("Nothing is protected")

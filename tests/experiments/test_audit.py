@@ -1,0 +1,310 @@
+"""The audit catches what is wrong (each by a mutation of the real code) and passes what is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import upcycled as up
+from upcycled.core.errors import InputError
+from upcycled.core.release import Release, Trained
+from upcycled.core.strategy import Upcycled
+from upcycled.engines.sequential import Sequential
+from upcycled.experiments.audit import audit, audit_worlds, neighbours
+from upcycled.experiments.config import parse
+from upcycled.privacy.clipping import ClippedRelease
+from upcycled.privacy.gaussian import GaussianNoise
+from upcycled.privacy.noise import on_grid
+from upcycled.runtime import loop
+from upcycled.runtime.plan import make_plan
+
+CLIPPING = {"mechanism": "model_clipping", "clip_norm": 0.1, "noise_std": 0.25, "delta": None}
+SOUND = {
+    "model": {"mechanism": "model_clipping", "clip_norm": 0.1, "noise_std": 0.25},
+    "update": {"mechanism": "update_clipping", "clip_norm": 0.1, "noise_std": 0.25},
+    "erm": {"mechanism": "erm_output", "norm_bound": 1.0, "epsilon": 2.0, "delta": 1e-5},
+    "bolt-on": {"mechanism": "bolt_on_sgd", "norm_bound": 1.0, "epsilon": 2.0, "delta": 1e-5},
+    "objective": {"mechanism": "objective_perturbation", "norm_bound": 1.0, "alpha": 5.0},
+    "dpsgd": {"mechanism": "dpsgd", "clip_norm": 1.0, "noise_multiplier": 2.0},
+    "central": {"mechanism": "central_dp_fedavg", "clip_norm": 1.0, "noise_multiplier": 3.0},
+}
+
+
+def experiment(privacy, seed=0, **changes):
+    clients = changes.pop("clients", 4)
+    raw = {
+        "name": "small",
+        "iterations": 2,
+        "seeds": [seed],
+        "engine": "sequential",
+        "data": {"source": "synthetic", "alpha": 0.5, "beta": 0.5, "clients": clients, "dim": 4, "sizes": 20},
+        "algorithm": {"name": "fedprox", "mu": 0.5},
+        "upcycle": {"coefficient": 0.7},
+        "privacy": {key: value for key, value in privacy.items() if value is not None},
+    }
+    return parse({key: value for key, value in (raw | changes).items() if value is not None})
+
+
+def run(privacy, seed=0, replays=600, **options):
+    file = options.pop("file", {})
+    return audit(experiment(privacy, seed, **file), "small.toml", replays=replays, **options)
+
+
+def few(name):
+    return 60 if name in ("objective", "dpsgd") else 300
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_mechanism_passes(name):
+    delta = 1e-2 if name == "central" else None
+    found = run(SOUND[name], replays=few(name), delta=delta)
+    assert not found.is_broken
+    assert found.checked_upcycled
+    assert 0 <= found.epsilon_lower <= found.claim.epsilon < np.inf
+    assert found.sentences[-1].endswith("is not refuted by this attack")
+
+
+def test_the_attack_on_clipping_comes_close_to_what_is_claimed():
+    """Otherwise a mechanism with too little noise would pass."""
+    found = run(SOUND["model"], replays=6000)
+    assert found.claim.mu == pytest.approx(0.8, rel=1e-4)
+    assert 0.6 < found.mu_lower <= found.claim.mu
+    assert found.details["noiseless_distance"] == pytest.approx(0.2, rel=0.01)
+
+
+def scaled(monkeypatch, change):
+    """Let every Gaussian mechanism draw other noise than it charges for."""
+    monkeypatch.setattr(
+        GaussianNoise,
+        "add",
+        lambda self, values, clients, source: on_grid(
+            values,
+            change(self.noise_std[clients])[:, None] * source.normals(clients, values.shape[-1]),
+            self.noise_std[clients],
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", ["model", "update"])
+def test_a_variance_used_as_a_std_is_caught(monkeypatch, name):
+    scaled(monkeypatch, np.square)  # 0.25 becomes 0.0625
+    assert run(SOUND[name]).is_broken
+
+
+@pytest.mark.parametrize("name", ["model", "update", "erm"])
+def test_noise_four_times_too_small_is_caught_at_a_claim_of_2(monkeypatch, name):
+    scaled(monkeypatch, lambda std: std / 4)
+    privacy = {key: value for key, value in SOUND[name].items() if key != "noise_std"}
+    found = run(privacy | {"epsilon": 2.0, "delta": 1e-5}, replays=1200)
+    assert found.claim.epsilon == pytest.approx(2.0)
+    assert found.is_broken
+    assert found.sentences[-1] == "the proven claim, epsilon 2 for this round, is BROKEN"
+
+
+def test_a_release_that_skips_the_mechanism_is_caught(monkeypatch):
+    def skip(self, trained, sent, clients, num_samples, noise):
+        return Release(clients, trained.vectors, num_samples, trained.num_steps)
+
+    monkeypatch.setattr(ClippedRelease, "release", skip)
+    # No number of replays could refute an epsilon of thousands; that nothing changes from replay to replay does.
+    for privacy in (CLIPPING, CLIPPING | {"noise_std": 0.001}):
+        found = run(privacy, replays=20)
+        assert found.is_broken
+        assert found.is_noiseless
+
+
+def test_a_loop_that_hands_the_server_what_was_trained_is_caught(monkeypatch):
+    original = loop._data_round
+
+    def leaky(plan, engine, run):
+        class Leaky:
+            def __getattr__(self, name):
+                return getattr(plan.mechanism, name)
+
+            def release(self, trained, sent, clients, num_samples, noise):
+                return Release(clients, trained.vectors, num_samples, trained.num_steps)
+
+        return original(replace(plan, mechanism=Leaky()), engine, run)
+
+    monkeypatch.setattr(loop, "_data_round", leaky)
+    assert run(CLIPPING, replays=20).is_broken
+
+
+def test_clipping_that_is_left_out_is_caught(monkeypatch):
+    from upcycled.privacy import clipping
+
+    monkeypatch.setattr(clipping, "clip", lambda vectors, clip_norm: vectors.astype(np.float64))
+    assert run(SOUND["model"]).is_broken
+
+
+def test_an_even_iteration_that_uses_client_state_is_caught(monkeypatch):
+    kept = {}
+    train, upcycle = Sequential.train, Upcycled.upcycle
+
+    def remembering(self, work):
+        kept["models"] = train(self, work)
+        return kept["models"]
+
+    def leaking(self, state, horizon):
+        after = upcycle(self, state, horizon)
+        model = after.server.model + 1e-3 * kept["models"].vectors.mean(axis=0)
+        return replace(after, server=replace(after.server, model=model))
+
+    monkeypatch.setattr(Sequential, "train", remembering)
+    assert not run(SOUND["model"], replays=100).is_broken
+    monkeypatch.setattr(Upcycled, "upcycle", leaking)
+    found = run(SOUND["model"], replays=100)
+    assert found.is_broken
+    assert "another model under the neighbouring data" in found.upcycled
+    assert any("BROKEN: an upcycled iteration" in line for line in found.sentences)
+
+
+def test_an_even_iteration_that_trains_is_caught(monkeypatch):
+    kept = {}
+    data_round, upcycle = loop._data_round, Upcycled.upcycle
+
+    def remembering(plan, engine, run):
+        kept["again"] = lambda: data_round(plan, engine, run)[0].state
+        return data_round(plan, engine, run)
+
+    monkeypatch.setattr(loop, "_data_round", remembering)
+    monkeypatch.setattr(Upcycled, "upcycle", lambda self, state, horizon: (kept["again"](), upcycle(self, state, 1))[1])
+    assert run(SOUND["model"], replays=20).upcycled == "an upcycled iteration trained clients"
+
+
+def test_a_vanilla_file_has_no_even_iterations_to_check():
+    found = run(SOUND["model"], replays=20, file={"upcycle": None})
+    assert not found.checked_upcycled
+    assert found.as_json()["upcycled"] is None
+
+
+def counter_example(monkeypatch):
+    """Squared loss with x_1 = 1, y_1 = +-tau and all other x = 0: the minimiser is y_1, whatever n is."""
+    tau, n = 10.0, 100
+
+    def least_squares(self, work):
+        vectors = np.zeros((1, self.task.layout.size), dtype=np.float32)
+        x, y = self.task.train.client(int(work.cohort.clients[0]))
+        vectors[0, 0] = (x[:, 0] * tau * (2 * y - 1)).sum() / (x[:, 0] ** 2).sum()
+        return Trained(vectors, np.ones(1, dtype=np.int64))
+
+    monkeypatch.setattr(Sequential, "train", least_squares)
+    x = np.zeros((n, 1), dtype=np.float32)
+    x[0] = 1.0
+    worlds = []
+    for label in (0, 1):
+        y = np.arange(n) % 2
+        y[0] = label
+        worlds.append(up.FederatedData.from_arrays([x], [y], num_classes=2))
+    plan = make_plan(
+        worlds[0],
+        algorithm=up.FedAvg(),
+        privacy=up.privacy.ModelClipping(tau, 1.0),
+        iterations=1,
+        engine="sequential",
+    )
+    return plan, (worlds[0].train, worlds[1].train)
+
+
+def test_the_papers_claim_is_refuted_on_its_counter_example(monkeypatch):
+    plan, worlds = counter_example(monkeypatch)
+    found = audit_worlds(plan, worlds, 0, replays=400, claim="paper")
+    assert found.claim.paper_epsilon == pytest.approx(0.4848525912)
+    assert found.claim.epsilon == pytest.approx(284.39, rel=1e-3)
+    assert found.is_broken
+    assert found.epsilon_lower > 3
+    proven = audit_worlds(plan, worlds, 0, replays=400)
+    assert not proven.is_broken
+    assert proven.is_paper_broken
+    assert any("the paper's number, 0.4849, is refuted" in line for line in proven.sentences)
+
+
+@pytest.mark.slow
+def test_the_papers_claim_of_half_is_audited_above_8(monkeypatch):
+    plan, worlds = counter_example(monkeypatch)
+    found = audit_worlds(plan, worlds, 0, replays=22_400, claim="paper")
+    assert found.is_broken
+    assert found.epsilon_lower > 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_mechanism_passes_with_at_least_19_of_20_seeds(name):
+    delta = 1e-2 if name == "central" else None
+    broken = [seed for seed in range(20) if run(SOUND[name], seed, replays=few(name), delta=delta).is_broken]
+    assert len(broken) <= 1
+
+
+def test_real_noise_is_audited_as_real_noise():
+    found = run(SOUND["model"] | {"noise": "system"}, replays=200)
+    assert not found.is_broken
+    again = run(SOUND["model"] | {"noise": "system"}, replays=200)
+    assert found.details["replays"] == 200
+    assert run(SOUND["model"], replays=200) == run(SOUND["model"], replays=200)
+    assert again.claim == found.claim
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_one_run_with_a_canary_in_every_client_passes_a_sound_mechanism(name):
+    delta = 1e-2 if name == "central" else None
+    found = run(SOUND[name], test="one-run", replays=None, delta=delta, file={"clients": 12})
+    assert found.details["canaries"] == 12
+    assert not found.is_broken
+
+
+def test_one_run_catches_a_release_without_noise(monkeypatch):
+    scaled(monkeypatch, lambda std: 0 * std)
+    privacy = {"mechanism": "model_clipping", "clip_norm": 0.1, "epsilon": 1.0, "delta": 1e-5}
+    found = run(privacy, test="one-run", replays=None, file={"clients": 30})
+    assert found.details["correct"] == 30
+    assert found.epsilon_lower > 2
+    assert found.is_broken
+
+
+def test_neighbours_differ_in_one_record_of_the_client_and_in_nothing_else():
+    file = experiment(SOUND["model"])
+    data = file.build_data()
+    plan = make_plan(data, **file.train_arguments(0))
+    one, two = neighbours(plan, data.train, 2)
+    first = int(data.train.offsets[2])
+    for world in (one, two):
+        changed = (world.x != data.train.x).any(axis=1) | (world.y != data.train.y)
+        assert set(np.flatnonzero(changed)) <= {first}
+    assert one.y[first] != two.y[first]
+    assert np.array_equal(np.delete(one.y, first), np.delete(two.y, first))
+
+
+def test_words_of_a_vocabulary_are_audited_too():
+    rng = np.random.default_rng(0)
+    data = up.FederatedData.from_arrays([rng.integers(0, 9, (6, 4)) for _ in range(2)], [[0, 1] * 3] * 2)
+    plan = make_plan(
+        data, algorithm=up.FedAvg(), model="lstm", model_options={"hidden": 3, "embedding": 2, "vocabulary": 9},
+        privacy=up.privacy.ModelClipping(1.0, 1.0), iterations=1, engine="sequential",
+    )  # fmt: skip
+    worlds = neighbours(plan, data.train, 0)
+    assert worlds[0].x.dtype == data.train.x.dtype
+    assert not audit_worlds(plan, worlds, 0, replays=20).is_broken
+
+
+@pytest.mark.parametrize(
+    ("privacy", "options", "words"),
+    [
+        (SOUND["update"], {"claim": "paper"}, "--claim is 'paper', but the paper states no epsilon"),
+        (SOUND["model"], {"claim": "papr"}, "--claim is 'papr'; did you mean 'paper'?"),
+        (SOUND["model"], {"replays": 3}, "--replays is 3, but it must be an integer >= 4"),
+        (SOUND["model"], {"replays": 9, "test": "one-run"}, "--replays is 9, but it must be left out with --one-run"),
+        (SOUND["model"] | {"noise_std": 0.0}, {}, "privacy claims no finite epsilon with 'model_clipping' here"),
+        (SOUND["model"], {"delta": 0.5}, "--delta is 0.5, but it must be below 1/n"),
+    ],
+)
+def test_what_cannot_be_audited_is_said_in_one_sentence(privacy, options, words):
+    with pytest.raises(InputError) as error:
+        run(privacy, **options)
+    assert words in str(error.value)
+
+
+def test_a_file_without_privacy_has_no_claim_to_test():
+    with pytest.raises(InputError, match=r"small.toml: privacy is missing, but an audit needs a claim"):
+        audit(experiment(SOUND["model"]).model_copy(update={"privacy": None}), "small.toml")
