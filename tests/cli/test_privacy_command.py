@@ -14,7 +14,8 @@ from upcycled.experiments.calculators import FORMULAS
 
 D = "--delta 1e-5"
 GOLDEN = [
-    (f"epsilon --formula gaussian --rounds 40 --sensitivity 0.0892857142857 --noise-std 0.8 {D}", "epsilon", 2.93736807),
+    (f"epsilon --formula gaussian --rounds 40 --sensitivity 0.0892857142857 --noise-std 0.8 {D}", "epsilon",
+     2.93736807),
     ("epsilon --formula gaussian --rounds 1 --sensitivity 1 --noise-std 1 --epsilon 1", "delta", 0.1269367375),
     (f"noise --formula gaussian --rounds 40 --sensitivity 2 --epsilon 8 {D}", "noise_std", 7.592363944),
     (f"rounds --formula gaussian --sensitivity 0.0892857142857 --noise-std 0.8 --epsilon 2.93737 {D}", "rounds", 40),
@@ -52,7 +53,8 @@ GOLDEN = [
      0.03509494536),
     (f"noise --formula sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --rounds 1 --epsilon 2 {D}", "sensitivity",
      0.0625),
-    (f"rounds --formula sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --n 224 --a 0.5 --noise-std 1 --epsilon 2 {D}",
+    (f"rounds --formula sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --n 224 --a 0.5 --noise-std 1 --epsilon 2 "
+     f"{D}",
      "sensitivity", 0.03194297568),
 ]  # fmt: skip
 
@@ -115,7 +117,10 @@ def test_an_answer_in_words_labels_what_is_not_proven(capsys):
         (f"epsilon --formula gaussian --rounds 4 --sensitivity 1 --noise-std -1 {D}", "--noise-std is -1.0, but it"),
         ("noise --formula gaussian --rounds 4 --sensitivity 1 --epsilon 1 --delta 0", "--delta is 0.0, but it must"),
         ("rounds --formula gaussian --sensitivity 1 --noise-std 1 --epsilon 0 --delta 0.1", "--epsilon is 0.0, but it"),
-        (f"epsilon --formula erm --n 9 --a 1 --rounds 1 --noise-std 1 {D}", "--lipschitz or norm_bound is needed"),
+        (
+            f"epsilon --formula erm --n 9 --a 1 --rounds 1 --noise-std 1 {D}",
+            "--lipschitz is missing, but it must be given, or",
+        ),
         (f"epsilon --formula sampled --q 2 --noise-multiplier 1 --steps 9 {D}", "--q is 2.0, but it must be"),
         (f"noise --formula pure --rounds 0 --epsilon 1 {D}", "--rounds is 0, but it must be an integer >= 1"),
     ],

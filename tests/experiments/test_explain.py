@@ -11,8 +11,6 @@ from upcycled.core.errors import InputError
 from upcycled.engines.sequential import Sequential
 from upcycled.experiments.explain import explain
 
-HALF = {"iterations": 5, "clients": 6}
-
 
 def file_with(privacy, **changes):
     """Six clients, half of them in each of five iterations, sizes of their own."""

@@ -36,19 +36,12 @@ class Variant:
     ledger: Ledger
     plan: Plan
     delta: float
-
-    @property
-    def epsilon(self) -> Real:
-        """The proven epsilon of every client."""
-        return self.ledger.epsilon(self.delta)
-
-    @property
-    def paper_epsilon(self) -> Real | None:
-        """The paper's number for every client; None where it has none."""
-        try:
-            return self.ledger.paper_epsilon(self.delta or USUAL_DELTA)
-        except InputError:
-            return None
+    epsilon: Real
+    """The proven epsilon of every client."""
+    plain_epsilon: Real | None
+    """The plain sum of pure rounds, at delta = 0; None elsewhere."""
+    paper_epsilon: Real | None
+    """The paper's number for every client; None where it has none."""
 
     @property
     def noise(self) -> tuple[str, Real]:
@@ -90,9 +83,8 @@ class Variant:
             cells |= {"epsilon (proven)": "none is claimed"}
         else:
             cells |= {f"epsilon (proven), {of}": f"{value:.4g}" for of, value in _spread(self.epsilon).items()}
-            if self.ledger.mechanism == "objective_perturbation" and self.delta > 0:
-                plain = _spread(self.ledger.epsilon(0.0))["worst client"]
-                cells |= {"epsilon at delta = 0 (plain sum), worst": f"{plain:.4g}"}
+            if self.plain_epsilon is not None and self.delta > 0:
+                cells |= {"epsilon at delta = 0 (plain sum), worst": f"{self.plain_epsilon.max():.4g}"}
         if paper is not None:
             cells |= {"paper's number (not proven), worst": f"{paper.max():.4g}"}
         return cells
@@ -164,13 +156,9 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
             ("vanilla, as many\ndata rounds as upcycled", None, -(-total // 2)),
         ):
             plan = make_plan(data, **{**arguments, "upcycle": rule, "iterations": iterations})
-            ledger = planned_ledger(plan)
-            at = delta if delta is not None else _usual_delta(ledger)
-            variant = Variant(title, iterations, ledger, plan, at)
-            _ = variant.epsilon  # a wrong delta is said here, with the file's name
-            variants.append(variant)
-    own = variants[1] if arguments["upcycle"] is not None else variants[0]
-    words = tuple(own.ledger.statement(own.delta).splitlines())
+            variants.append(_variant(title, iterations, plan, delta))
+        own = variants[1] if arguments["upcycle"] is not None else variants[0]
+        words = tuple(own.ledger.statement(own.delta).splitlines())
     return Explanation(words, tuple(variants), _remarks(experiment, variants), tuple(found))
 
 
@@ -193,10 +181,17 @@ def planned_ledger(plan: Plan) -> Ledger:
     return ledger
 
 
-def _usual_delta(ledger: Ledger) -> float:
-    """Return zero where every round is pure, and 1e-5 elsewhere."""
+def _variant(title: str, iterations: int, plan: Plan, delta: float | None) -> Variant:
+    ledger = planned_ledger(plan)
     is_pure = any(entry.charge is not None and entry.charge.kind == "pure" for entry in ledger)
-    return 0.0 if is_pure else USUAL_DELTA
+    if delta is None:
+        delta = 0.0 if is_pure else USUAL_DELTA
+    try:
+        paper = ledger.paper_epsilon(delta or USUAL_DELTA)
+    except InputError:
+        paper = None
+    plain = ledger.epsilon(0.0) if is_pure else None
+    return Variant(title, iterations, ledger, plan, delta, ledger.epsilon(delta), plain, paper)
 
 
 def _remarks(experiment: Experiment, variants: list[Variant]) -> tuple[str, ...]:
