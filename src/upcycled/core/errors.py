@@ -61,12 +61,21 @@ def check_number(
     right = f"{'an integer' if integer else 'a finite number'} {wanted}".strip()
     kind = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kind) or not _is_finite(value) or not _within(value, limits):
-        raise InputError(f"{field} is {value!r}, but it must be {right}")
+        raise InputError(f"{field} is {_shown(value)}, but it must be {right}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python does not write out integers of more than 4300 digits
+        return "a number of more than 4300 digits"
 
 
 def _is_finite(value: Any) -> bool:
-    # Python integers are finite however large; math.isfinite would overflow on some.
-    return isinstance(value, numbers.Integral) or math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float: nothing here is meant to be that large
+        return False
 
 
 def _within(value: Any, limits: list[tuple[str, float | None]]) -> bool:
