@@ -139,6 +139,23 @@ models = st.one_of(
     st.fixed_dictionaries({"kind": st.just("lstm")}, optional={"hidden": st.integers(1, 9), "dropout": st.just(0.5)}),
     st.just({"kind": "package.module:factory"}),
 )
+# Noise is given directly or by epsilon and delta: which fields go together is no matter of single fields.
+noises = st.sampled_from([{"noise_std": 0.5}, {"epsilon": 2.0, "delta": 1e-5, "per_client": False}])
+multipliers = st.sampled_from([{"noise_multiplier": 1}, {"epsilon": 2.0, "delta": 1e-5}])
+MECHANISM_TABLES = {
+    "model_clipping": noises.map(lambda noise: {"clip_norm": 1.5} | noise),
+    "update_clipping": noises.map(lambda noise: {"clip_norm": 1} | noise),
+    "erm_output": noises.map(lambda noise: {"norm_bound": 1, "prox_mu": 0.5, "steps": 10} | noise),
+    "bolt_on_sgd": noises.map(lambda noise: {"norm_bound": 2.0} | noise),
+    "objective_perturbation": st.sampled_from(
+        [{"alpha": 10, "norm_bound": 1}, {"epsilon": 3.0, "norm_bound": 1.0}, {"alpha": 5.0, "paper_mode": True}]
+    ),
+    "dpsgd": multipliers.map(lambda noise: {"clip_norm": 1.0, "noise": "system"} | noise),
+    "central_dp_fedavg": multipliers.map(lambda noise: {"clip_norm": 1.0, "secret_sampling": True} | noise),
+}
+mechanisms = st.sampled_from(sorted(MECHANISMS)).flatmap(
+    lambda name: MECHANISM_TABLES[name].map(lambda table: {"mechanism": name} | table)
+)
 files = st.fixed_dictionaries(
     {"name": st.from_regex(r"[a-z0-9][a-z0-9_.+-]{0,5}x", fullmatch=True), "data": data_tables}
     | {"algorithm": named_tables("name", ALGORITHMS)},
@@ -153,7 +170,7 @@ files = st.fixed_dictionaries(
             {}, optional={"lr": positive, "batch_size": st.just("full") | st.integers(1, 99)}
         ),
         "clients": st.fixed_dictionaries({}, optional={"sampling": st.sampled_from(["fixed", "poisson"])}),
-        "privacy": named_tables("mechanism", MECHANISMS),
+        "privacy": mechanisms,
         "sweep": st.fixed_dictionaries({}, optional={"local.lr": st.lists(positive, min_size=1, max_size=3)}),
     },
 )

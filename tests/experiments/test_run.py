@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,3 +249,29 @@ def test_everyone_is_told_and_every_iteration_is_watched(here):
     run_experiment(load_config("small.toml", ["seeds=[3]"]), "small.toml", lambda seed: [Watcher(seed)], told.append)
     assert seen == [(3, 4), (3, 1), (3, 2), (3, 3), (3, 4), (3, "end")]
     assert [(t.seed, t.status) for t in told] == [(3, "finished")]
+
+
+PRIVATE = """
+[privacy]
+mechanism = "model_clipping"
+clip_norm = 1.0
+noise_std = 0.5
+noise = "NOISE"
+"""
+
+
+@pytest.mark.parametrize(
+    ("noise", "files"), [("seeded", ["ledger.jsonl"]), ("system", ["ledger-2.jsonl", "ledger.jsonl"])]
+)
+def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_is_charged_again(tmp_path, noise, files):
+    source = tmp_path / "private.toml"
+    text = (Path(__file__).parents[2] / "examples" / "synthetic.toml").read_text()
+    source.write_text(text + PRIVATE.replace("NOISE", noise))
+    changes = ["iterations=4", "seeds=[0]", f"results={json.dumps(str(tmp_path / 'results'))}"]
+    experiment = load_config(source, changes)
+    folder = run_experiment(experiment, str(source)).seeds[0].folder
+    (folder / "summary.json").unlink()
+    run_experiment(experiment, str(source))
+    assert sorted(path.name for path in folder.glob("ledger*")) == files
+    kinds = [json.loads(line)["kind"] for line in (folder / "ledger.jsonl").read_text().splitlines()[1:]]
+    assert kinds == ["data", "upcycled", "data", "upcycled"]

@@ -47,7 +47,10 @@ WRONG = {
     "zero iterations": (changed("= 4\n", "= 0\n"), ["iterations is 0", "an integer >= 1"]),
     "iterations with a point": (changed("= 4\n", "= 4.0\n"), ["iterations is 4.0", "an integer >= 1"]),
     "true is not a number": (changed("= 4\n", "= true\n"), ["iterations is True", "an integer >= 1"]),
-    "astronomic iterations": (changed("= 4\n", f"= 0x{'f' * 5000}\n"), ["iterations is a number of more than 4300 digits", "an integer >= 1"]),
+    "astronomic iterations": (
+        changed("= 4\n", f"= 0x{'f' * 5000}\n"),
+        ["iterations is a number of more than 4300 digits", "an integer >= 1"],
+    ),
     "no seeds": (changed("[0, 1]", "[]"), ["seeds is []", "one or more different integers >= 0"]),
     "a seed twice": (changed("[0, 1]", "[1, 0, 1]"), ["seeds is [1, 0, 1]", "different"]),
     "negative seed": (changed("[0, 1]", "[-1]"), ["seeds is [-1]", ">= 0"]),

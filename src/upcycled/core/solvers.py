@@ -173,7 +173,7 @@ class CertifiedMinimiser:
         """Return the least T with (S + a) ((L + ||b||)/a) (S/(S + a))^T <= gamma.
 
         >>> CertifiedMinimiser(lipschitz=2, smoothness=1, a=0.5, gamma=1e-10).steps_for(0.0)
-        24
+        62
         """
         total = self.smoothness + self.a
         ratio = total * (self.lipschitz + linear_norm) / self.a / self.gamma

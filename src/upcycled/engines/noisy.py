@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -44,9 +45,11 @@ def per_sample_gradients(task: Task) -> Gradients:
 
     trial, label = to_torch(task.train.x[:1]), to_torch(task.train.y[:1])
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # torch warns where it would go sample by sample itself, which is slower still.
+            warnings.simplefilter("error")
             stacked(torch.zeros(task.layout.size), torch.zeros_like(trial), label)
-    except RuntimeError:
+    except (RuntimeError, UserWarning):
         return one_by_one
     return stacked
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import platform
@@ -48,6 +49,21 @@ def write_seed(
     write_whole(folder / "model.safetensors", save_tensors(tensors))
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
+
+
+def open_ledger(folder: Path, experiment: Experiment, seed: int) -> Path:
+    """Return where a private run's charges go, and say in the folder whose they are.
+
+    A simulation that is repeated is the same run and goes on in its file. Real noise cannot be repeated: an earlier
+    attempt's charges stay, and the new attempt gets a file of its own.
+    """
+    own = experiment.for_seed(seed)
+    write_whole(folder / "config.toml", own.resolved_toml().encode())
+    path = folder / "ledger.jsonl"
+    if own.train_arguments(seed)["noise"] == "system":
+        attempts = itertools.chain([path], (folder / f"ledger-{k}.jsonl" for k in itertools.count(2)))
+        path = next(candidate for candidate in attempts if not candidate.exists())
+    return path
 
 
 def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, Any]:

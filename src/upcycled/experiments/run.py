@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -11,7 +11,14 @@ from upcycled.core.errors import DivergedError
 from upcycled.data import FederatedData
 from upcycled.experiments.config import Experiment
 from upcycled.experiments.files import check_writable
-from upcycled.experiments.results import describe_data, finished_summary, mean_and_sd, seed_folder, write_seed
+from upcycled.experiments.results import (
+    describe_data,
+    finished_summary,
+    mean_and_sd,
+    open_ledger,
+    seed_folder,
+    write_seed,
+)
 from upcycled.experiments.sentences import in_keys, named
 from upcycled.runtime import Observer, Result, train
 from upcycled.runtime.plan import make_plan
@@ -88,7 +95,7 @@ def run_experiment(
             outcomes[seed] = SeedOutcome(seed, "reused", folders[seed], summary=there[seed])
             tell(outcomes[seed])
     with named(source), in_keys(_KEYS):
-        for seed, result in train_seeds(experiment, data, todo, watch):
+        for seed, result in train_seeds(experiment, data, todo, watch, folders):
             if isinstance(result, DivergedError):
                 outcomes[seed] = SeedOutcome(seed, "failed", folders[seed], error=str(result))
             else:
@@ -105,12 +112,22 @@ def check_plan(experiment: Experiment, data: FederatedData) -> None:
 
 
 def train_seeds(
-    experiment: Experiment, data: FederatedData, seeds: Sequence[int], watch: Watch
+    experiment: Experiment,
+    data: FederatedData,
+    seeds: Sequence[int],
+    watch: Watch,
+    folders: Mapping[int, Path] | None = None,
 ) -> Iterator[tuple[int, Result | DivergedError]]:
-    """Yield each seed's result, one after the other; the place where runs can be batched."""
+    """Yield each seed's result, one after the other; the place where runs can be batched.
+
+    With ``folders``, a private run's charges are on the disk before its releases leave.
+    """
     for seed in seeds:
+        arguments = experiment.train_arguments(seed)
+        if folders is not None and arguments["privacy"] is not None:
+            arguments["ledger"] = open_ledger(folders[seed], experiment, seed)
         try:
-            result = train(data, **experiment.train_arguments(seed), progress=False, observers=watch(seed))
+            result = train(data, **arguments, progress=False, observers=watch(seed))
         except DivergedError as error:
             yield seed, error
         else:

@@ -114,7 +114,7 @@ class Ledger:
         self._keys.add((round, attempt))
         entry = Entry(iteration, "data", round, attempt, charge.clients, charge)
         if self._file is not None:
-            self._file.write(_line(entry), key=(round, attempt), durable=True)
+            self._file.write(_line(entry), durable=True)
         self._entries.append(entry)
         self._kind, clients = charge.kind, charge.clients
         self._rounds[clients] += 1
@@ -207,7 +207,7 @@ class Ledger:
 
     def _note(self, entry: Entry) -> None:
         if self._file is not None:
-            self._file.write(_line(entry), key=None, durable=False)
+            self._file.write(_line(entry), durable=False)
         self._entries.append(entry)
 
     def _header(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ class LedgerFile:
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
-        self._written: set[tuple[int, int]] = set()
+        self._written: set[tuple[Any, ...]] = set()
         if path.exists() and path.stat().st_size > 0:
             self._take_up(header["run"])
             return
@@ -23,13 +23,11 @@ class LedgerFile:
         self._append(header, durable=True)
         _sync(path.parent)
 
-    def write(self, line: dict[str, Any], *, key: tuple[int, int] | None, durable: bool) -> None:
-        """Append a line; with ``durable`` it is on the disk when this returns. A key already there is not repeated."""
-        if key is not None:
-            if key in self._written:
-                return
-            self._written.add(key)
-        self._append(line, durable=durable)
+    def write(self, line: dict[str, Any], *, durable: bool) -> None:
+        """Append a line unless it is there already; with ``durable`` it is on the disk when this returns."""
+        if _key(line) not in self._written:
+            self._written.add(_key(line))
+            self._append(line, durable=durable)
 
     def _append(self, line: dict[str, Any], *, durable: bool) -> None:
         # Opened for each line: nothing to close, and a file that was moved away is noticed.
@@ -52,7 +50,12 @@ class LedgerFile:
             raise InputError(
                 f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
             )
-        self._written = {(line["round"], line["attempt"]) for line in lines if line["kind"] == "data"}
+        self._written = {_key(line) for line in lines[1:]}
+
+
+def _key(line: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells two lines of one run apart: a charge by its round and attempt, the others by their iteration too."""
+    return line["kind"], line["iteration"], line["round"], line["attempt"]
 
 
 def _sync(folder: Path) -> None:

@@ -94,7 +94,7 @@ def test_it_refuses_other_modules_in_one_sentence(module, says):
 
 def test_it_refuses_other_solvers_devices_and_types():
     task = task_of(nn.Linear(6, 3))
-    assert "LocalSGD and MoreauSGD, but not OtherSolver" in FUSED.refuses(replace(task, solver=OtherSolver()))
+    assert "NominalSGD, but not OtherSolver" in FUSED.refuses(replace(task, solver=OtherSolver()))
     assert "not on cuda" in FUSED.refuses(replace(task, device="cuda"))
     x, y, offsets = task.train.x, task.train.y, task.train.offsets
     doubled = Shards(x.astype(np.float64), y, offsets)

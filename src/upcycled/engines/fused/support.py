@@ -92,7 +92,7 @@ def _about_solver(task: Task, stack: Stack) -> str | None:
         return f"{type(task.solver).__name__} solves softmax regression only"
     if type(task.solver) in SOLVERS:
         return None
-    known = " and ".join(kind.__name__ for kind in SOLVERS)
+    known = ", ".join(kind.__name__ for kind in SOLVERS)
     return f"the fused engine has the local solvers {known}, but not {type(task.solver).__name__}"
 
 
