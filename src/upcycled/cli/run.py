@@ -110,6 +110,13 @@ def _show(outcome: Outcome) -> None:
     print_table(f"{experiment.name}: {algorithm}", COLUMNS, rows, last_apart=done > 1)
     if done > 1:
         print(f"Mean ± standard deviation over {done} seeds.")
+    for spent in [seed.summary["privacy"] for seed in outcome.seeds if seed.summary and seed.summary.get("privacy")][
+        :1
+    ]:
+        print(
+            f"Privacy ({spent['noise']}): proven epsilon {number(spent['epsilon']['max'], 4)} for the worst client, "
+            f"{number(spent['epsilon']['median'], 4)} median, at delta {spent['delta']:g}; of one run: seeds add up."
+        )
     if done:
         print(f"Results: {Path(experiment.results) / experiment.name}")
 

@@ -29,6 +29,8 @@ from upcycled.runtime import Result
 
 # The folder says where it lies, and a file of data is known by its content.
 NOT_COMPARED = ("results", "data.path")
+USUAL_DELTA = 1e-5
+"""Where a mechanism was given its noise, not a delta."""
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
 
 
@@ -80,6 +82,7 @@ def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, A
         **totals,
         "bytes": totals["bytes_up"] + totals["bytes_down"],
         "engine": result.settings["engine"],
+        "privacy": _privacy(result),
         "data": dict(data),
         "versions": {
             "upcycled": upcycled.__version__,
@@ -89,6 +92,22 @@ def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, A
         },
     }
     return dict(plain(summary))
+
+
+def _privacy(result: Result) -> dict[str, Any] | None:
+    """Return what a private run cost its clients, with the statement in words; None without privacy."""
+    ledger = result.privacy
+    if ledger is None:
+        return None
+    wanted = getattr(result.settings["privacy"], "delta", None)
+    delta = min(USUAL_DELTA, 0.1 / int(ledger.setting.sizes.max())) if wanted is None else float(wanted)
+    epsilons = ledger.epsilon(delta)
+    return {
+        "noise": "simulation: not private" if ledger.is_simulation else ledger.noise,
+        "delta": delta,
+        "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
+        "statement": ledger.statement(delta).splitlines(),
+    }
 
 
 def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
