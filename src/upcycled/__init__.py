@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from upcycled.core.errors import DivergedError, InputError, UpcycledError
     from upcycled.core.solvers import LocalSGD
     from upcycled.data import FederatedData
-    from upcycled.runtime import Failed, History, Record, Result, train, train_many
+    from upcycled.runtime import Comparison, Failed, History, Record, Result, compare, train, train_many
 
 __version__ = "0.1.0"
 
@@ -31,11 +31,12 @@ _HOMES = {
     "upcycled.core.errors": ("DivergedError", "InputError", "UpcycledError"),
     "upcycled.core.solvers": ("LocalSGD",),
     "upcycled.data": ("FederatedData",),
-    "upcycled.runtime": ("Failed", "History", "Record", "Result", "train", "train_many"),
+    "upcycled.runtime": ("Comparison", "Failed", "History", "Record", "Result", "compare", "train", "train_many"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Comparison",
     "DivergedError",
     "Failed",
     "FedAvg",
@@ -53,6 +54,7 @@ __all__ = [
     "Scaffold",
     "UpcycledError",
     "coefficients",
+    "compare",
     "data",
     "models",
     "privacy",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from upcycled.runtime.comparison import Comparison, compare
 from upcycled.runtime.history import History, Record
 from upcycled.runtime.many import Failed, train_many
 from upcycled.runtime.observe import Observer
 from upcycled.runtime.result import Result
 from upcycled.runtime.train import train
 
-__all__ = ["Failed", "History", "Observer", "Record", "Result", "train", "train_many"]
+__all__ = ["Comparison", "Failed", "History", "Observer", "Record", "Result", "compare", "train", "train_many"]

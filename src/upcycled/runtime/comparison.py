@@ -1,0 +1,115 @@
+"""``compare``: vanilla against upcycled over seeds, with a paired interval instead of a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.vectors import Real
+from upcycled.data import FederatedData
+from upcycled.runtime.many import train_many
+from upcycled.runtime.result import Result
+
+EQUALS = ("work", "epsilon")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Vanilla and upcycled runs with the same seeds, and their paired difference in final test accuracy."""
+
+    vanilla: tuple[Result, ...]
+    upcycled: tuple[Result, ...]
+    equal: str
+    confidence: float
+
+    @property
+    def differences(self) -> Real:
+        """Upcycled minus vanilla accuracy, seed by seed."""
+        return _accuracies(self.upcycled) - _accuracies(self.vanilla)
+
+    @property
+    def gain(self) -> float:
+        """The mean difference."""
+        return float(self.differences.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Student's interval of the mean difference."""
+        from scipy.special import stdtrit
+
+        count = len(self.differences)
+        quantile = float(stdtrit(count - 1, 0.5 + self.confidence / 2))
+        half = quantile * float(self.differences.std(ddof=1)) / count**0.5
+        return self.gain - half, self.gain + half
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval excludes zero."""
+        low, high = self.interval
+        return low > 0 or high < 0
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        found = "a significant difference" if self.is_significant else "no significant difference"
+        rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
+        return (
+            f"vanilla {100 * _accuracies(self.vanilla).mean():.2f} % ({rounds[0]} data rounds), "
+            f"upcycled {100 * _accuracies(self.upcycled).mean():.2f} % ({rounds[1]}): {100 * self.gain:+.2f} points, "
+            f"{100 * self.confidence:g} % interval {100 * low:+.2f} to {100 * high:+.2f}: {found}"
+        )
+
+
+def compare(
+    data: FederatedData,
+    *,
+    equal: str = "work",
+    upcycle: object = 0.5,
+    iterations: int = 160,
+    seeds: Sequence[int] = (0, 1, 2, 3),
+    confidence: float = 0.95,
+    progress: bool = True,
+    **arguments: Any,
+) -> Comparison:
+    """Run vanilla and upcycled over seeds in one batch; further arguments are those of :func:`train`.
+
+    ``equal="work"``: as many data rounds each, so the vanilla runs have half the iterations; same clients, bytes and
+    charges. ``equal="epsilon"``: as many iterations each, with noise calibrated to the same proven epsilon, so the
+    mechanism must be given ``epsilon=``.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, seed=0)
+    >>> found = up.compare(data, algorithm=up.FedAvg(), iterations=4, seeds=(0, 1), progress=False)
+    >>> [len(result.history) for result in (*found.vanilla, *found.upcycled)]
+    [2, 2, 4, 4]
+    """
+    if equal not in EQUALS:
+        raise InputError(f"equal is {equal!r}, but it must be known{suggest(str(equal), EQUALS)}")
+    check_number("confidence", confidence, above=0, below=1)
+    check_number("iterations", iterations, at_least=2, integer=True)
+    if len(set(seeds)) < 2 or len(set(seeds)) != len(seeds):
+        raise InputError(f"seeds is {list(seeds)!r}, but a comparison needs two or more different ones")
+    if upcycle is None:
+        raise InputError("upcycle is None, but a comparison needs the coefficient of its upcycled runs")
+    if data.test is None:
+        raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
+    if equal == "epsilon" and getattr(arguments.get("privacy"), "epsilon", None) is None:
+        raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
+    rounds = -(-iterations // 2)
+    vanilla = {"upcycle": None, "iterations": rounds if equal == "work" else iterations}
+    upcycled = {"upcycle": upcycle, "iterations": iterations}
+    runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in (vanilla, upcycled) for seed in seeds]
+    results = train_many(runs, progress=progress)
+    done = []
+    for result in results:
+        if not isinstance(result, Result):
+            raise result.error
+        done.append(result)
+    return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence)
+
+
+def _accuracies(results: tuple[Result, ...]) -> Real:
+    return np.array([result.accuracy for result in results], dtype=np.float64)

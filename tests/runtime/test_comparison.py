@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import upcycled as up
+
+QUICK = {"algorithm": up.FedProx(mu=0.5), "iterations": 8, "seeds": (0, 1, 2), "progress": False}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return up.data.synthetic("iid", clients=6, sizes=120, seed=0)
+
+
+def test_equal_work_means_the_same_data_rounds_clients_and_steps(data):
+    found = up.compare(data, participation=0.5, **QUICK)
+    for vanilla, upcycled in zip(found.vanilla, found.upcycled, strict=True):
+        rounds = [r for r in upcycled.history if r.kind == "data"]
+        assert len(vanilla.history) == len(rounds) == 4
+        assert [r.clients.tolist() for r in rounds] == [r.clients.tolist() for r in vanilla.history]
+        assert sum(upcycled.history.column("bytes_up")) == sum(vanilla.history.column("bytes_up"))
+
+
+def test_the_interval_is_students_on_the_paired_differences(data):
+    found = up.compare(data, **QUICK)
+    d = np.array([u.accuracy - v.accuracy for v, u in zip(found.vanilla, found.upcycled, strict=True)])
+    # The 97.5 % point of Student's t with two degrees of freedom is 4.302653.
+    half = 4.302653 * d.std(ddof=1) / 3**0.5
+    assert found.gain == pytest.approx(d.mean())
+    assert found.interval == pytest.approx((d.mean() - half, d.mean() + half), rel=1e-6)
+    assert found.is_significant == (abs(d.mean()) > half)
+    assert "95 % interval" in str(found)
+
+
+def test_equal_epsilon_gives_both_the_same_epsilon_and_upcycled_less_noise_by_the_root_of_two(data):
+    privacy = up.privacy.ErmOutput(norm_bound=1.0, epsilon=2.0, delta=1e-5)
+    found = up.compare(data, equal="epsilon", privacy=privacy, **QUICK)
+    vanilla, upcycled = found.vanilla[0].privacy, found.upcycled[0].privacy
+    assert len(found.vanilla[0].history) == len(found.upcycled[0].history) == 8
+    assert vanilla.max_epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+    assert upcycled.max_epsilon(1e-5) == pytest.approx(2.0, rel=1e-6)
+    noise = [next(iter(ledger)).charge.noise_std for ledger in (vanilla, upcycled)]
+    assert noise[0] / noise[1] == pytest.approx(np.full(6, 2**0.5), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"equal": "works"}, "did you mean 'work'?"),
+        ({"seeds": (0,)}, "two or more different ones"),
+        ({"upcycle": None}, "upcycle is None"),
+        ({"equal": "epsilon"}, "given epsilon="),
+        ({"equal": "epsilon", "privacy": up.privacy.ModelClipping(1.0, 1.0)}, "given epsilon="),
+        ({"iterations": 1}, "iterations is 1"),
+        ({"participation": 2.0}, "participation is 2.0"),
+    ],
+)
+def test_a_wrong_comparison_is_refused_in_one_sentence(data, wrong, words):
+    with pytest.raises(up.InputError) as error:
+        up.compare(data, **(QUICK | wrong))
+    assert words in str(error.value)
