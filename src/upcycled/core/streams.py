@@ -9,6 +9,7 @@ read or set. Not for cryptography: real privacy noise never comes from here.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _MASK = 0xFFFFFFFFFFFFFFFF
+_GOLDEN_64, _MIX_1_64, _MIX_2_64 = np.uint64(_GOLDEN), np.uint64(_MIX_1), np.uint64(_MIX_2)
+_27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 class Purpose(IntEnum):
@@ -52,10 +55,13 @@ def mix(word: int) -> int:
 
 def mix_array(words: Words) -> Words:
     """:func:`mix`, elementwise; unsigned arithmetic wraps by itself."""
-    z = words + np.uint64(_GOLDEN)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(_MIX_1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(_MIX_2)
-    return z ^ (z >> np.uint64(31))
+    z = words + _GOLDEN_64
+    z ^= z >> _30
+    z *= _MIX_1_64
+    z ^= z >> _27
+    z *= _MIX_2_64
+    z ^= z >> _31
+    return z
 
 
 def round_key(seed: int, purpose: Purpose, round: int, attempt: int = 0) -> int:
@@ -71,8 +77,21 @@ def client_keys(seed: int, purpose: Purpose, round: int, clients: ArrayLike, att
 
 def words(keys: Words, count: int, start: int = 0) -> Words:
     """Return words start .. start+count-1 of every key, shape (*keys.shape, count)."""
-    counter = mix_array(np.arange(start, start + count, dtype=np.uint64))
-    return mix_array(np.asarray(keys, dtype=np.uint64)[..., None] + counter)
+    return mix_array(np.asarray(keys, dtype=np.uint64)[..., None] + _counters(start, count))
+
+
+@lru_cache(maxsize=64)
+def _few_counters(start: int, count: int) -> Words:
+    mixed = mix_array(np.arange(start, start + count, dtype=np.uint64))
+    mixed.flags.writeable = False
+    return mixed
+
+
+def _counters(start: int, count: int) -> Words:
+    """Return mix(start), mix(start + 1), ...; short runs are asked for in every round and kept."""
+    if count <= 4096:
+        return _few_counters(start, count)
+    return mix_array(np.arange(start, start + count, dtype=np.uint64))
 
 
 def uniforms(keys: Words, count: int, start: int = 0) -> Real:

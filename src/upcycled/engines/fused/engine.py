@@ -80,7 +80,8 @@ class FusedEngine:
         longest = max(int(task.train.sizes.max(initial=0)), TILE)
         self._own = [(plan.new_work(), np.zeros(longest, dtype=np.int32)) for _ in range(count)]
         self._pool = Pool(0)
-        prepare(self._warm)
+        if not all(getattr(kernel, "signatures", None) for kernel in self._kernels()):
+            prepare(self._warm)
         self._pool = Pool(count - 1)
 
     @property
@@ -175,6 +176,12 @@ class FusedEngine:
         if hits.min(initial=0) < 0:
             raise InputError(f"test.y: {self._wrong_label(None)}")
         return Scores(int(hits.sum()) / max(count, 1), float(losses.sum()) / max(count, 1), count)
+
+    def _kernels(self) -> list[Kernel]:
+        """Return what the run will call; one that has signatures is compiled in this process already."""
+        scoring = [] if self._test is None else [score_rows]
+        personal = [score_clients] if self._test is not None and self._local.keeps_private else []
+        return [self._local.kernel, *scoring, *personal]
 
     def _warm(self) -> None:
         """Call every kernel that the run will need, on nothing."""
