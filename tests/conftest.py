@@ -1,4 +1,4 @@
-"""Shared fixtures: a small ragged federation, and where the real data lie."""
+"""Shared fixtures: a small ragged federation, and the folder of the real data (skipped where it is absent)."""
 
 from __future__ import annotations
 
