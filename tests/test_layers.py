@@ -69,6 +69,8 @@ def test_core_needs_nothing_but_torch_and_numpy(path):
         "math",
         "numbers",
         "operator",
+        "os",
+        "pathlib",
         "typing",
     }
     assert outside <= standard

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 import upcycled as up
 from tests.experiments.small import everything_under, small_file
 from upcycled.core.errors import DivergedError, InputError
+from upcycled.core.files import WriteError, write_whole
 from upcycled.experiments import run as run_module
 from upcycled.experiments.config import load_config
-from upcycled.experiments.files import WriteError, write_whole
 from upcycled.experiments.results import mean_and_sd, plain
 from upcycled.experiments.run import run_experiment
 
@@ -237,10 +237,10 @@ def test_everyone_is_told_and_every_iteration_is_watched(here):
         def __init__(self, seed):
             self.seed = seed
 
-        def start(self, plan):
+        def start(self, plan, before):
             seen.append((self.seed, plan.iterations))
 
-        def record(self, record):
+        def record(self, record, run):
             seen.append((self.seed, record.iteration))
 
         def finish(self):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError, check_number
+from upcycled.core.files import check_writable, write_whole
 from upcycled.experiments.config import Experiment, parse
-from upcycled.experiments.files import check_writable, write_whole
 from upcycled.experiments.plots import curve, write_comparison
 from upcycled.experiments.results import describe_data, plain, seed_folder, write_seed
 from upcycled.experiments.run import Outcome, SeedOutcome, train_seeds

@@ -11,6 +11,7 @@ from typing import Any, Self
 from upcycled.experiments.config import Experiment
 from upcycled.experiments.run import SeedOutcome
 from upcycled.runtime import Observer, Record
+from upcycled.runtime.loop import Run
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.progress import LiveProgress
 
@@ -75,10 +76,10 @@ class _Bars:
     all: Any
     seed: int
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
         self.progress.start_task(self.own)
 
-    def record(self, record: Record) -> None:
+    def record(self, record: Record, run: Run) -> None:
         self.progress.advance(self.all)
         if record.accuracy is not None:
             scores = f"seed {self.seed}: accuracy {100 * record.accuracy:.2f} %, loss {record.loss:.3f}"

@@ -21,9 +21,9 @@ from safetensors.torch import save as save_tensors
 
 import upcycled
 from upcycled.core.errors import InputError
+from upcycled.core.files import write_whole
 from upcycled.data import FederatedData
 from upcycled.experiments.config import Experiment, flat
-from upcycled.experiments.files import write_whole
 from upcycled.experiments.sentences import shown
 from upcycled.runtime import Result
 

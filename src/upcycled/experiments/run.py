@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from upcycled.core.errors import DivergedError
+from upcycled.core.files import check_writable
 from upcycled.data import FederatedData
 from upcycled.experiments.config import Experiment
-from upcycled.experiments.files import check_writable
 from upcycled.experiments.results import (
     describe_data,
     finished_summary,

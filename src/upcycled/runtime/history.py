@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, overload
 
@@ -45,9 +45,11 @@ class Record:
     """Who took part."""
     client_steps: Ints = field(default_factory=_nobody)
     """K_i of each of them."""
+    theory: Mapping[str, float] | None = None
+    """Terms of the convergence bound, where the run was asked to measure them."""
 
 
-SCALARS = tuple(f.name for f in fields(Record) if f.name not in ("clients", "client_steps"))
+SCALARS = tuple(f.name for f in fields(Record) if f.name not in ("clients", "client_steps", "theory"))
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,12 @@ class History:
         return next((r for r in reversed(self.records) if r.accuracy is not None), None)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the scalar fields as one dict per record."""
-        return [{name: getattr(record, name) for name in SCALARS} for record in self.records]
+        """Return the scalar fields as one dict per record; measured terms of the bound as ``theory_<name>``."""
+        return [
+            {name: getattr(record, name) for name in SCALARS}
+            | {f"theory_{name}": value for name, value in (record.theory or {}).items()}
+            for record in self.records
+        ]
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of the scalar fields (needs the extra ``data``)."""
@@ -88,4 +94,5 @@ class History:
             import pandas
         except ImportError as error:
             raise InputError("to_frame needs pandas: pip install 'upcycled-fl[data]'") from error
-        return pandas.DataFrame(self.rows(), columns=list(SCALARS))
+        rows = self.rows()
+        return pandas.DataFrame(rows, columns=list(dict.fromkeys([*SCALARS, *(name for row in rows for name in row)])))

@@ -12,6 +12,7 @@ from upcycled.core.errors import InputError
 from upcycled.engines.vectorised.workers import IDLE_SECONDS
 from upcycled.runtime.batch_progress import BatchProgress
 from upcycled.runtime.history import Record
+from upcycled.runtime.loop import Run
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.result import Result
 from upcycled.runtime.train import run_plan
@@ -111,9 +112,9 @@ class _Ticking:
 
     tick: Callable[[], None]
 
-    def start(self, plan: Plan) -> None: ...
+    def start(self, plan: Plan, before: Sequence[Record]) -> None: ...
 
-    def record(self, record: Record) -> None:
+    def record(self, record: Record, run: Run) -> None:
         self.tick()
 
     def finish(self) -> None: ...

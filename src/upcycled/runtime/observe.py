@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from upcycled.runtime.loop import Run
 
 
 class Observer(Protocol):
     """Told when a run starts, after each iteration, and at its end (also when it failed)."""
 
-    def start(self, plan: Plan) -> None:
-        """Before the first iteration."""
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Before the first iteration; ``before`` holds the records of a run that is resumed."""
 
-    def record(self, record: Record) -> None:
-        """After each iteration."""
+    def record(self, record: Record, run: Run) -> None:
+        """After each iteration; ``run`` is to be read, never changed."""
 
     def finish(self) -> None:
         """At the end, whatever happened."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from upcycled.runtime.loop import Run
 
 QUIET_SECONDS = 1.0
 LINE_SECONDS = 5.0
@@ -26,7 +30,7 @@ class LiveProgress:
         self._began = self._shown = 0.0
         self._is_terminal = sys.stderr.isatty()
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Remember what is coming; nothing is shown yet."""
         self._total = plan.iterations
         self._began = self._shown = time.perf_counter()
@@ -34,7 +38,7 @@ class LiveProgress:
             upcycled = "" if plan.settings["upcycle"] is None else "upcycled "
             self._title = f"{upcycled}{plan.strategy.algorithm.name} · {plan.engine.name} engine"
 
-    def record(self, record: Record) -> None:
+    def record(self, record: Record, run: Run) -> None:
         """Keep the record, and redraw at most every tenth of a second."""
         self._bytes += record.bytes_up + record.bytes_down
         self._recent.append(record)

@@ -115,12 +115,12 @@ def run_plan(plan: Plan, observers: Sequence[Observer], threads: int | None) -> 
     last, records = start_run(plan), list[Record]()
     try:
         for observer in observers:
-            observer.start(plan)
+            observer.start(plan, ())
         for run, record in iterate(plan, engine, last):
             last = run
             records.append(record)
             for observer in observers:
-                observer.record(record)
+                observer.record(record, run)
     finally:
         engine.close()
         for observer in observers:
