@@ -21,7 +21,21 @@ BELOW = {
     "flower": {"core", "algorithms", "privacy", "models", "data", "runtime", "experiments"},
     "cli": {"core", "experiments", "data", "upcycled"},
 }
-HEAVY = {"numba", "matplotlib", "pandas", "pyarrow", "scipy.stats", "dp_accounting", "loky", "flwr", "optuna", "rich", "mlflow", "tensorboard", "playwright"}
+HEAVY = {
+    "numba",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "scipy.stats",
+    "dp_accounting",
+    "loky",
+    "flwr",
+    "optuna",
+    "rich",
+    "mlflow",
+    "tensorboard",
+    "playwright",
+}
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:

@@ -38,19 +38,23 @@ def train_many(runs: Sequence[Mapping[str, Any]], *, progress: bool = True) -> l
     >>> [len(result.history) for result in up.train_many(runs, progress=False)]
     [2, 2]
     """
-    found: list[Result | Failed | None] = [None] * len(runs)
+    found = dict(train_each(runs, progress=progress))
+    return [found[i] for i in range(len(runs))]
+
+
+def train_each(runs: Sequence[Mapping[str, Any]], *, progress: bool = True) -> Iterator[tuple[int, Result | Failed]]:
+    """Yield (place, result) of each run as it ends: :func:`train_many` for who wants to keep results one by one."""
     plans: dict[int, Plan] = {}
     for i, arguments in enumerate(runs):
         try:
             plans[i] = make_plan(**_checked(i, arguments))
         except Exception as error:
-            found[i] = Failed(error, dict(arguments))
+            yield i, Failed(error, dict(arguments))
     watching = BatchProgress(sum(plan.iterations for plan in plans.values()), len(plans), progress)
     with watching.shown():
         for i, result in _carry_out(plans, watching.iteration):
-            found[i] = result if isinstance(result, Result) else Failed(result, dict(runs[i]))
             watching.run_done()
-    return [result for result in found if result is not None]
+            yield i, result if isinstance(result, Result) else Failed(result, dict(runs[i]))
 
 
 def _checked(place: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
