@@ -39,10 +39,13 @@ class FlatModule:
         """Add the gradient of the mean cross-entropy on a batch, at the current values, to ``gradient``."""
         with torch.enable_grad():
             loss = cross_entropy(self.module(x), y)
-        # What loss.backward() ends in: its own checks of the loss take a tenth of a small model's step.
-        torch.autograd.Variable._execution_engine.run_backward(
-            (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
-        )
+        try:
+            # What loss.backward() ends in: its own checks of the loss take a tenth of a small model's step.
+            torch.autograd.Variable._execution_engine.run_backward(
+                (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+            )
+        except (AttributeError, TypeError):  # a torch whose inner call is another one; nothing was added yet
+            loss.backward()
 
 
 def flat_module(module: nn.Module, layout: Layout, device: str) -> FlatModule:
