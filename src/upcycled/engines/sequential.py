@@ -45,7 +45,7 @@ class FlatModule:
                 (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
             )
         except (AttributeError, TypeError):  # a torch whose inner call is another one; nothing was added yet
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
 
 
 def flat_module(module: nn.Module, layout: Layout, device: str) -> FlatModule:
