@@ -8,22 +8,28 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from typing import Any
 
 import upcycled as up
 from benchmarks.measure import keep
 from benchmarks.workloads import w2
 
 
-def main() -> None:
+def runs_of_w2() -> list[dict[str, Any]]:
+    """16 settings, each with 4 seeds."""
     workload = w2()
     base = {"data": workload.data, "engine": "fused", **workload.arguments}
-    runs = [
+    return [
         base
         | {"seed": seed, "algorithm": algorithm, "local": up.LocalSGD(lr=lr, momentum=0.5, epochs=10, batch_size=32)}
         for seed in range(4)
         for lr in (0.03, 0.1, 0.3, 1.0)
         for algorithm in (up.FedAvg(), up.FedProx(mu=0.1), up.FedProx(mu=1.0), up.FedAvgM())
     ]
+
+
+def main() -> None:
+    runs = runs_of_w2()
     up.train_many(runs[:4], progress=False)
     walls, busy = [], []
     for _ in range(5):

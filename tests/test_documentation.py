@@ -11,7 +11,7 @@ import pytest
 import upcycled as up
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/privacy.md"]
+PAGES = ["README.md", "docs/data.md", "docs/privacy.md", "docs/theory.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

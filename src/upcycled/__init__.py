@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upcycled import data, models, privacy
+    from upcycled import data, models, privacy, theory
     from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
     from upcycled.core import coefficients
     from upcycled.core.errors import DivergedError, InputError, UpcycledError
@@ -25,7 +25,7 @@ __version__ = "0.1.0"
 
 # Where each name lives. They are imported when first used: torch alone takes over a second, `--help` should not.
 _HOMES = {
-    "upcycled": ("data", "models", "privacy"),
+    "upcycled": ("data", "models", "privacy", "theory"),
     "upcycled.core": ("coefficients",),
     "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
     "upcycled.core.errors": ("DivergedError", "InputError", "UpcycledError"),
@@ -58,6 +58,7 @@ __all__ = [
     "data",
     "models",
     "privacy",
+    "theory",
     "train",
     "train_many",
 ]

@@ -44,7 +44,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(capsys):
     assert main(["rnu", "a.toml"]) == 2
     assert (
         capsys.readouterr().err
-        == "error: the command 'rnu' is not known; did you mean 'run'? (known: demo, run, privacy, audit, data)\n"
+        == f"error: the command 'rnu' is not known; did you mean 'run'? (known: {', '.join(COMMANDS)})\n"
     )
 
 

@@ -8,9 +8,10 @@ import tomllib
 import pytest
 
 from tests.experiments.small import everything_under, small_file
+from tests.experiments.test_run import failing_at
 from upcycled.cli.main import main
 from upcycled.core.errors import DivergedError
-from upcycled.experiments import run as run_module
+from upcycled.experiments import batch as batch_module
 from upcycled.experiments.config import load_config
 
 
@@ -31,7 +32,8 @@ def test_the_table_has_every_seed_and_the_mean(here, capsys):
     assert f"{outcome['loss']:.3f}" in row
     assert any(line.strip().startswith("mean") and "±" in line for line in lines)
     assert lines[-1] == "Results: results/small"
-    assert err.splitlines() == ["seed 0 finished: results/small/seed-0", "seed 1 finished: results/small/seed-1"]
+    said = ["seed 0 finished: results/small/seed-0", "seed 1 finished: results/small/seed-1"]
+    assert sorted(err.splitlines()) == said
 
 
 def test_json_is_one_document_on_standard_output_and_all_else_is_not(here, capsys):
@@ -94,14 +96,7 @@ def test_a_diverging_seed_is_reported_and_the_exit_code_is_1(here, capsys):
 
 
 def test_one_failed_seed_leaves_the_others_in_the_json(here, capsys, monkeypatch):
-    train = run_module.train
-
-    def sometimes(*args, **kwargs):
-        if kwargs["seed"] == 1:
-            raise DivergedError("the run diverged")
-        return train(*args, **kwargs)
-
-    monkeypatch.setattr(run_module, "train", sometimes)
+    monkeypatch.setattr(batch_module, "train_each", failing_at(1, DivergedError("the run diverged")))
     assert main(["run", "small.toml", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [(s["seed"], s["status"], s["error"]) for s in document["seeds"]] == [
@@ -110,23 +105,27 @@ def test_one_failed_seed_leaves_the_others_in_the_json(here, capsys, monkeypatch
     ]
 
 
-def test_ctrl_c_keeps_finished_seeds_and_says_how_to_go_on(here, capsys, monkeypatch):
-    train = run_module.train
+def test_ctrl_c_keeps_what_is_done_and_says_the_command_that_goes_on(here, capsys, monkeypatch):
+    train_each = batch_module.train_each
 
-    def interrupted(*args, **kwargs):
-        if kwargs["seed"] == 1:
-            raise KeyboardInterrupt
-        return train(*args, **kwargs)
+    def interrupted(runs, **options):
+        results = train_each(runs, **options)
+        yield next(results)
+        results.close()
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module, "train", interrupted)
-    assert main(["run", "small.toml"]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "error: stopped by Ctrl-C; finished seeds are kept, and the same command runs the others"
+    monkeypatch.setattr(batch_module, "train_each", interrupted)
+    assert main(["run", "small.toml", "name=my", "--json"]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == (
+        "error: stopped by Ctrl-C; finished runs and the checkpoints of the others are kept; "
+        "to go on: upcycled run small.toml name=my --json"
     )
-    assert (here / "results" / "small" / "seed-0" / "summary.json").exists()
-    monkeypatch.setattr(run_module, "train", train)
-    assert main(["run", "small.toml"]) == 0
-    assert "seed 0 is already there" in capsys.readouterr().err
+    assert len(list((here / "results" / "my").rglob("summary.json"))) == 1
+    monkeypatch.setattr(batch_module, "train_each", train_each)
+    assert main(["run", "small.toml", "name=my"]) == 0
+    assert "is already there" in capsys.readouterr().err
 
 
 def test_an_unwritable_folder_is_one_sentence_and_exit_code_1(here, capsys):

@@ -4,7 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from upcycled.core.errors import InputError
+from upcycled.core.shards import Shards
 from upcycled.data import FederatedData
+from upcycled.data.splits import VALIDATION, split_off
 
 
 def numbered(sizes):
@@ -105,3 +107,25 @@ def test_a_second_split_is_refused():
         once.split(0.2)
     with pytest.raises(InputError, match=r"^validation_fraction is 0.3, but the data already has 2 validation samples"):
         once.with_validation(0.3)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    kinds=st.integers(1, 30),
+    fraction=st.floats(0, 0.99),
+    seed=st.integers(0, 2**40),
+)
+@settings(deadline=None)
+def test_equal_rows_are_held_out_together_and_every_client_keeps_one(sizes, kinds, fraction, seed):
+    rows = np.random.default_rng(seed).integers(0, kinds, sum(sizes))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    shards = Shards(rows[:, None].astype(np.float32), rows, offsets)
+    kept, held = split_off(shards, fraction, seed, VALIDATION, together=True)
+    assert not set(kept.y) & set(held.y)
+    assert len(set(held.y)) <= np.ceil(fraction * len(set(rows)))
+    assert kept.sizes.min() >= 1
+    assert (kept.sizes + held.sizes).tolist() == sizes
+    for client in range(len(sizes)):
+        x, y = shards.client(client)
+        assert sorted([*kept.client(client)[1], *held.client(client)[1]]) == sorted(y)
+        assert np.array_equal(kept.client(client)[0][:, 0], [v for v in x[:, 0] if v in set(kept.y)])

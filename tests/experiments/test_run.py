@@ -14,13 +14,16 @@ from safetensors.torch import load_file
 import upcycled as up
 from tests.experiments.small import everything_under, small_file
 from upcycled.core.errors import DivergedError, InputError
-from upcycled.core.files import WriteError, write_whole
-from upcycled.experiments import run as run_module
+from upcycled.core.files import WriteError, write_together, write_whole
+from upcycled.experiments import batch as batch_module
+from upcycled.experiments.batch import Options
 from upcycled.experiments.config import load_config
 from upcycled.experiments.results import mean_and_sd, plain
 from upcycled.experiments.run import run_experiment
+from upcycled.runtime.hold import InUseError, hold
+from upcycled.runtime.many import Failed
 
-FILES = ["config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
+FILES = ["checkpoint", "clients.jsonl", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
 
 
 @pytest.fixture
@@ -30,12 +33,23 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(*overrides):
-    return run_experiment(load_config("small.toml", overrides), "small.toml")
+def run(*overrides, **options):
+    return run_experiment(load_config("small.toml", overrides), "small.toml", Options(**options))
 
 
 def refuse_to_train(*args, **kwargs):
     raise AssertionError("a seed was run that should not have been")
+
+
+def failing_at(seed, error):
+    """Return a stand-in for the batch runner in which the run of one seed fails."""
+    train_each = batch_module.train_each
+
+    def stand_in(runs, **options):
+        for place, result in train_each(runs, **options):
+            yield place, Failed(error, runs[place]) if runs[place]["seed"] == seed else result
+
+    return stand_in
 
 
 def test_a_run_writes_what_train_gives(here):
@@ -82,7 +96,7 @@ def test_the_summary_is_mean_and_sample_deviation_over_seeds(here):
 def test_a_finished_seed_is_not_run_again(here, monkeypatch):
     first = run()
     before = everything_under(here)
-    monkeypatch.setattr(run_module, "train", refuse_to_train)
+    monkeypatch.setattr(batch_module, "train_each", refuse_to_train)
     second = run()
     assert [s.status for s in second.seeds] == ["reused", "reused"]
     assert second.summary() == first.summary()
@@ -92,8 +106,13 @@ def test_a_finished_seed_is_not_run_again(here, monkeypatch):
 def test_added_seeds_are_run_and_the_others_are_kept(here, monkeypatch):
     run("seeds=[0]")
     trained = []
-    train = run_module.train
-    monkeypatch.setattr(run_module, "train", lambda *a, **k: trained.append(k["seed"]) or train(*a, **k))
+    train_each = batch_module.train_each
+
+    def noting(runs, **options):
+        trained.extend(run["seed"] for run in runs)
+        return train_each(runs, **options)
+
+    monkeypatch.setattr(batch_module, "train_each", noting)
     outcome = run("seeds=[2, 0, 1]")
     assert trained == [2, 1]
     assert [(s.seed, s.status) for s in outcome.seeds] == [(2, "finished"), (0, "reused"), (1, "finished")]
@@ -158,14 +177,8 @@ def test_data_that_changed_under_the_same_path_is_noticed(here):
 
 
 def test_a_seed_that_diverges_is_reported_and_the_others_finish(here, monkeypatch):
-    train = run_module.train
-
-    def diverges_at_seed_0(*args, **kwargs):
-        if kwargs["seed"] == 0:
-            raise DivergedError("the run diverged: the global model is not finite after iteration 3; lower ...")
-        return train(*args, **kwargs)
-
-    monkeypatch.setattr(run_module, "train", diverges_at_seed_0)
+    error = DivergedError("the run diverged: the global model is not finite after iteration 3; lower ...")
+    monkeypatch.setattr(batch_module, "train_each", failing_at(0, error))
     outcome = run()
     assert [s.status for s in outcome.seeds] == ["failed", "finished"]
     assert "after iteration 3" in outcome.seeds[0].error
@@ -177,28 +190,48 @@ def test_a_seed_that_diverges_is_reported_and_the_others_finish(here, monkeypatc
 def test_a_really_diverging_run_writes_no_result(here):
     outcome = run("local.lr=1e38")
     assert [s.status for s in outcome.seeds] == ["failed", "failed"]
-    assert not [path for path in (here / "results").rglob("*") if path.is_file()]
+    assert not [path for path in (here / "results").rglob("*") if path.is_file() and path.name != ".lock"]
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_file(here, monkeypatch):
-    flush = os.fsync
-    calls = []
+    run("seeds=[0]")
+    folder = here / "results" / "small" / "seed-0"
+    # The checkpoint of the finished run is there: only the results are left to be written.
+    for path in folder.iterdir():
+        if path.is_file():
+            path.unlink()
+    begin = batch_module.begin_seed
+    monkeypatch.setattr(batch_module, "begin_seed", lambda *args: begin(*args) or fill_the_disk(monkeypatch, after=1))
+    (folder / "config.toml").write_text(load_config("small.toml", ["seeds=[0]"]).for_seed(0).resolved_toml())
+    with pytest.raises(WriteError, match=r"metrics\.jsonl cannot be written \(No space left on device\)"):
+        run("seeds=[0]")
+    assert sorted(p.name for p in folder.iterdir()) == ["checkpoint", "config.toml"]
 
-    def full_at_the_third(handle):
+
+def fill_the_disk(monkeypatch, after):
+    """Let so many files be flushed, and no more."""
+    flush, calls = os.fsync, []
+
+    def full(handle):
         calls.append(handle)
-        if len(calls) >= 3:
+        if len(calls) > after:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(handle)
 
-    monkeypatch.setattr(os, "fsync", full_at_the_third)
-    with pytest.raises(WriteError, match=r"metrics\.jsonl cannot be written \(No space left on device\)"):
-        run()
-    assert sorted(p.name for p in (here / "results" / "small" / "seed-0").iterdir()) == ["config.toml"]
+    monkeypatch.setattr(os, "fsync", full)
+
+
+def test_files_written_together_are_all_old_or_whole(tmp_path, monkeypatch):
+    write_together(tmp_path, {"a": b"1", "b": b"1"})
+    fill_the_disk(monkeypatch, after=1)
+    with pytest.raises(WriteError, match="b cannot be written"):
+        write_together(tmp_path, {"a": b"2", "b": b"2"})
+    assert everything_under(tmp_path) == {"a": b"1", "b": b"1"}
 
 
 def test_a_file_in_the_way_of_the_folder_is_one_sentence_before_any_training(here, monkeypatch):
     (here / "results").write_text("not a folder")
-    monkeypatch.setattr(run_module, "train", refuse_to_train)
+    monkeypatch.setattr(batch_module, "train_each", refuse_to_train)
     with pytest.raises(WriteError, match=r"results.* cannot be written"):
         run()
 
@@ -222,33 +255,83 @@ def test_numbers_that_are_not_finite_become_null():
 
 
 def test_what_goes_wrong_only_while_training_names_the_file_too(here, monkeypatch):
-    def nobody_comes(*args, **kwargs):
-        raise InputError("participation is 0.5 of 4 clients, but 10000 Poisson draws in a row were empty")
-
-    monkeypatch.setattr(run_module, "train", nobody_comes)
+    error = InputError("participation is 0.5 of 4 clients, but 10000 Poisson draws in a row were empty")
+    monkeypatch.setattr(batch_module, "train_each", failing_at(0, error))
     with pytest.raises(InputError, match=r"^small\.toml: clients\.participation is 0\.5 of 4 clients"):
         run()
 
 
+class Watcher:
+    def __init__(self, seed, seen):
+        self.seed, self.seen = seed, seen
+
+    def start(self, plan, before):
+        self.seen.append((self.seed, "start", len(before)))
+
+    def record(self, record, run):
+        self.seen.append((self.seed, record.iteration))
+
+    def finish(self):
+        self.seen.append((self.seed, "end"))
+
+
 def test_everyone_is_told_and_every_iteration_is_watched(here):
     seen, told = [], []
+    run(
+        watch=lambda experiment, seed: [Watcher(seed, seen)],
+        tell=lambda experiment, outcome: told.append((experiment.name, outcome.seed, outcome.status)),
+    )
+    for seed in (0, 1):
+        own = [entry[1:] for entry in seen if entry[0] == seed]
+        assert own == [("start", 0), (1,), (2,), (3,), (4,), ("end",)]
+    assert sorted(told) == [("small", 0, "finished"), ("small", 1, "finished")]
 
-    class Watcher:
-        def __init__(self, seed):
-            self.seed = seed
 
-        def start(self, plan, before):
-            seen.append((self.seed, plan.iterations))
+def test_a_stopped_run_goes_on_where_it_was_and_ends_in_the_same_bits(here):
+    whole = run("seeds=[0]", "results=whole").seeds[0].folder
 
+    class Stop(Watcher):
         def record(self, record, run):
-            seen.append((self.seed, record.iteration))
+            if record.iteration == 3:
+                raise KeyboardInterrupt
 
-        def finish(self):
-            seen.append((self.seed, "end"))
+    with pytest.raises(KeyboardInterrupt):
+        run("seeds=[0]", watch=lambda experiment, seed: [Stop(seed, [])])
+    folder = here / "results" / "small" / "seed-0"
+    assert not (folder / "summary.json").exists()
+    seen = []
+    run("seeds=[0]", watch=lambda experiment, seed: [Watcher(seed, seen)])
+    assert seen == [(0, "start", 3), (0, 4), (0, "end")]
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert (folder / "clients.jsonl").read_bytes() == (whole / "clients.jsonl").read_bytes()
 
-    run_experiment(load_config("small.toml", ["seeds=[3]"]), "small.toml", lambda seed: [Watcher(seed)], told.append)
-    assert seen == [(3, 4), (3, 1), (3, 2), (3, 3), (3, 4), (3, "end")]
-    assert [(t.seed, t.status) for t in told] == [(3, "finished")]
+
+def test_a_second_command_in_the_same_folder_is_told_and_stops(here):
+    with hold(here / "results" / "small"), pytest.raises(InUseError, match=r"results/small is in use by process \d+"):
+        run()
+    assert not (here / "results" / "small" / "seed-0").exists()
+
+
+def test_how_often_it_is_saved_changes_no_result_and_may_be_changed(here):
+    run("seeds=[0]", "checkpoint_every=1")
+    assert [s.status for s in run("seeds=[0]", "checkpoint_every='5s'").seeds] == ["reused"]
+
+
+def test_a_results_folder_of_an_earlier_version_without_the_newer_keys_is_recognised(here):
+    run("seeds=[0]")
+    config = here / "results" / "small" / "seed-0" / "config.toml"
+    newer = ("checkpoint_every", "scored_on")
+    lines = config.read_text().splitlines()
+    config.write_text("\n".join(line for line in lines if not line.startswith(newer)))
+    assert [s.status for s in run("seeds=[0]").seeds] == ["reused"]
+
+
+def test_seeds_in_a_batch_and_alone_have_the_same_bits(here):
+    together = run("results=together").seeds
+    alone = [run(f"seeds=[{seed}]", "results=alone").seeds[0] for seed in (0, 1)]
+    for one, other in zip(together, alone, strict=True):
+        for name in ("model.safetensors", "clients.jsonl"):
+            assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes()
 
 
 PRIVATE = """
@@ -260,10 +343,10 @@ noise = "NOISE"
 """
 
 
-@pytest.mark.parametrize(
-    ("noise", "files"), [("seeded", ["ledger.jsonl"]), ("system", ["ledger-2.jsonl", "ledger.jsonl"])]
-)
-def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_is_charged_again(tmp_path, noise, files):
+@pytest.mark.parametrize(("noise", "rounds"), [("seeded", 2), ("system", 4)])
+def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_is_charged_again(
+    tmp_path, noise, rounds
+):
     source = tmp_path / "private.toml"
     text = (Path(__file__).parents[2] / "examples" / "synthetic.toml").read_text()
     source.write_text(text + PRIVATE.replace("NOISE", noise))
@@ -272,6 +355,12 @@ def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_i
     folder = run_experiment(experiment, str(source)).seeds[0].folder
     (folder / "summary.json").unlink()
     run_experiment(experiment, str(source))
-    assert sorted(path.name for path in folder.glob("ledger*")) == files
-    kinds = [json.loads(line)["kind"] for line in (folder / "ledger.jsonl").read_text().splitlines()[1:]]
-    assert kinds == ["data", "upcycled", "data", "upcycled"]
+    ledger = (folder / "ledger.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in ledger[1:]] == ["data", "upcycled", "data", "upcycled"]
+    # A finished run comes back from its checkpoint and releases nothing; without that it is made again.
+    (folder / "summary.json").unlink()
+    for path in (folder / "checkpoint").glob("*.safetensors"):
+        path.unlink()
+    run_experiment(experiment, str(source))
+    lines = [json.loads(line) for path in folder.glob("ledger*.jsonl") for line in path.read_text().splitlines()]
+    assert sum(line["kind"] == "data" for line in lines) == rounds

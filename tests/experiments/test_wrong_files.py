@@ -86,7 +86,26 @@ WRONG = {
         changed("coefficient = 0.7", 'kind = "lambda_half"\nlam = [0.1, -2]'),
         ["upcycle.lam is -2", ">= 0"],
     ),
-    "source that comes later": (changed('"synthetic"', '"femnist"'), ["data.source is 'femnist'", "not available yet"]),
+    "key of another source": (
+        changed('"synthetic"', '"femnist"'),
+        ["data.alpha is 0.5", "[data] with source 'femnist' has no such key", "letters"],
+    ),
+    "more letters than the alphabet": (
+        changed(DATA, '[data]\nsource = "femnist"\nletters = 27\n'),
+        ["data.letters is 27", "an integer >= 3 and <= 26"],
+    ),
+    "published sizes for other letters": (
+        changed(DATA, '[data]\nsource = "femnist"\npartition = "public"\n'),
+        ["data.partition is 'public'", "'published' or 'drawn'"],
+    ),
+    "letters from nowhere": (
+        changed(DATA, '[data]\nsource = "femnist"\npath = "no.npz"\n'),
+        ["data.path is '", "no.npz', but it must be a file or a folder that exists"],
+    ),
+    "vectors of a size nobody has": (
+        changed(DATA, '[data]\nsource = "sent140"\ndimension = 200\n'),
+        ["data.dimension is 200", "50, 100 or 300"],
+    ),
     "unknown source": (
         changed('"synthetic"', '"synthetik"'),
         ["data.source is 'synthetik'", "did you mean 'synthetic'?"],
@@ -128,7 +147,54 @@ WRONG = {
     "sweep of an unknown key": (SMALL + '\n[sweep]\n"local.lrr" = [1]\n', ['sweep."local.lrr"', "did you mean 'lr'?"]),
     "sweep of a wrong value": (SMALL + '\n[sweep]\n"local.lr" = [1, -1]\n', ['sweep."local.lr" holds -1', "> 0"]),
     "sweep of the seeds": (SMALL + "\n[sweep]\nseeds = [[1]]\n", ['sweep."seeds"', "a key that makes a run"]),
-    "sweep of one value": (SMALL + '\n[sweep]\n"local.lr" = 1\n', ["sweep is {'local.lr': 1}", "lists"]),
+    "sweep of one value": (SMALL + '\n[sweep]\n"local.lr" = 1\n', ['sweep."local.lr" is 1', "a list", "a range"]),
+    "sweep of nothing": (SMALL + '\n[sweep]\n"local.lr" = []\n', ['sweep."local.lr" is []', "one or more values"]),
+    "sweep of an empty table": (SMALL + '\n[sweep]\n"local.lr" = {}\n', ['sweep."local.lr" is {}', "a range such as"]),
+    "sweep of how results are kept": (
+        SMALL + "\n[sweep]\ncheckpoint_every = [1, 2]\n",
+        ['sweep."checkpoint_every"', "a key that makes a run"],
+    ),
+    "range without an end": (
+        SMALL + '\n[sweep]\n"local.lr" = {low = 0.1}\n',
+        ['sweep."local.lr" has no high', "low = "],
+    ),
+    "range upside down": (
+        SMALL + '\n[sweep]\n"local.lr" = {low = 1.0, high = 0.1}\n',
+        ['sweep."local.lr": high is 0.1', "> 1"],
+    ),
+    "misspelt key of a range": (
+        SMALL + "\n[sweep]\nlocal.lr = {low = 0.1, hihg = 1.0}\n",
+        ["sweep.\"local.lr\" has the key 'hihg'", "did you mean 'high'?"],
+    ),
+    "logarithmic range from zero": (
+        SMALL + '\n[sweep]\n"local.lr" = {low = 0, high = 1.0, log = true}\n',
+        ['sweep."local.lr": low is 0', "> 0"],
+    ),
+    "range of texts": (
+        SMALL + '\n[sweep]\n"local.lr" = {low = "a", high = 1}\n',
+        ["sweep.\"local.lr\": low is 'a'", "a finite number"],
+    ),
+    "range with a word for yes": (
+        SMALL + '\n[sweep]\n"local.lr" = {low = 0.1, high = 1, log = "yes"}\n',
+        ["log is 'yes'", "true or false"],
+    ),
+    "range that leaves what is allowed": (
+        SMALL + '\n[sweep]\n"clients.participation" = {low = 0.5, high = 1.5}\n',
+        ['sweep."clients.participation" holds 1.5', "<= 1"],
+    ),
+    "range of numbers for an integer": (
+        SMALL + '\n[sweep]\n"local.epochs" = {low = 1, high = 9}\n',
+        ['sweep."local.epochs" holds 4.28', "an integer >= 1", "integer = true"],
+    ),
+    "checkpoints never": ("checkpoint_every = 0\n" + SMALL, ["checkpoint_every is 0", "an integer >= 1"]),
+    "checkpoints now and then": ('checkpoint_every = "often"\n' + SMALL, ["checkpoint_every is 'often'", "'2s'"]),
+    "checkpoints of half a round": ("checkpoint_every = 1.5\n" + SMALL, ["checkpoint_every is 1.5", "such as 10"]),
+    "checkpoints of no seconds": ('checkpoint_every = "0s"\n' + SMALL, ["checkpoint_every is '0s'", "such as '2s'"]),
+    "scored on what it was trained on": ('scored_on = "train"\n' + SMALL, ["scored_on is 'train'", "'validation'"]),
+    "scored on validation data that is not there": (
+        'scored_on = "validation"\n' + SMALL,
+        ["data.validation_fraction is 0.0", "> 0, such as 0.1"],
+    ),
     "broken syntax": ('name = "small\n', ["valid TOML", "line 1"]),
     "a key twice": ('name = "a"\nname = "b"\n', ["valid TOML", "line 2"]),
     "deep nesting": ("a = " + "[" * 5000, ["valid TOML"]),
@@ -150,6 +216,14 @@ WRONG = {
         ["data.name is 'other'", "set.npz"],
     ),
 }
+
+
+def test_the_end_of_a_long_path_is_shown_since_it_is_the_name(tmp_path, monkeypatch, capsys):
+    deep = tmp_path / ("a-rather-long-name-of-a-folder/" * 4)
+    deep.mkdir(parents=True)
+    (deep / "small.toml").write_text(changed(DATA, '[data]\nsource = "csv"\npath = "set.npz"\n'))
+    monkeypatch.chdir(deep)
+    assert "folder/set.npz', but it must be a path that ends in .csv" in answer(capsys, ["run", "small.toml"])[1]
 
 
 @pytest.fixture

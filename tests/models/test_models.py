@@ -7,6 +7,8 @@ from torch import nn
 
 import upcycled as up
 from upcycled.core.layout import assign, flatten, layout_of
+from upcycled.core.shards import Shards
+from upcycled.models import prepare_model
 
 
 def test_logistic_is_a_linear_map_to_logits():
@@ -80,6 +82,12 @@ def test_tied_weights_are_counted_once():
     assert module[1].weight[0, 1] == 1.0
 
 
+def tokens(options):
+    """A named lstm for token ids 0 to 5, the highest not among the samples that are tried first."""
+    rows = Shards(np.array([[0, 1], [2, 3], [4, 5]]), np.array([0, 1, 0]), np.array([0, 3]))
+    return prepare_model("lstm", rows, None, 2, 0, options)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -87,6 +95,10 @@ def test_tied_weights_are_counted_once():
         (lambda: up.models.mlp((5,), 3, hidden=[0]), "model hidden is 0"),
         (lambda: up.models.lstm(2), "model vocabulary is missing"),
         (lambda: up.models.lstm(2, vocabulary=5, dropout=1.0), "model dropout is 1.0"),
+        (lambda: up.models.lstm(2, vectors=np.zeros(5)), "model vectors has shape (5,)"),
+        (lambda: tokens({"hiden": 3}), "'lstm' has no such option; did you mean 'hidden'?"),
+        (lambda: tokens({"vocabulary": 5}), "the data goes up to id 5: it must have at least 6"),
+        (lambda: tokens({"vectors": np.zeros((5, 2))}), "the data goes up to id 5: it must have at least 6"),
     ],
 )
 def test_a_wrong_option_is_named(make, words):

@@ -40,7 +40,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.experiments import demo
-    from upcycled.experiments.progress import DemoProgress
+    from upcycled.experiments.batch import Options
+    from upcycled.experiments.progress import tell_scores
 
     rounds = demo.ROUNDS if args.rounds is None else args.rounds
     seeds = demo.SEEDS if args.seeds is None else args.seeds
@@ -48,8 +49,7 @@ def _run(args: argparse.Namespace) -> int:
     repeat = shlex.join(
         ["upcycled", "demo", "--rounds", str(rounds), "--seeds", str(seeds), "--output", str(args.output)]
     )
-    with DemoProgress([c.experiment for c in runs]) as progress:
-        found = demo.run_demo(runs, repeat, watch=progress.watch, tell=progress.tell)
+    found = demo.run_demo(runs, repeat, Options(progress=True, tell=tell_scores()))
     if args.json:
         print_json(found.as_json())
     else:
@@ -76,5 +76,7 @@ def _show(found: Demo) -> None:
     seeds = len(found.rows[0][1].seeds)
     print_table(f"Vanilla against upcycled at equal data rounds (mean ± sd of {seeds} seeds)", COLUMNS, rows)
     print(f"Plot:   {found.plot}")
+    if found.report is not None:
+        print(f"Report: {found.report}")
     print(f"Repeat: {found.repeat}")
     print(found.note)

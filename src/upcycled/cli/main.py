@@ -7,24 +7,40 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
-from upcycled.cli import audit, data, demo, privacy, run
+from upcycled.cli import audit, compare, data, demo, paper, privacy, report, run, sweep, theory
 from upcycled.core.errors import InputError, UpcycledError, suggest
 
-COMMANDS = {"demo": demo, "run": run, "privacy": privacy, "audit": audit, "data": data}
+COMMANDS = {
+    "demo": demo,
+    "run": run,
+    "compare": compare,
+    "sweep": sweep,
+    "report": report,
+    "privacy": privacy,
+    "audit": audit,
+    "theory": theory,
+    "data": data,
+    "paper": paper,
+}
 """To add a command: write its module with ``add_parser`` and add a line."""
 
-LATER = ("compare", "sweep", "paper", "theory", "report", "federation")
+LATER = ("federation",)
 
 EXAMPLES = """\
 examples:
   upcycled demo                                 vanilla against upcycled in under a minute
   upcycled run experiment.toml local.lr=0.1     one experiment, with a value changed
+  upcycled compare experiment.toml              vanilla against upcycled, with a test of the difference
+  upcycled sweep experiment.toml                many settings, chosen on validation data
+  upcycled report results/NAME                  one HTML page of everything in a results folder
   upcycled privacy explain experiment.toml      what is protected, against whom, at what epsilon
   upcycled audit experiment.toml                attack the releases, and compare with the claim
+  upcycled theory experiment.toml               the convergence theorem's constants, and its condition
   upcycled data describe set.npz                clients, samples, label skew
 """
 
@@ -66,6 +82,7 @@ def _run(words: list[str]) -> int:
         args.overrides = [*args.overrides, *rest]
     elif rest:
         raise InputError(f"{rest[0]!r} is not an argument of this command; see --help")
+    args.repeat = shlex.join(["upcycled", *words])
     chosen: Callable[[argparse.Namespace], int] = args.run
     return chosen(args)
 

@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from upcycled.cli.batches import add_batch_options, options_of, resumable
 from upcycled.cli.show import count, megabytes, note, number, print_json, print_table, spread
 
 if TYPE_CHECKING:
-    from upcycled.experiments.run import Outcome, SeedOutcome
+    from upcycled.experiments.batch import Outcome, SeedOutcome
+    from upcycled.experiments.config import Experiment
 
 EXAMPLES = """\
 examples:
@@ -30,17 +32,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    add_batch_options(parser)
     parser.add_argument("--show-config", action="store_true", help="print the complete resolved file and stop")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
-    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.experiments.config import load_config
-    from upcycled.experiments.progress import seed_progress
+    from upcycled.experiments.progress import seed_line
     from upcycled.experiments.run import run_experiment
 
     experiment = load_config(args.config, args.overrides)
@@ -52,29 +51,18 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if experiment.sweep:
         note("note: run ignores the table [sweep] and runs the file's own values")
-    try:
-        outcome = run_experiment(
-            experiment,
-            source=args.config,
-            watch=lambda seed: [] if args.quiet else [seed_progress(experiment, seed)],
-            tell=lambda seed: None if args.quiet and seed.error is None else note(_line(seed)),
-        )
-    except KeyboardInterrupt:
-        note("error: stopped by Ctrl-C; finished seeds are kept, and the same command runs the others")
-        return 130
+
+    def tell(ran: Experiment, seed: SeedOutcome) -> None:
+        if not args.quiet or seed.error is not None:
+            note(seed_line(seed))
+
+    with resumable(args):
+        outcome = run_experiment(experiment, args.config, options_of(args, tell))
     if args.json:
         print_json(_document(outcome))
     else:
         _show(outcome)
     return 0 if outcome.is_complete else 1
-
-
-def _line(seed: SeedOutcome) -> str:
-    if seed.status == "failed":
-        return f"seed {seed.seed} failed: {seed.error}"
-    if seed.status == "reused":
-        return f"seed {seed.seed} is already there with this config and was not run again"
-    return f"seed {seed.seed} finished: {seed.folder}"
 
 
 def _document(outcome: Outcome) -> dict[str, object]:

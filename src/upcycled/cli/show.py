@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-WIDTH_IN_A_PIPE = 120
+WIDTH_IN_A_PIPE = 160
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -20,8 +20,17 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], last_apart: bool = False) -> None:
-    """Print a table on standard output, the first column to the left and numbers to the right."""
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    last_apart: bool = False,
+    words: Sequence[str] = (),
+) -> None:
+    """Print a table on standard output, the first column to the left and numbers to the right.
+
+    Columns named in ``words`` hold words: they stand to the left and are folded where the terminal is narrow.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -30,11 +39,26 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console = Console(width=None if sys.stdout.isatty() else WIDTH_IN_A_PIPE)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if console.width >= 100 else 0))
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+        is_left = i == 0 or column in words
+        table.add_column(column, justify="left" if is_left else "right", no_wrap=column not in words)
     for i, row in enumerate(rows):
         table.add_row(*row, end_section=last_apart and i == len(rows) - 2)
     console.print(title, style="bold", highlight=False)
     console.print(table)
+
+
+def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print what and value on standard output, long values folded."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for what, value in rows:
+        table.add_row(what, value)
+    # Names out of files are text, never markup.
+    Console(markup=False, emoji=False, highlight=False).print(table)
 
 
 def number(value: float | None, digits: int = 3, scale: float = 1.0) -> str:

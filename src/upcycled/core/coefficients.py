@@ -1,104 +1,46 @@
-"""How far an upcycled iteration goes: the paper's forms of rho_m, and the contract of richer rules.
+"""How far an upcycled iteration goes: the paper's forms of rho_m, and the rules that set it from what was released.
 
-The paper prints forms that it does not reconcile; all are here, and a run records which it used.
+The paper prints forms that it does not reconcile; all are here, and a run records which it used. The rules are in
+``core/rules``, one file each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from upcycled.core.algorithm import Server
 from upcycled.core.errors import InputError, check_number
+from upcycled.core.rules import Anderson, FedExP, Hypergradient, Repeated, Trend
+from upcycled.core.rules.contract import Move, Rule, RuleState, Seen, extrapolate
+from upcycled.core.rules.scalar import Coefficient, ScalarRule
+
+__all__ = [
+    "Anderson",
+    "Coefficient",
+    "Constant",
+    "Decaying",
+    "FedExP",
+    "Hypergradient",
+    "LambdaHalf",
+    "Move",
+    "Proximal",
+    "Repeated",
+    "Rule",
+    "RuleState",
+    "ScalarRule",
+    "Schedule",
+    "Seen",
+    "Trend",
+    "as_rule",
+    "extrapolate",
+]
 
 Schedule: TypeAlias = float | Sequence[float] | Callable[[int], float]
 """A number, one number per data round (the last one is kept), or a function of m = 1, 2, ..."""
-
-RuleState: TypeAlias = Mapping[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class Seen:
-    """All that an upcycled iteration may look at: iterates already released, and public numbers."""
-
-    iterates: tuple[Server, ...]
-    """Oldest first; the last two are w(2m-2) and w(2m-1)."""
-    data_round: int
-    """m, counted from 1."""
-    horizon: int | None
-    """M, the data rounds planned; None when open-ended."""
-    phase: int
-    """Upcycled iterations already made since the last data round."""
-    noise_std: float
-    """Known std per coordinate of the privacy noise in the last aggregate; zero without."""
-
-
-@dataclass(frozen=True)
-class Move:
-    """The next iterate and, where the rule is a scalar one, the coefficient that gave it."""
-
-    server: Server
-    rho: float | None
-
-
-class Rule(Protocol):
-    """A pure function (own state, what was seen) -> (next iterate, own state)."""
-
-    @property
-    def depth(self) -> int:
-        """How many iterates it needs to see, at least 2."""
-
-    def start(self) -> RuleState:
-        """Return the rule's own state before the first round."""
-
-    def move(self, own: RuleState, seen: Seen, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
-        """Return the next iterate; ``moves`` names the server vectors that go along with the model."""
-
-
-class Coefficient(Protocol):
-    """A scalar schedule rho_m."""
-
-    def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return rho_m for m = data_round."""
-
-
-def extrapolate(seen: Seen, rho: float, moves: tuple[str, ...]) -> Server:
-    """Return w(2m) = w(2m-1) + rho (w(2m-1) - w(2m-2)), for the model and the vectors that move with it.
-
-    rho = 0 gives back the very same iterate, so that it reproduces a vanilla run bit for bit.
-    """
-    before, now = seen.iterates[-2], seen.iterates[-1]
-    if rho == 0:
-        return now
-    ratio = np.float32(rho)
-    moved = {name: now.vectors[name] + ratio * (now.vectors[name] - before.vectors[name]) for name in moves}
-    return Server(now.model + ratio * (now.model - before.model), {**now.vectors, **moved})
-
-
-@dataclass(frozen=True)
-class ScalarRule:
-    """The paper's rule: extrapolate by a scheduled coefficient, no state of its own."""
-
-    coefficient: Coefficient
-
-    @property
-    def depth(self) -> int:
-        """The last two iterates."""
-        return 2
-
-    def start(self) -> RuleState:
-        """Nothing."""
-        return {}
-
-    def move(self, own: RuleState, seen: Seen, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
-        """Extrapolate."""
-        rho = self.coefficient.rho(seen.data_round, seen.horizon)
-        return Move(extrapolate(seen, rho, moves), rho), own
 
 
 @dataclass(frozen=True)
@@ -176,7 +118,7 @@ def as_rule(value: object) -> Rule:
         return rule
     raise InputError(
         f"upcycle is {value!r}, but it must be None, a number >= 0, or one of up.coefficients "
-        "(Constant, LambdaHalf, Proximal, Decaying)"
+        "(Constant, LambdaHalf, Proximal, Decaying, Trend, Hypergradient, FedExP, Anderson, Repeated)"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from upcycled.core.errors import UpcycledError
@@ -18,18 +19,33 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         WriteError: in one sentence; a file that was there before is still there, whole.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write_together(path.parent, {path.name: content})
+
+
+def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write several files of a folder, each of them atomically, and flush the folder once.
+
+    Raises:
+        WriteError: in one sentence; files that were there before are still there, whole, or replaced by whole ones.
+    """
+    temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in files}
+    path = folder / next(iter(files), "")
     try:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-            _flush_folder(path.parent)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in files.items():
+                path = folder / name
+                with temporary[name].open("wb") as stream:
+                    stream.write(content)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            for name in files:
+                path = folder / name
+                temporary[name].replace(path)
+            _flush_folder(folder)
         finally:
-            temporary.unlink(missing_ok=True)
+            for left in temporary.values():
+                left.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error) from error
 
@@ -50,7 +66,7 @@ def check_writable(folder: Path) -> None:
 def cannot_write(path: Path, error: OSError) -> WriteError:
     """Return the sentence."""
     reason = error.strerror or str(error)
-    return WriteError(f"{path} cannot be written ({reason}): free the way or choose another folder with results=FOLDER")
+    return WriteError(f"{path} cannot be written ({reason}): free the way or choose another folder")
 
 
 def _flush_folder(folder: Path) -> None:

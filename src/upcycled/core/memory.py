@@ -20,6 +20,7 @@ class ClientMemory:
         self._slot = np.full(num_clients if names else 0, -1, dtype=np.int64)
         self._rows: dict[str, Vector] = {name: np.zeros((0, size), dtype=np.float32) for name in names}
         self._used = 0
+        self._before: tuple[int, int, Ints, Ints, Vectors] | None = None
 
     @property
     def clients(self) -> Ints:
@@ -39,16 +40,39 @@ class ClientMemory:
             found[name] = out
         return found
 
-    def put(self, clients: Ints, vectors: Vectors) -> None:
-        """Store the clients' new rows."""
+    def put(self, clients: Ints, vectors: Vectors, iteration: int | None = None) -> None:
+        """Store the clients' new rows; given the iteration that brought them, :meth:`back_to` can undo it."""
         if not self.names:
             return
-        fresh = clients[self._slot[clients] < 0]
+        slots = self._slot[clients]
+        fresh, known = clients[slots < 0], clients[slots >= 0]
+        self._before = None if iteration is None else (iteration, self._used, fresh, known, self.gather(known))
         self._reserve(self._used + fresh.size)
         self._slot[fresh] = np.arange(self._used, self._used + fresh.size)
         self._used += fresh.size
         for name in self.names:
             self._rows[name][self._slot[clients]] = vectors[name]
+
+    def back_to(self, iteration: int) -> None:
+        """Undo the last put if a later iteration made it, even one that was broken off half-way."""
+        if self._before is None or self._before[0] <= iteration:
+            return
+        _, used, fresh, known, rows = self._before
+        self._slot[fresh] = -1
+        self._used = used
+        for name in self.names:
+            self._rows[name][self._slot[known]] = rows[name]
+        self._before = None
+
+    def content(self) -> tuple[Ints, Vectors]:
+        """Return the clients in the order of their rows, and the rows: a put of these into an empty memory restores it.
+
+        Views, to be read before the next put.
+        """
+        known = self.clients
+        order = np.empty_like(known)
+        order[self._slot[known]] = known
+        return order, {name: rows[: self._used] for name, rows in self._rows.items()}
 
     def _reserve(self, needed: int) -> None:
         for name, rows in self._rows.items():

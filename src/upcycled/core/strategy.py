@@ -7,10 +7,11 @@ the state: resuming is right by itself, and a data round that failed is simply t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from upcycled.core.algorithm import Algorithm, Server
 from upcycled.core.coefficients import Rule, RuleState, Seen
+from upcycled.core.vectors import Vector
 
 Kind: TypeAlias = Literal["data", "upcycled"]
 
@@ -32,6 +33,10 @@ class State:
     """The last released iterates, oldest first, as many as the rule asks for."""
     noise_std: float = 0.0
     """Known std per coordinate of the noise in the last aggregate."""
+    mean: Vector | None = None
+    """The last aggregate, before the algorithm's server step."""
+    spread: float | None = None
+    """Mean squared norm of the last released updates, less the known noise, where the rule uses it."""
     rho: float | None = None
     """The coefficient of the last upcycled iteration."""
     rule: RuleState = field(default_factory=dict)
@@ -50,7 +55,13 @@ class Strategy(Protocol):
     def kind(self, state: State) -> Kind:
         """Say what the next iteration is."""
 
-    def after_data(self, state: State, server: Server, noise_std: float) -> State:
+    @property
+    def uses_spread(self) -> bool:
+        """Whether ``after_data`` is to be told the spread of the released updates."""
+
+    def after_data(
+        self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
+    ) -> State:
         """Return the state after a data round that ended in ``server``."""
 
     def upcycle(self, state: State, horizon: int | None) -> State:
@@ -80,6 +91,8 @@ class Vanilla:
 
     algorithm: Algorithm
 
+    uses_spread: ClassVar[bool] = False
+
     def start(self, server: Server) -> State:
         """Return the state before the first iteration."""
         return State(server)
@@ -88,7 +101,9 @@ class Vanilla:
         """Data, always."""
         return "data"
 
-    def after_data(self, state: State, server: Server, noise_std: float) -> State:
+    def after_data(
+        self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
+    ) -> State:
         """Count the round."""
         return _after_data(state, server, noise_std, depth=0)
 
@@ -118,13 +133,22 @@ class Upcycled:
         fresh = state.data_rounds == 0 or state.phase >= self.per_round
         return "data" if fresh else "upcycled"
 
-    def after_data(self, state: State, server: Server, noise_std: float) -> State:
-        """Count the round and remember the iterate."""
-        return _after_data(state, server, noise_std, self.rule.depth)
+    @property
+    def uses_spread(self) -> bool:
+        """Whether the rule does."""
+        return bool(getattr(self.rule, "uses_spread", False))
+
+    def after_data(
+        self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
+    ) -> State:
+        """Count the round and remember the iterate, and the aggregate it was made of."""
+        return replace(_after_data(state, server, noise_std, self.rule.depth), mean=mean, spread=spread)
 
     def upcycle(self, state: State, horizon: int | None) -> State:
         """Move the model, and the server vectors the algorithm names, along the rule's direction."""
-        seen = Seen(state.seen, state.data_rounds, horizon, state.phase, state.noise_std)
+        seen = Seen(
+            state.seen, state.data_rounds, horizon, state.phase, state.noise_std, mean=state.mean, spread=state.spread
+        )
         move, own = self.rule.move(state.rule, seen, self.algorithm.moves)
         return replace(
             state,

@@ -41,6 +41,10 @@ class FederatedData:
     feature_names: tuple[str, ...] | None = None
     label_names: tuple[str, ...] | None = None
     validation: Shards | None = None
+    vectors: NDArray[np.float32] | None = None
+    """For token ids: a fixed vector for every id, which a model named "lstm" takes as its embedding."""
+    has_copies: bool = False
+    """Equal samples are one sample in several places (FEMNIST's images), so they are held out together."""
 
     @classmethod
     def from_arrays(
@@ -148,7 +152,8 @@ class FederatedData:
         """Hold a random part of every client's training samples out as its test part.
 
         floor((1 - test_fraction) n) samples of a client stay, at least one. Its choice depends on the seed, its
-        number and its size only. Copies the rows, so memory-mapped data ends up in memory.
+        number and its size only; where samples have copies, a part of the distinct samples is held out instead.
+        Copies the rows, so memory-mapped data ends up in memory.
 
         >>> data = FederatedData.from_arrays([np.eye(10), np.eye(10)[:1]], [np.arange(10) % 2, [1]])
         >>> data.split(0.3).sizes.tolist()
@@ -160,7 +165,7 @@ class FederatedData:
                 f"test_fraction is {test_fraction:g}, but the data already has {self.test.num_rows} test samples, "
                 f"so it must be 0"
             )
-        train, test = splits.split_off(self.train, test_fraction, whole("seed", seed, 0), splits.TEST)
+        train, test = self._split_off(test_fraction, seed, splits.TEST)
         return replace(self, train=train, test=test if test.num_rows else None)
 
     def with_validation(self, fraction: float = 0.1, seed: int = 0) -> FederatedData:
@@ -171,8 +176,32 @@ class FederatedData:
                 f"validation_fraction is {fraction:g}, but the data already has {self.validation.num_rows} "
                 f"validation samples, so it must be 0"
             )
-        train, held = splits.split_off(self.train, fraction, whole("seed", seed, 0), splits.VALIDATION)
+        train, held = self._split_off(fraction, seed, splits.VALIDATION)
         return replace(self, train=train, validation=held if held.num_rows else None)
+
+    def _split_off(self, fraction: float, seed: int, purpose: int) -> tuple[Shards, Shards]:
+        return splits.split_off(self.train, fraction, whole("seed", seed, 0), purpose, self.has_copies)
+
+    def with_vectors(self, vectors: ArrayLike) -> FederatedData:
+        """Give every token id a fixed vector: row i is the vector of id i. A model "lstm" takes them as its embedding.
+
+        >>> data = FederatedData.from_arrays([[[0, 1], [2, 1]]], [[0, 1]])
+        >>> data.with_vectors(np.eye(3)).vectors.shape
+        (3, 3)
+        """
+        table = numbers("vectors", vectors).astype(np.float32)
+        if table.ndim != 2 or 0 in table.shape or not np.isfinite(table).all():
+            raise InputError(f"vectors has shape {table.shape}, but it must be (ids, dimension) of finite numbers")
+        parts = [part.x for part in (self.train, self.test, self.validation) if part is not None]
+        if any(x.dtype.kind not in "iu" for x in parts):
+            raise InputError(f"vectors is given for features of type {parts[0].dtype}, but they must be token ids")
+        low, high = min(int(x.min()) for x in parts), max(int(x.max()) for x in parts)
+        if low < 0 or high >= len(table):
+            raise InputError(
+                f"vectors has {len(table)} rows, but the token ids go from {low} to {high}, "
+                f"so they must be >= 0 and it must have at least {high + 1}"
+            )
+        return replace(self, vectors=table)
 
     def describe(self) -> Description:
         """Return sizes, classes and label skew."""

@@ -7,7 +7,7 @@ import re
 import uuid
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import Rows, client_column, group, nearest
 
 PARTS = ("train", "test", "validation")
-_ABOUT = ("num_classes", "client_names", "feature_names", "label_names")
+_ABOUT = ("num_classes", "client_names", "feature_names", "label_names", "vectors", "has_copies")
 _SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
 
 
@@ -81,7 +81,7 @@ def load_npz(path: Path, name: str | None, client: str | None, label: str | None
     client, label = client or "client", label or "y"
     archive = read_set(path, name, ("x", label, client))
     classes = archive.arrays.get("num_classes")
-    return group(
+    data = group(
         [
             Rows(
                 title,
@@ -96,6 +96,9 @@ def load_npz(path: Path, name: str | None, client: str | None, label: str | None
         label_names=_strings(archive, "label_names"),
         num_classes=None if classes is None or classes.size != 1 else classes.item(),
     )
+    vectors, copies = archive.arrays.get("vectors"), archive.arrays.get("has_copies")
+    data = data if vectors is None else data.with_vectors(vectors)
+    return replace(data, has_copies=copies is not None and bool(copies.any()))
 
 
 def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
@@ -182,4 +185,8 @@ def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
         names: tuple[str, ...] | None = getattr(data, key)
         if names is not None:
             arrays[key] = np.array(names, dtype=np.str_)
+    if data.vectors is not None:
+        arrays["vectors"] = data.vectors
+    if data.has_copies:
+        arrays["has_copies"] = np.array(True)
     return arrays

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,13 +42,41 @@ def held_out(offsets: Ints, fraction: float, seed: int, purpose: int) -> NDArray
     return mask
 
 
-def split_off(shards: Shards, fraction: float, seed: int, purpose: int) -> tuple[Shards, Shards]:
+def held_out_together(shards: Shards, fraction: float, seed: int, purpose: int) -> NDArray[np.bool_]:
+    """Return a mask that holds equal rows out together, whoever has them: so many of the distinct rows.
+
+    Every client keeps a row.
+    """
+    sample = _distinct(shards.x)
+    ranks = mix_array(np.arange(int(sample.max()) + 1, dtype=np.uint64) ^ np.uint64(mix(mix(seed) ^ purpose)))
+    held = np.zeros(len(ranks), dtype=np.bool_)
+    kept = int(kept_sizes(np.array([len(ranks)]), fraction)[0])
+    held[np.argsort(ranks, kind="stable")[kept:]] = True
+    for start, end in itertools.pairwise(shards.offsets):
+        if held[sample[start:end]].all():
+            held[sample[start]] = False
+    mask: NDArray[np.bool_] = held[sample]
+    return mask
+
+
+def _distinct(x: NDArray[Any]) -> Ints:
+    """Return a number for every row, equal for equal rows."""
+    rows = np.ascontiguousarray(x).reshape(len(x), -1)
+    _, sample = np.unique(rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel(), return_inverse=True)
+    return sample.astype(np.int64)
+
+
+def split_off(
+    shards: Shards, fraction: float, seed: int, purpose: int, together: bool = False
+) -> tuple[Shards, Shards]:
     """Return (what stays, what is held out); both are copies and keep the order of the rows."""
-    mask = held_out(shards.offsets, fraction, seed, purpose)
-    kept = kept_sizes(shards.sizes, fraction)
-    return _take(shards, ~mask, kept), _take(shards, mask, shards.sizes - kept)
+    if together:
+        mask = held_out_together(shards, fraction, seed, purpose)
+    else:
+        mask = held_out(shards.offsets, fraction, seed, purpose)
+    return _take(shards, ~mask), _take(shards, mask)
 
 
-def _take(shards: Shards, mask: NDArray[np.bool_], sizes: Ints) -> Shards:
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Shards(shards.x[mask], shards.y[mask], offsets)
+def _take(shards: Shards, mask: NDArray[np.bool_]) -> Shards:
+    before = np.concatenate([[0], np.cumsum(mask)])
+    return Shards(shards.x[mask], shards.y[mask], before[shards.offsets].astype(np.int64))

@@ -1,9 +1,11 @@
-"""One torch thread: what makes a run give the same bits alone, in a worker process and beside other runs."""
+"""One thread: what makes a run give the same bits alone, in a worker process and beside other runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import torch
 
@@ -25,3 +27,15 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def one_blas_thread() -> Any:
+    """Let BLAS use one thread: sums split between threads round differently from machine to machine."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
+@cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

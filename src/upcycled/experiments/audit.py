@@ -16,11 +16,11 @@ from upcycled.core.shards import Shards
 from upcycled.core.strategy import State
 from upcycled.core.vectors import Real
 from upcycled.experiments.audit_report import Audit, check_claim, claim_of
+from upcycled.experiments.batch import PLAN_KEYS
 from upcycled.experiments.config import Experiment
 from upcycled.experiments.explain import collected_warnings
 from upcycled.experiments.neighbours import Pair, pairs, with_records
 from upcycled.experiments.replays import Silence, World, fresh_noise
-from upcycled.experiments.run import _KEYS
 from upcycled.experiments.sentences import in_keys, named
 from upcycled.privacy.audit import one_run, two_world, two_world_mu
 from upcycled.runtime.plan import Plan, make_plan
@@ -51,7 +51,7 @@ def audit(
         raise InputError(f"--replays is {replays}, but it must be left out with --one-run")
     with (
         named(source),
-        in_keys(_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}),
+        in_keys(PLAN_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}),
         collected_warnings() as found,
     ):
         if experiment.privacy is None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 
 from upcycled.core.errors import InputError, suggest
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.experiments.kinds import CLIENTS, LOCAL, TABLES, Choice, places
 from upcycled.experiments.overrides import put, with_overrides
+from upcycled.experiments.ranges import Range, as_values, is_range
 from upcycled.experiments.sentences import Place, from_validation, in_keys, must_be, named, reworded, shown
-from upcycled.experiments.sources import Count, DataTable, Logistic, ModelTable, Seed, Word, model_arguments
+from upcycled.experiments.sources import DataTable, Logistic, ModelTable, model_arguments
 from upcycled.experiments.tables import AsTuple, BuiltTable, Table, about
+from upcycled.experiments.values import Count, Seed, Word
+from upcycled.runtime.checkpoint import how_often
 
-NOT_SWEPT = ("name", "results", "seeds", "sweep")
+NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every")
 _PLACED = places()
 
 
@@ -43,6 +47,13 @@ def _known_engine(name: str) -> str:
     return name
 
 
+def _checked_interval(value: Any) -> Any:
+    if isinstance(value, float):
+        raise ValueError("a whole number must be written without a point")
+    how_often(value)
+    return value
+
+
 class Experiment(Table):
     """A checked experiment; equal files give equal experiments."""
 
@@ -55,6 +66,10 @@ class Experiment(Table):
     )
     results: Word = Field(default="results", description="the path of a folder")
     eval_every: Count = Field(default=1, description="an integer >= 1")
+    scored_on: Literal["test", "validation"] = Field(default="test", description="'test' or 'validation'")
+    checkpoint_every: Annotated[int | str, BeforeValidator(_checked_interval)] = Field(
+        default="1s", description="a number of data rounds such as 10, or seconds such as '2s'"
+    )
     engine: Annotated[str, AfterValidator(_known_engine)] = Field(
         default="auto", description="the name of an engine, or 'auto'"
     )
@@ -65,16 +80,24 @@ class Experiment(Table):
     local: SerializeAsAny[BuiltTable] = Field(default=LOCAL(), description="a table [local]")
     clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
     privacy: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
-    sweep: dict[str, Annotated[tuple[Any, ...], AsTuple, Field(min_length=1)]] = Field(
-        default={}, description='a table [sweep] of lists, such as "local.lr" = [0.01, 0.1]'
+    sweep: dict[str, tuple[Any, ...] | Range] = Field(
+        default={}, description='a table [sweep] of lists, such as "local.lr" = [0.01, 0.1], or of ranges'
     )
 
     def build_data(self) -> FederatedData:
-        """Generate or read the data; validation samples are held out of the training samples."""
+        """Generate or read the data; validation samples are held out of the training samples.
+
+        A run that is scored on validation data gets them in the place of its test data, which it never sees.
+        """
         with in_keys({key: f"data.{key}" for key in type(self.data).model_fields}):
             data = self.data.load()
             fraction = self.data.validation_fraction
-            return data.with_validation(fraction, self.data.seed) if fraction else data
+            data = data.with_validation(fraction, self.data.seed) if fraction else data
+        if self.scored_on == "test":
+            return data
+        if data.validation is None:
+            raise must_be("data.validation_fraction", fraction, "> 0, such as 0.1, to have samples to choose on")
+        return replace(data, test=data.validation, validation=None)
 
     def train_arguments(self, seed: int) -> dict[str, Any]:
         """Return the keyword arguments of ``up.train`` for one seed, all but the data."""
@@ -131,7 +154,7 @@ def parse(raw: Mapping[str, Any]) -> Experiment:
         if key in raw:
             parsed[key] = _table(key, raw[key], kind)
     if isinstance(raw.get("sweep"), dict):
-        parsed["sweep"] = flat(raw["sweep"])
+        parsed["sweep"] = {key: as_values(key, values) for key, values in flat(raw["sweep"]).items()}
     try:
         experiment = Experiment.model_validate(parsed)
     except ValidationError as error:
@@ -167,26 +190,34 @@ def _check_agreement(key: str, table: BuiltTable) -> None:
         raise (reworded(error, f"{key}.{key_of[about(error)]}") if about(error) in key_of else error) from None
 
 
-def _check_sweep(sweep: Mapping[str, tuple[Any, ...]], base: dict[str, Any]) -> None:
-    """Try each value alone in the rest of the file."""
+def _check_sweep(sweep: Mapping[str, tuple[Any, ...] | Range], base: dict[str, Any]) -> None:
+    """Try each value alone in the rest of the file; of a range its ends and one between."""
     for key, values in sweep.items():
         path = tuple(key.split("."))
         if path[0] in NOT_SWEPT:
+            written = values.as_file() if isinstance(values, Range) else list(values)
             raise InputError(
-                f'sweep."{key}" is {shown(list(values))}, but it must be a key that makes a run, which {path[0]} is not'
+                f'sweep."{key}" is {shown(written)}, but it must be a key that makes a run, which {path[0]} is not'
             )
-        for value in values:
+        for value in values.examples if isinstance(values, Range) else values:
             try:
                 parse(put(base, path, value))
             except InputError as error:
-                raise InputError(f'sweep."{key}" holds {shown(value)}: {error}') from None
+                is_whole = isinstance(values, Range) and isinstance(values.low, int) and not values.integer
+                hint = "; a range of integers has integer = true" if is_whole and isinstance(value, float) else ""
+                raise InputError(f'sweep."{key}" holds {shown(value)}: {error}{hint}') from None
 
 
 def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return nested tables under dotted keys: TOML reads an unquoted local.lr as a table in a table."""
+    """Return nested tables under dotted keys: TOML reads an unquoted local.lr as a table in a table.
+
+    >>> flat({"local": {"lr": {"low": 0.1, "high": 1.0}, "epochs": 2}})
+    {'local.lr': {'low': 0.1, 'high': 1.0}, 'local.epochs': 2}
+    """
     found: dict[str, Any] = {}
     for key, value in table.items():
-        found |= flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+        is_table = isinstance(value, dict) and value and not is_range(value)
+        found |= flat(value, f"{before}{key}.") if is_table else {f"{before}{key}": value}
     return found
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from upcycled.core.errors import InputError, check_number
-from upcycled.core.files import check_writable, write_whole
+from upcycled.core.errors import InputError, UpcycledError, check_number
+from upcycled.core.files import write_whole
+from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.config import Experiment, parse
 from upcycled.experiments.plots import curve, write_comparison
-from upcycled.experiments.results import describe_data, plain, seed_folder, write_seed
-from upcycled.experiments.run import Outcome, SeedOutcome, train_seeds
-from upcycled.runtime import Observer
+from upcycled.experiments.results import read_history, report_on
+from upcycled.runtime.hold import hold
 
 ROUNDS = 80
 SEEDS = 4
@@ -32,9 +32,6 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 MARK = "demo.json"
 PLOT = "demo.png"
-
-Watch: TypeAlias = Callable[[Experiment, int], Sequence[Observer]]
-Tell: TypeAlias = Callable[[Experiment, SeedOutcome], None]
 
 
 @dataclass(frozen=True)
@@ -53,6 +50,7 @@ class Demo:
     rows: tuple[tuple[Contestant, Outcome], ...]
     plot: Path
     repeat: str
+    report: Path | None = None
 
     @property
     def note(self) -> str:
@@ -76,7 +74,8 @@ class Demo:
             }
             for c, outcome in self.rows
         ]
-        return {"runs": runs, "plot": str(self.plot), "repeat": self.repeat, "note": self.note}
+        page = None if self.report is None else str(self.report)
+        return {"runs": runs, "plot": str(self.plot), "report": page, "repeat": self.repeat, "note": self.note}
 
 
 def contestants(rounds: int, seeds: int, output: str) -> list[Contestant]:
@@ -101,53 +100,45 @@ def contestants(rounds: int, seeds: int, output: str) -> list[Contestant]:
     return found
 
 
-def run_demo(
-    runs: Sequence[Contestant],
-    repeat: str,
-    watch: Watch = lambda experiment, seed: (),
-    tell: Tell = lambda experiment, outcome: None,
-) -> Demo:
-    """Run all contestants, write their results, a plot and a summary into their common folder."""
+def run_demo(runs: Sequence[Contestant], repeat: str, options: Options | None = None) -> Demo:
+    """Run all contestants, write their results, a plot, a page and a summary into their common folder."""
     output = Path(runs[0].experiment.results)
-    _make_room(output, runs)
-    data = runs[0].experiment.build_data()
-    about = describe_data(data)
-    rows, curves = [], []
-    for c in runs:
-        seeds, histories = [], []
-        for seed, result in train_seeds(c.experiment, data, c.experiment.seeds, _watching(watch, c.experiment)):
-            if isinstance(result, Exception):
-                raise result
-            folder = seed_folder(c.experiment, seed)
-            summary = write_seed(folder, c.experiment, seed, about, result)
-            seeds.append(SeedOutcome(seed, "finished", folder, summary))
-            histories.append(plain(result.history.rows()))
-            tell(c.experiment, seeds[-1])
-        rows.append((c, Outcome(c.experiment, tuple(seeds))))
-        curves.append(curve(c.group, c.is_upcycled, histories))
-    demo = Demo(tuple(rows), output / PLOT, repeat)
+    _check_ours(output)
+    with hold(output):
+        # An earlier demonstration makes room.
+        write_whole(output / MARK, b"{}\n")
+        for c in runs:
+            shutil.rmtree(output / c.experiment.name, ignore_errors=True)
+        found = prepare_batch([c.experiment for c in runs], "demo").run(options)
+        return _demonstrated(runs, found, output, repeat)
+
+
+def _demonstrated(runs: Sequence[Contestant], found: Sequence[Outcome], output: Path, repeat: str) -> Demo:
+    """Draw the plot and write the documents."""
+    for outcome in found:
+        for seed in outcome.seeds:
+            if seed.error is not None:
+                raise UpcycledError(f"{outcome.experiment.name}, seed {seed.seed}: {seed.error}")
+    curves = [
+        curve(c.group, c.is_upcycled, [read_history(seed.folder) for seed in outcome.seeds])
+        for c, outcome in zip(runs, found, strict=True)
+    ]
+    about = found[0].seeds[0].summary or {}
     subtitle = (
-        f"Syn(0.5, 0.5), {data.num_clients} clients, 30 % a round, 90 % stragglers, "
-        f"mean of {len(histories)} seeds, band: one standard deviation"
+        f"Syn(0.5, 0.5), {about['data']['clients']} clients, 30 % a round, 90 % stragglers, "
+        f"mean of {len(found[0].seeds)} seeds, band: one standard deviation"
     )
+    demo = Demo(tuple(zip(runs, found, strict=True)), output / PLOT, repeat)
     write_comparison(demo.plot, curves, "Vanilla against upcycled at equal data rounds", subtitle)
     write_whole(output / MARK, (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
-    return demo
+    return replace(demo, report=report_on(output))
 
 
-def _watching(watch: Watch, experiment: Experiment) -> Callable[[int], Sequence[Observer]]:
-    return lambda seed: watch(experiment, seed)
-
-
-def _make_room(output: Path, runs: Sequence[Contestant]) -> None:
-    """Clear an earlier demonstration away; anything else in the folder is not ours to touch."""
+def _check_ours(output: Path) -> None:
+    """Refuse a folder that holds anything but an earlier demonstration."""
     held = [path for path in output.iterdir() if not path.name.startswith(".")] if output.is_dir() else []
     if held and not (output / MARK).exists():
         raise InputError(
             f"--output is '{output}', which holds other things, but it must be a new or empty folder, "
             f"or that of an earlier demo"
         )
-    check_writable(output)
-    write_whole(output / MARK, b"{}\n")
-    for c in runs:
-        shutil.rmtree(output / c.experiment.name, ignore_errors=True)

@@ -17,8 +17,8 @@ import numpy as np
 from upcycled.core.coefficients import Constant
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
+from upcycled.experiments.batch import PLAN_KEYS
 from upcycled.experiments.config import Experiment
-from upcycled.experiments.run import _KEYS
 from upcycled.experiments.sentences import in_keys, named
 from upcycled.privacy import Ledger
 from upcycled.privacy.statement import NOT_COVERED
@@ -140,7 +140,7 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
     """
     if experiment.privacy is None:
         return Explanation((_NOTHING,))
-    keys = _KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}
+    keys = PLAN_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}
     with named(source), in_keys(keys), collected_warnings() as found:
         data, seed = experiment.build_data(), experiment.seeds[0]
         arguments = experiment.train_arguments(seed)

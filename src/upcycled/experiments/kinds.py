@@ -14,7 +14,7 @@ from upcycled.core.cohort import SAMPLINGS, Participation
 from upcycled.core.errors import InputError, suggest
 from upcycled.core.solvers import LocalSGD
 from upcycled.experiments.sentences import must_be, one_of, shown
-from upcycled.experiments.sources import LATER_SOURCES, MODELS, SOURCES, Factory
+from upcycled.experiments.sources import MODELS, SOURCES, Factory
 from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of
 from upcycled.privacy import MECHANISMS
 from upcycled.runtime.plan import NOISES
@@ -75,7 +75,7 @@ def _mechanism(name: str, made: type[Any]) -> type[BuiltTable]:
 
 
 TABLES: dict[str, Choice | type[Table]] = {
-    "data": Choice("source", SOURCES, later=LATER_SOURCES),
+    "data": Choice("source", SOURCES),
     "model": Choice("kind", MODELS, others={":": Factory}, default="logistic"),
     "algorithm": Choice("name", {name: _algorithm(name, made) for name, made in ALGORITHMS.items()}),
     "upcycle": Choice("kind", UPCYCLES, later=("auto",), default="constant"),

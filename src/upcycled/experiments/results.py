@@ -1,4 +1,5 @@
-"""The results folder: ``<results>/<name>/seed-<n>/{config.toml, metrics.jsonl, model.safetensors, summary.json}``.
+"""The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
+``metrics.jsonl``, ``clients.jsonl``, ``model.safetensors`` and ``summary.json``.
 
 ``summary.json`` is written last: a folder that has it is finished.
 """
@@ -10,27 +11,32 @@ import itertools
 import json
 import math
 import platform
+import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 import torch
 from safetensors.torch import save as save_tensors
 
 import upcycled
 from upcycled.core.errors import InputError
-from upcycled.core.files import write_whole
+from upcycled.core.files import write_together, write_whole
 from upcycled.data import FederatedData
-from upcycled.experiments.config import Experiment, flat
+from upcycled.experiments.clients import client_rows, personal_tensors
+from upcycled.experiments.config import Experiment, flat, parse
+from upcycled.experiments.parquet import to_parquet
 from upcycled.experiments.sentences import shown
+from upcycled.privacy import Ledger
 from upcycled.runtime import Result
+from upcycled.runtime.spending import stated_delta
 
-# The folder says where it lies, and a file of data is known by its content.
-NOT_COMPARED = ("results", "data.path")
-USUAL_DELTA = 1e-5
-"""Where a mechanism was given its noise, not a delta."""
+# The folder says where it lies, a file of data is known by its content, and checkpoints change no result.
+NOT_COMPARED = ("results", "data.path", "checkpoint_every")
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
 
 
@@ -40,31 +46,95 @@ def seed_folder(experiment: Experiment, seed: int) -> Path:
 
 
 def write_seed(
-    folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any], result: Result
+    folder: Path,
+    experiment: Experiment,
+    seed: int,
+    data: FederatedData,
+    about: Mapping[str, Any],
+    result: Result,
+    *,
+    parquet: bool = False,
 ) -> dict[str, Any]:
-    """Write all files of a finished seed and return its summary."""
-    summary = summarise(seed, data, result)
-    tensors = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
-    lines = (json.dumps(row, allow_nan=False) + "\n" for row in plain(result.history.rows()))
-    write_whole(folder / "config.toml", experiment.for_seed(seed).resolved_toml().encode())
-    write_whole(folder / "metrics.jsonl", "".join(lines).encode())
-    write_whole(folder / "model.safetensors", save_tensors(tensors))
+    """Write all files of a finished seed and return its summary.
+
+    Args:
+        folder: where.
+        experiment: what was asked for.
+        seed: which of its seeds.
+        data: what the run was trained and scored on.
+        about: what :func:`describe_data` says about that.
+        result: the run.
+        parquet: write ``metrics.parquet`` too.
+    """
+    summary = {"scored_on": experiment.scored_on, **summarise(seed, about, result)}
+    epsilons = None if summary["privacy"] is None else summary["privacy"]["epsilon"]["clients"]
+    history = plain(result.history.rows())
+    model = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
+    personal = personal_tensors(result)
+    files = {
+        "config.toml": experiment.for_seed(seed).resolved_toml().encode(),
+        "metrics.jsonl": _lines(history),
+        "clients.jsonl": _lines(plain(client_rows(data, result, epsilons))),
+        "model.safetensors": save_tensors(model),
+    }
+    if personal:
+        files["personal.safetensors"] = save_tensors(personal)
+    if parquet:
+        files["metrics.parquet"] = to_parquet(history)
+    write_together(folder, files)
     write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
     return summary
 
 
-def open_ledger(folder: Path, experiment: Experiment, seed: int) -> Path:
-    """Return where a private run's charges go, and say in the folder whose they are.
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of a finished seed's ``metrics.jsonl``."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
-    A simulation that is repeated is the same run and goes on in its file. Real noise cannot be repeated: an earlier
-    attempt's charges stay, and the new attempt gets a file of its own.
+
+def report_on(folder: Path) -> Path | None:
+    """Write the HTML page of a folder of results, and return where it is; None where reports are not built in."""
+    try:
+        from upcycled.experiments.report import write_report
+    except ImportError:
+        return None
+    return write_report(folder)
+
+
+def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
+    """Say in the folder whose it is, before anything else is in it."""
+    content = experiment.for_seed(seed).resolved_toml().encode()
+    path = folder / "config.toml"
+    if not path.exists() or path.read_bytes() != content:
+        write_whole(path, content)
+
+
+def forget_seed(folder: Path) -> None:
+    """Take away what a run left that gave no result: its config and its checkpoints, nothing else."""
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    (folder / "config.toml").unlink(missing_ok=True)
+    with suppress(OSError):  # a ledger, for one, stays
+        folder.rmdir()
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+
+
+def open_ledger(folder: Path, experiment: Experiment, seed: int) -> Path:
+    """Return where a private run's charges go.
+
+    A simulation that is repeated is the same run and goes on in its file, as does a run with real noise that is kept in
+    the folder ``checkpoint``. Otherwise real noise cannot be repeated: an earlier attempt's charges stay, and the new
+    attempt gets a file of its own.
     """
-    own = experiment.for_seed(seed)
-    write_whole(folder / "config.toml", own.resolved_toml().encode())
     path = folder / "ledger.jsonl"
-    if own.train_arguments(seed)["noise"] == "system":
+    if experiment.train_arguments(seed)["noise"] == "system":
         attempts = itertools.chain([path], (folder / f"ledger-{k}.jsonl" for k in itertools.count(2)))
-        path = next(candidate for candidate in attempts if not candidate.exists())
+        there = list(itertools.takewhile(Path.exists, attempts))
+        if there and (folder / "checkpoint").is_dir():
+            path = there[-1]
+        elif there:
+            path = folder / f"ledger-{len(there) + 1}.jsonl"
     return path
 
 
@@ -83,6 +153,7 @@ def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, A
         "bytes": totals["bytes_up"] + totals["bytes_down"],
         "engine": result.settings["engine"],
         "privacy": _privacy(result),
+        "theory": None if result.theory is None else result.theory.as_json(),
         "data": dict(data),
         "versions": {
             "upcycled": upcycled.__version__,
@@ -99,15 +170,26 @@ def _privacy(result: Result) -> dict[str, Any] | None:
     ledger = result.privacy
     if ledger is None:
         return None
-    wanted = getattr(result.settings["privacy"], "delta", None)
-    delta = min(USUAL_DELTA, 0.1 / int(ledger.setting.sizes.max())) if wanted is None else float(wanted)
+    delta = stated_delta(result.settings["privacy"], ledger)
     epsilons = ledger.epsilon(delta)
     return {
         "noise": "simulation: not private" if ledger.is_simulation else ledger.noise,
         "delta": delta,
         "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
+        "paper_epsilon": _paper_epsilon(ledger, delta),
         "statement": ledger.statement(delta).splitlines(),
+        "not_covered": "accuracy and loss, here and in metrics.jsonl and clients.jsonl, are a simulation's: they are "
+        "computed from test data, which epsilon does not cover",
     }
+
+
+def _paper_epsilon(ledger: Ledger, delta: float) -> dict[str, float] | None:
+    """Return what the paper's formula prints, which is not a guarantee; None where it has none for the mechanism."""
+    try:
+        found = ledger.paper_epsilon(delta)
+    except InputError:
+        return None
+    return {"max": float(found.max()), "median": float(np.median(found))}
 
 
 def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -168,14 +250,18 @@ def _check_same_config(folder: Path, experiment: Experiment) -> None:
     if not config.exists() and folder.is_dir() and not any(p for p in folder.iterdir() if not p.name.startswith(".")):
         return
     try:
-        before = flat(tomllib.loads(config.read_text(encoding="utf-8")))
+        held = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} holds something without a readable config.toml, {_way_out()}") from error
+    with suppress(InputError):
+        # A file of an earlier version may lack keys that have a default now.
+        held = parse(held).resolved()
+    before = flat(tomllib.loads(tomli_w.dumps(held)))
     now = flat(tomllib.loads(experiment.resolved_toml()))
     for key in dict.fromkeys([*now, *before]):
         if key not in NOT_COMPARED and before.get(key) != now.get(key):
-            wanted, held = _or_nothing(now, key), _or_nothing(before, key)
-            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {held}, {_way_out()}")
+            wanted, other = _or_nothing(now, key), _or_nothing(before, key)
+            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {other}, {_way_out()}")
 
 
 def _or_nothing(values: Mapping[str, Any], key: str) -> str:

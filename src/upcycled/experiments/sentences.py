@@ -16,13 +16,19 @@ LONGEST_VALUE = 80
 
 
 def shown(value: object) -> str:
-    """Return a value for a sentence: one line, not too long."""
+    """Return a value for a sentence: one line, not too long; of a long one its beginning and its end.
+
+    >>> shown("/a/long/way/" + 20 * "folder/" + "set.npz")
+    "'/a/long/way/folder/folder/folder/folde...r/folder/folder/folder/folder/set.npz'"
+    """
     try:
         text = " ".join(repr(value).split())
     except ValueError:
         # Python refuses to write out integers of more than 4300 digits.
         return "a number of more than 4300 digits"
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+    # The end of a path is its name, which is what a reader looks for.
+    half = LONGEST_VALUE // 2
+    return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}...{text[2 - half :]}"
 
 
 def must_be(key: str, value: object, right: str) -> InputError:

@@ -15,17 +15,10 @@ from torch import nn
 from upcycled import data as federated
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData
+from upcycled.experiments.real_sets import Femnist, Sent140
 from upcycled.experiments.sentences import must_be
 from upcycled.experiments.tables import AsTuple, Table, checked_number, within
-
-Fraction = Annotated[float, within(at_least=0, below=1)]
-Count = Annotated[int, within(at_least=1, integer=True)]
-Seed = Annotated[int, within(at_least=0, below=2**63, integer=True)]
-Word = Annotated[str, Field(min_length=1)]
-
-_FRACTION = "a finite number >= 0 and < 1"
-_COUNT = "an integer >= 1"
-_SEED = "an integer >= 0 and < 2^63"
+from upcycled.experiments.values import COUNT, FRACTION, SEED, Count, Fraction, Seed, Word
 
 
 def _spread(value: Any) -> Any:
@@ -43,15 +36,15 @@ class Synthetic(Table):
         description="a finite number >= 0, or 'iid'"
     )
     beta: Annotated[float, within(at_least=0)] | None = Field(default=None, description="a finite number >= 0")
-    clients: Count = Field(default=30, description=_COUNT)
-    dim: Count = Field(default=20, description=_COUNT)
+    clients: Count = Field(default=30, description=COUNT)
+    dim: Count = Field(default=20, description=COUNT)
     classes: Annotated[int, within(at_least=2, integer=True)] = Field(default=2, description="an integer >= 2")
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
         default=None, description="an integer >= 1, or a list of as many as there are clients"
     )
-    seed: Seed = Field(default=0, description=_SEED)
-    test_fraction: Fraction = Field(default=0.1, description=_FRACTION)
-    validation_fraction: Fraction = Field(default=0.0, description=_FRACTION)
+    seed: Seed = Field(default=0, description=SEED)
+    test_fraction: Fraction = Field(default=0.1, description=FRACTION)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -77,9 +70,9 @@ class NpzFile(Table):
     name: Word | None = Field(default=None, description="the name of a set in the file")
     client: Word | None = Field(default=None, description="the name of the client array")
     label: Word | None = Field(default=None, description="the name of the label array")
-    seed: Seed = Field(default=0, description=_SEED)
-    test_fraction: Fraction = Field(default=0.0, description=_FRACTION)
-    validation_fraction: Fraction = Field(default=0.0, description=_FRACTION)
+    seed: Seed = Field(default=0, description=SEED)
+    test_fraction: Fraction = Field(default=0.0, description=FRACTION)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -100,9 +93,9 @@ class ColumnsFile(Table):
     label: Word = Field(default="label", description="the name of a column")
     split: Word | None = Field(default=None, description="the name of a column that says train or test")
     features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
-    seed: Seed = Field(default=0, description=_SEED)
-    test_fraction: Fraction = Field(default=0.0, description=_FRACTION)
-    validation_fraction: Fraction = Field(default=0.0, description=_FRACTION)
+    seed: Seed = Field(default=0, description=SEED)
+    test_fraction: Fraction = Field(default=0.0, description=FRACTION)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -114,14 +107,15 @@ class ColumnsFile(Table):
         return _read(self)
 
 
-DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile
+DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile | Femnist | Sent140
 SOURCES: dict[str, type[Table]] = {
     "synthetic": Synthetic,
     "npz": NpzFile,
     "csv": ColumnsFile,
     "parquet": ColumnsFile,
+    "femnist": Femnist,
+    "sent140": Sent140,
 }
-LATER_SOURCES = ("femnist", "sent140")
 
 
 def _check_ending(table: NpzFile | ColumnsFile) -> None:
@@ -159,10 +153,11 @@ class Lstm(Table):
     """A bidirectional LSTM over token ids."""
 
     kind: Literal["lstm"] = Field(default="lstm", description="'lstm'")
-    hidden: Count = Field(default=128, description=_COUNT)
-    embedding: Count = Field(default=50, description=_COUNT)
-    dropout: Fraction = Field(default=0.0, description=_FRACTION)
-    vocabulary: Count | None = Field(default=None, description=_COUNT)
+    hidden: Count = Field(default=128, description=COUNT)
+    embedding: Count | None = Field(default=None, description=COUNT)
+    """Left out, the data's word vectors are the embedding; where it has none, 50 numbers per word are learned."""
+    dropout: Fraction = Field(default=0.0, description=FRACTION)
+    vocabulary: Count | None = Field(default=None, description=COUNT)
 
 
 class Factory(Table):

@@ -77,7 +77,7 @@ def lstm(
     hidden: int = 128,
     dropout: float = 0.0,
     seed: int = 0,
-) -> nn.Module:
+) -> Lstm:
     """Return a bidirectional LSTM over token ids, ``hidden`` wide in each direction.
 
     With ``vectors`` (vocabulary, embedding) the embedding is fixed to them: neither trained, sent nor noised.
@@ -86,7 +86,9 @@ def lstm(
     check_number("model embedding", embedding, at_least=1, integer=True)
     check_number("model dropout", dropout, at_least=0, below=1)
     if vectors is not None:
-        vocabulary, embedding = vectors.shape
+        if np.ndim(vectors) != 2 or 0 in np.shape(vectors):
+            raise InputError(f"model vectors has shape {np.shape(vectors)}, but it must be (token ids, embedding)")
+        vocabulary, embedding = np.shape(vectors)
     if vocabulary is None:
         raise InputError("model vocabulary is missing, but an lstm needs the number of token ids, or vectors=")
     module = Lstm(vocabulary, classes, embedding, hidden, dropout)

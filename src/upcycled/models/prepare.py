@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,19 @@ def prepare_model(
     classes: int,
     seed: int,
     options: Mapping[str, Any] | None = None,
+    vectors: NDArray[np.floating] | None = None,
 ) -> nn.Module:
     """Return a module of our own: built by name with weights from ``seed``, or a copy of the user's with its weights.
+
+    ``vectors`` are the data's own for its token ids: a named lstm takes them as its fixed embedding, unless the options
+    ask for another one.
 
     Raises InputError if it does not fit features or labels, or has buffers that change in training.
     """
     if isinstance(model, nn.Module):
         module = copy.deepcopy(model)
     elif model in KINDS:
-        module = _build(model, train, test, classes, seed, dict(options or {}))
+        module = _build(model, train, test, classes, seed, _with_vectors(model, dict(options or {}), vectors))
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
         raise InputError(f"model is {model!r}, but it must be a torch.nn.Module or a known name{named}")
@@ -41,9 +46,15 @@ def prepare_model(
     return module
 
 
+def _with_vectors(kind: str, options: dict[str, Any], vectors: NDArray[np.floating] | None) -> dict[str, Any]:
+    is_asked = any(name in options for name in ("vectors", "vocabulary", "embedding"))
+    return options if kind != "lstm" or vectors is None or is_asked else {**options, "vectors": vectors}
+
+
 def _build(
     kind: str, train: Shards, test: Shards | None, classes: int, seed: int, options: dict[str, Any]
 ) -> nn.Module:
+    _check_options(kind, options)
     shape = train.x.shape[1:]
     if kind == "logistic":
         return logistic(shape, classes, seed=seed, **options)
@@ -54,10 +65,26 @@ def _build(
             f"model 'lstm' needs integer token ids, but the features are {train.x.dtype}: "
             "pass integers, or choose another model"
         )
-    if "vectors" not in options:
-        parts = [train] if test is None else [train, test]
-        options.setdefault("vocabulary", 1 + max(int(part.x.max()) for part in parts if part.num_rows))
-    return lstm(classes, seed=seed, **options)
+    parts = [train] if test is None else [train, test]
+    needed = 1 + max(int(part.x.max()) for part in parts if part.num_rows)
+    module = lstm(classes, seed=seed, **({"vocabulary": needed} | options))
+    if module.embedding.num_embeddings < needed:
+        raise InputError(
+            f"model 'lstm' has {module.embedding.num_embeddings} token ids in its vocabulary, "
+            f"but the data goes up to id {needed - 1}: it must have at least {needed}"
+        )
+    return module
+
+
+def _check_options(kind: str, options: Mapping[str, Any]) -> None:
+    made: dict[str, Callable[..., nn.Module]] = {"logistic": logistic, "mlp": mlp, "lstm": lstm}
+    parameters = inspect.signature(made[kind]).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "seed"]
+    for name in options:
+        if name not in known:
+            raise InputError(
+                f"model_options has '{name}', but the model '{kind}' has no such option{suggest(name, known)}"
+            )
 
 
 def takes_tokens(module: nn.Module) -> bool:

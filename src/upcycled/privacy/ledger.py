@@ -1,14 +1,14 @@
 """The per-client ledger: what was released, what it cost, and the epsilon that follows.
 
-Append-only. A charge is written before the release leaves, and a written charge stays. With seeded noise the key
-(run, round, attempt) names the same releases: charging it again costs nothing more. Upcycled iterations appear with
-cost zero. No data are ever stored.
+Append-only. A charge is written before the release leaves, and a written charge stays: a ledger opened on a file goes
+on from all that is in it. With seeded noise the key (run, round, attempt) names the same releases: charging it again
+costs nothing more. With real noise a round that is repeated is charged again. Upcycled iterations appear with cost
+zero. No data are ever stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,9 @@ from upcycled.privacy.accounting import (
 )
 from upcycled.privacy.budget import Budget
 from upcycled.privacy.checks import check_delta
+from upcycled.privacy.entries import Entry, to_line
 from upcycled.privacy.ledger_file import LedgerFile
 from upcycled.privacy.statement import statement
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of the ledger: a round's charge, clients left out of it, or an upcycled iteration (nobody, nothing)."""
-
-    iteration: int
-    kind: str
-    """``"data"``, ``"left out"`` or ``"upcycled"``."""
-    round: int
-    attempt: int
-    clients: Ints
-    charge: Charge | None
 
 
 class Ledger:
@@ -59,7 +47,7 @@ class Ledger:
         self._fitted = mechanism
         clients = setting.sizes.size
         self._entries: list[Entry] = []
-        self._keys: set[tuple[int, int]] = set()
+        self._known: dict[tuple[Any, ...], Entry] = {}
         self._squares, self._pure = np.zeros(clients), np.zeros(clients)
         self._steps, self._rounds = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
         self._rates, self._multipliers = np.zeros(clients), np.full(clients, np.inf)
@@ -68,6 +56,8 @@ class Ledger:
             gdp_mu(epsilon=budget.epsilon, delta=budget.delta) ** 2 if budget is not None and budget.delta > 0 else 0.0
         )
         self._file = None if path is None else LedgerFile(path, self._header())
+        for entry in () if self._file is None else self._file.found:
+            self._add(entry)
 
     @property
     def rounds(self) -> Ints:
@@ -99,43 +89,42 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def can_pay(self, charge: Charge | None) -> Any:
-        """Return which of the charge's clients stay within the budget if they are charged; a mask over them."""
+    @property
+    def repeated(self) -> int:
+        """Rounds that were charged again because the run was stopped and went on; none in a simulation."""
+        charges = [entry.key for entry in self._entries if entry.kind == "data"]
+        return len(charges) - len(set(charges))
+
+    def can_pay(self, charge: Charge | None, round: int | None = None, attempt: int = 0) -> Any:
+        """Return which of the charge's clients stay within the budget if they are charged; a mask over them.
+
+        A simulated round that is charged already (see ``round`` and ``attempt``) is paid for by who paid it.
+        """
         if self.budget is None or charge is None:
             return np.ones(0 if charge is None else charge.clients.size, dtype=bool)
+        paid = self._known.get(("data", round, attempt)) if self.is_simulation else None
+        if paid is not None:
+            return np.isin(charge.clients, paid.clients)
         if charge.kind == "pure" and charge.epsilon is not None:
             return self._pure[charge.clients] + charge.epsilon <= self.budget.epsilon * (1 + 1e-12)
         return self._squares[charge.clients] + _squared_ratio(charge) <= self._most_squares * (1 + 1e-12)
 
     def charge(self, iteration: int, round: int, attempt: int, charge: Charge) -> None:
         """Write a round's charge, before its releases leave."""
-        if self.is_simulation and (round, attempt) in self._keys:
-            return
-        self._keys.add((round, attempt))
-        entry = Entry(iteration, "data", round, attempt, charge.clients, charge)
-        if self._file is not None:
-            self._file.write(_line(entry), durable=True)
-        self._entries.append(entry)
-        self._kind, clients = charge.kind, charge.clients
-        self._rounds[clients] += 1
-        if charge.kind == "gaussian":
-            self._squares[clients] += _squared_ratio(charge)
-        elif charge.epsilon is not None:
-            self._pure[clients] += charge.epsilon
-        elif charge.sampling_rate is not None and charge.steps is not None:
-            # Should rates or noise ever differ between rounds, the worst of them counts for all: an upper bound.
-            self._steps[clients] += charge.steps
-            self._rates[clients] = np.maximum(self._rates[clients], charge.sampling_rate)
-            multipliers = charge.noise_std / charge.sensitivity
-            self._multipliers[clients] = np.minimum(self._multipliers[clients], multipliers)
+        self._write(Entry(iteration, "data", round, attempt, charge.clients, charge))
 
     def leave_out(self, iteration: int, round: int, attempt: int, clients: Ints) -> None:
         """Write down who cannot pay for a round and takes no part in it."""
-        self._note(Entry(iteration, "left out", round, attempt, clients, None))
+        self._write(Entry(iteration, "left out", round, attempt, clients, None))
 
     def upcycled(self, iteration: int, round: int) -> None:
         """Write an upcycled iteration: post-processing of releases already charged."""
-        self._note(Entry(iteration, "upcycled", round, 0, _NOBODY, None))
+        self._write(Entry(iteration, "upcycled", round, 0, _NOBODY, None))
+
+    def flush(self) -> None:
+        """Have every line on the disk; charges are there already."""
+        if self._file is not None:
+            self._file.flush()
 
     def epsilon(self, delta: float) -> Real:
         """Return the proven epsilon of every client for its releases so far: replace-one.
@@ -205,10 +194,31 @@ class Ledger:
             found[client] = cache[key]
         return found
 
-    def _note(self, entry: Entry) -> None:
+    def _write(self, entry: Entry) -> None:
+        if self.is_simulation and entry.key in self._known:
+            return
         if self._file is not None:
-            self._file.write(_line(entry), durable=False)
+            self._file.append(to_line(entry), durable=entry.charge is not None)
+        self._add(entry)
+
+    def _add(self, entry: Entry) -> None:
+        self._known.setdefault(entry.key, entry)
         self._entries.append(entry)
+        charge, clients = entry.charge, entry.clients
+        if charge is None:
+            return
+        self._kind = charge.kind
+        self._rounds[clients] += 1
+        if charge.kind == "gaussian":
+            self._squares[clients] += _squared_ratio(charge)
+        elif charge.epsilon is not None:
+            self._pure[clients] += charge.epsilon
+        elif charge.sampling_rate is not None and charge.steps is not None:
+            # Should rates or noise ever differ between rounds, the worst of them counts for all: an upper bound.
+            self._steps[clients] += charge.steps
+            self._rates[clients] = np.maximum(self._rates[clients], charge.sampling_rate)
+            multipliers = charge.noise_std / charge.sensitivity
+            self._multipliers[clients] = np.minimum(self._multipliers[clients], multipliers)
 
     def _header(self) -> dict[str, Any]:
         budget = None if self.budget is None else {"epsilon": self.budget.epsilon, "delta": self.budget.delta}
@@ -231,26 +241,6 @@ class Ledger:
 
 
 _NOBODY = np.zeros(0, dtype=np.int64)
-
-
-def _line(entry: Entry) -> dict[str, Any]:
-    line: dict[str, Any] = {
-        "kind": entry.kind,
-        "iteration": entry.iteration,
-        "round": entry.round,
-        "attempt": entry.attempt,
-        "clients": entry.clients.tolist(),
-    }
-    charge = entry.charge
-    if charge is None:
-        return line | {"cost": 0}
-    line |= {
-        "charge": charge.kind,
-        "sensitivity": charge.sensitivity.tolist(),
-        "noise_std": charge.noise_std.tolist(),
-    }
-    others = {"epsilon": charge.epsilon, "sampling_rate": charge.sampling_rate, "steps": charge.steps}
-    return line | {name: value.tolist() for name, value in others.items() if value is not None}
 
 
 def _squared_ratio(charge: Charge) -> Real:

@@ -64,9 +64,18 @@ def _sampling(ledger: Ledger) -> str:
     return f"public ({setting.sampling}, {setting.participation:g} of the clients); no amplification is claimed"
 
 
+def _repeats(ledger: Ledger) -> str:
+    if ledger.repeated == 0:
+        return ""
+    return (
+        f"; {ledger.repeated} rounds were repeated after the run was stopped, each with new noise and its own charge: "
+        "the epsilon holds if stopping did not depend on what was released"
+    )
+
+
 def _schedule(ledger: Ledger) -> str:
     if ledger.budget is None:
-        return "fixed before the first round, as are noise and participation"
+        return f"fixed before the first round, as are noise and participation{_repeats(ledger)}"
     out = int((ledger.left_out > 0).sum())
     return (
         f"a filter holds every client within epsilon {ledger.budget.epsilon:g} at delta {ledger.budget.delta:g}, which "

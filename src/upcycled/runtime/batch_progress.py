@@ -1,4 +1,4 @@
-"""Progress of a batch of runs on standard error."""
+"""Live progress of a batch on standard error: a row for each running run, or a line now and then in a pipe."""
 
 from __future__ import annotations
 
@@ -7,48 +7,106 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from upcycled.runtime.progress import LINE_SECONDS, QUIET_SECONDS
+from upcycled.runtime.progress import LINE_SECONDS, QUIET_SECONDS, Watched, cells, duration, short
+
+DRAW_SECONDS = 0.2
+MOST_ROWS = 16
+MOST_IN_A_LINE = 4
 
 
 class BatchProgress:
-    """Counts iterations and runs; a daemon thread shows them, so that a run pays one addition an iteration."""
+    """Shows what a batch is doing, once it takes longer than a second. A thread of its own draws it."""
 
-    def __init__(self, iterations: int, runs: int, shown: bool) -> None:
-        self._total, self._runs, self._wanted = iterations, runs, shown
-        self._done = self._runs_done = 0
+    def __init__(self, runs: int, shown: bool) -> None:
+        self.runs, self._wanted = runs, shown
+        self._done = 0
+        self._running: list[Watched] = []
         self._over = threading.Event()
+        self._began = time.perf_counter()
 
-    def iteration(self) -> None:
-        """Count an iteration; a lost count between threads would be harmless."""
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody looks."""
+        return self._wanted
+
+    def row(self, title: str | None = None) -> Watched:
+        """Return the observer of a run; its row is shown while it runs."""
+        watched = Watched(title)
+        self._running.append(watched)
+        return watched
+
+    def run_done(self, watched: Watched | None = None) -> None:
+        """Count a run that ended, and take its row away."""
         self._done += 1
-
-    def run_done(self) -> None:
-        """Count a finished run."""
-        self._runs_done += 1
+        if watched in self._running:
+            self._running.remove(watched)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show progress while the block runs."""
+        """Show progress while the block runs; a run alone shows its own."""
+        if not self._wanted or self.runs < 2:
+            yield
+            return
         thread = threading.Thread(target=self._show, daemon=True)
-        if self._wanted:
-            thread.start()
+        thread.start()
         try:
             yield
         finally:
             self._over.set()
-            if self._wanted:
-                thread.join()
+            thread.join()
 
     def _show(self) -> None:
-        began = time.perf_counter()
         if self._over.wait(QUIET_SECONDS):
             return
-        is_terminal = sys.stderr.isatty()
-        while not self._over.wait(0.2 if is_terminal else LINE_SECONDS):
-            share = max(self._done / max(self._total, 1), self._runs_done / max(self._runs, 1))
-            left = f", {(time.perf_counter() - began) * (1 - share) / share:.0f} s left" if share else ""
-            text = f"{self._runs_done} of {self._runs} runs done, {100 * share:.0f} %{left}"
-            print(f"\r{text}  " if is_terminal else text, end="" if is_terminal else "\n", file=sys.stderr, flush=True)
-        if is_terminal:
-            print(file=sys.stderr)
+        if sys.stderr.isatty():
+            self._draw()
+            return
+        while not self._over.wait(LINE_SECONDS):
+            now = "; ".join(run.text for run in self._rows()[:MOST_IN_A_LINE])
+            print(f"{self._text()}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
+
+    def _draw(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        # What others print meanwhile goes above the table, which is gone in the end; standard output is left alone.
+        console = Console(stderr=True)
+        with Live(self._table(), console=console, auto_refresh=False, redirect_stdout=False, transient=True) as live:
+            while not self._over.wait(DRAW_SECONDS):
+                live.update(self._table(), refresh=True)
+
+    def _table(self) -> Any:
+        from rich.table import Table
+
+        rows = self._rows()
+        if not rows:  # worker processes take a while to start
+            return self._text()
+        private = any(run.epsilon is not None for run in rows)
+        table = Table(caption=self._text(), caption_justify="left")
+        columns = ["run", "iteration", "kind", "accuracy", "loss", "MB", *(["worst ε"] * private), "left"]
+        for column in columns:
+            table.add_column(column, justify="left" if column in ("run", "kind") else "right", no_wrap=True)
+        for run in rows[:MOST_ROWS]:
+            epsilon = "" if run.epsilon is None else short(run.epsilon)
+            table.add_row(
+                run.title,
+                f"{run.iteration}/{run.total}",
+                *cells(run.last),
+                f"{run.bytes / 1e6:.1f}",
+                *([epsilon] if private else []),
+                "" if run.left is None else duration(run.left),
+            )
+        return table
+
+    def _rows(self) -> list[Watched]:
+        """Return the runs that have begun and are not over."""
+        return [run for run in list(self._running) if run.last is not None and not run.is_over]
+
+    def _text(self) -> str:
+        parts = sum(run.iteration / run.total for run in list(self._running))
+        share = min((self._done + parts) / max(self.runs, 1), 1.0)
+        seconds = time.perf_counter() - self._began
+        left = f", {duration(seconds * (1 - share) / share)} left" if share else ""
+        return f"{self._done} of {self.runs} runs done, {100 * share:.0f} %{left}"

@@ -12,6 +12,7 @@ from upcycled.core.errors import InputError, check_number, suggest
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.many import train_many
+from upcycled.runtime.paired import Paired
 from upcycled.runtime.result import Result
 
 EQUALS = ("work", "epsilon")
@@ -27,39 +28,38 @@ class Comparison:
     confidence: float
 
     @property
+    def paired(self) -> Paired:
+        """The differences in accuracy, seed by seed, and what they show."""
+        found = _accuracies(self.upcycled) - _accuracies(self.vanilla)
+        return Paired(tuple(found.tolist()), self.confidence)
+
+    @property
     def differences(self) -> Real:
         """Upcycled minus vanilla accuracy, seed by seed."""
-        return _accuracies(self.upcycled) - _accuracies(self.vanilla)
+        return np.array(self.paired.differences)
 
     @property
     def gain(self) -> float:
         """The mean difference."""
-        return float(self.differences.mean())
+        return self.paired.mean
 
     @property
     def interval(self) -> tuple[float, float]:
         """Student's interval of the mean difference."""
-        from scipy.special import stdtrit
-
-        count = len(self.differences)
-        quantile = float(stdtrit(count - 1, 0.5 + self.confidence / 2))
-        half = quantile * float(self.differences.std(ddof=1)) / count**0.5
-        return self.gain - half, self.gain + half
+        return self.paired.interval
 
     @property
     def is_significant(self) -> bool:
         """Whether the interval excludes zero."""
-        low, high = self.interval
-        return low > 0 or high < 0
+        return self.paired.is_significant
 
     def __str__(self) -> str:
         low, high = self.interval
-        found = "a significant difference" if self.is_significant else "no significant difference"
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (
             f"vanilla {100 * _accuracies(self.vanilla).mean():.2f} % ({rounds[0]} data rounds), "
             f"upcycled {100 * _accuracies(self.upcycled).mean():.2f} % ({rounds[1]}): {100 * self.gain:+.2f} points, "
-            f"{100 * self.confidence:g} % interval {100 * low:+.2f} to {100 * high:+.2f}: {found}"
+            f"{100 * self.confidence:g} % interval {100 * low:+.2f} to {100 * high:+.2f}: {self.paired.verdict}"
         )
 
 
@@ -98,8 +98,7 @@ def compare(
         raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
     if equal == "epsilon" and getattr(arguments.get("privacy"), "epsilon", None) is None:
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
-    rounds = -(-iterations // 2)
-    vanilla = {"upcycle": None, "iterations": rounds if equal == "work" else iterations}
+    vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal)}
     upcycled = {"upcycle": upcycle, "iterations": iterations}
     runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in (vanilla, upcycled) for seed in seeds]
     results = train_many(runs, progress=progress)
@@ -109,6 +108,15 @@ def compare(
             raise result.error
         done.append(result)
     return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence)
+
+
+def vanilla_iterations(iterations: int, equal: str) -> int:
+    """Return how many iterations vanilla gets against so many upcycled ones, half of which are data rounds.
+
+    >>> vanilla_iterations(160, "work"), vanilla_iterations(5, "work"), vanilla_iterations(160, "epsilon")
+    (80, 3, 160)
+    """
+    return -(-iterations // 2) if equal == "work" else iterations
 
 
 def _accuracies(results: tuple[Result, ...]) -> Real:

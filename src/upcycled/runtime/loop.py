@@ -13,17 +13,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from upcycled.core.algorithm import Arrived
+from upcycled.core.algorithm import Arrived, Server
 from upcycled.core.cohort import Cohort
 from upcycled.core.errors import BudgetSpentError, DivergedError
 from upcycled.core.memory import ClientMemory
-from upcycled.core.release import Release, Setting, Trained
+from upcycled.core.release import Charge, Fitted, Release, Setting, Trained
 from upcycled.core.strategy import State
 from upcycled.core.streams import Purpose
 from upcycled.core.work import Engine, Scores, Work
 from upcycled.privacy.ledger import Ledger
+from upcycled.privacy.ledger_file import run_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.history import Record
+from upcycled.runtime.identity import described
+from upcycled.runtime.measure import Meter
 from upcycled.runtime.plan import Plan
 
 
@@ -42,23 +45,24 @@ class Run:
     """The run's own stream of real noise; None where noise is simulated."""
 
 
-def start_run(plan: Plan) -> Run:
-    """Return the run before its first iteration."""
+def start_run(plan: Plan, ledger_run: str | None = None) -> Run:
+    """Return the run before its first iteration; ``ledger_run`` names the run whose ledger goes on."""
     algorithm, size, clients = plan.strategy.algorithm, plan.task.layout.size, plan.task.train.num_clients
     return Run(
         state=plan.strategy.start(algorithm.start(plan.initial)),
         memory=ClientMemory(algorithm.remembers, clients, size),
         private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
-        ledger=None if plan.privacy is None else _ledger(plan, plan.privacy),
+        ledger=None if plan.privacy is None else _ledger(plan, plan.privacy, ledger_run),
         noise=SystemNoise() if plan.noise == "system" else None,
     )
 
 
 def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]]:
     """Yield the run and its record after each iteration until the plan is done; ``run`` may be a resumed one."""
+    meter = Meter(plan) if plan.theory else None
     while run.state.iteration < plan.iterations:
         began = time.perf_counter()
-        release = None
+        before, release = run.state.server.model, None
         # A run that overflows is told by its model, in one sentence, not by NumPy's warnings on the way there.
         with np.errstate(over="ignore", invalid="ignore"):
             if plan.strategy.kind(run.state) == "data":
@@ -70,13 +74,22 @@ def iterate(plan: Plan, engine: Engine, run: Run) -> Iterator[tuple[Run, Record]
         _check_finite(run.state)
         trained = time.perf_counter()
         scores, global_scores = _score(plan, engine, run)
-        yield run, _record(plan, run.state, release, scores, global_scores, trained - began, trained)
+        state = run.state
+        terms = None if meter is None else meter.terms(state.iteration, before, state.server.model, release)
+        yield run, _record(plan, state, release, scores, global_scores, terms, trained - began, trained)
 
 
-def _ledger(plan: Plan, setting: Setting) -> Ledger:
-    """Open the run's ledger. A simulation is known by what it was asked to do, a private run cannot be repeated."""
-    asked = f"{sorted(plan.settings.items())!r} {setting!r} {plan.iterations}"
-    run = secrets.token_hex(8) if plan.noise == "system" else hashlib.sha256(asked.encode()).hexdigest()[:16]
+def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
+    """Open the run's ledger. A simulation is known by what it was asked to do; a private run cannot be repeated.
+
+    A private run with checkpoints goes on in its own file, also when it was stopped before the first of them.
+    """
+    if run is None and plan.noise == "system":
+        before = None if plan.checkpoint is None or plan.ledger is None else run_of(plan.ledger)
+        run = before or secrets.token_hex(8)
+    elif run is None:
+        asked = f"{described(sorted(plan.settings.items()))} {setting!r} {plan.iterations}"
+        run = hashlib.sha256(asked.encode()).hexdigest()[:16]
     return Ledger(plan.mechanism, plan.noise, setting, plan.budget, plan.ledger, run)
 
 
@@ -105,11 +118,29 @@ def _data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release]:
         num_clients=task.train.num_clients,
     )
     server, memory = algorithm.server_step(server, memory, arrived)
-    run.memory.put(clients, memory)
+    undoable = None if plan.checkpoint is None else state.iteration + 1
+    run.memory.put(clients, memory, undoable)
     if trained.private is not None:
-        run.private.put(clients, {"model": trained.private})
-    after = plan.strategy.after_data(state, server, mechanism.mean_noise_std(release))
+        run.private.put(clients, {"model": trained.private}, undoable)
+    noise_std = mechanism.mean_noise_std(release)
+    spread = _spread(arrived, state.server, charge, mechanism) if plan.strategy.uses_spread else None
+    after = plan.strategy.after_data(state, server, noise_std, mean, spread)
     return replace(run, state=after), release
+
+
+def _spread(arrived: Arrived, sent: Server, charge: Charge | None, mechanism: Fitted) -> float:
+    """Return sum p_i ||r_i - sent||^2 less the known noise in it: from the release and public numbers alone."""
+    release = arrived.release
+    if not release.clients.size:
+        return 0.0
+    shares = release.num_samples / release.num_samples.sum()
+    drift = release.vectors - sent.model
+    found = shares @ np.einsum("cd,cd->c", drift, drift, dtype=np.float64, casting="same_kind")
+    if mechanism.is_central:
+        noise = mechanism.mean_noise_std(release) ** 2
+    else:
+        noise = float(shares @ charge.noise_std**2) if charge is not None and charge.kind == "gaussian" else 0.0
+    return max(0.0, float(found) - drift.shape[-1] * noise)
 
 
 def _nobody(size: int) -> Trained:
@@ -129,7 +160,7 @@ def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
     cohort, attempt = plan.participation.draw_nonempty(task.seed, round, everybody, epochs, state.attempt)
     if plan.budget is None or run.ledger is None:
         return cohort, attempt
-    paying = run.ledger.can_pay(plan.mechanism.charge(cohort.clients))
+    paying = run.ledger.can_pay(plan.mechanism.charge(cohort.clients), round, attempt)
     if not paying.all():
         run.ledger.leave_out(state.iteration + 1, round, attempt, cohort.clients[~paying])
     if not paying.any():
@@ -168,6 +199,7 @@ def _record(
     release: Release | None,
     scores: Scores | None,
     global_scores: Scores | None,
+    terms: dict[str, float] | None,
     seconds: float,
     scored_since: float,
 ) -> Record:
@@ -191,4 +223,5 @@ def _record(
         eval_seconds=time.perf_counter() - scored_since,
         clients=clients,
         client_steps=steps,
+        theory=terms,
     )

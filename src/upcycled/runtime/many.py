@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from upcycled.core.errors import InputError
 from upcycled.engines.vectorised.workers import IDLE_SECONDS
 from upcycled.runtime.batch_progress import BatchProgress
+from upcycled.runtime.elsewhere import STOP, Mailbox, Stopped, attempt, attempt_here, delivering
 from upcycled.runtime.history import Record
-from upcycled.runtime.loop import Run
+from upcycled.runtime.observe import Observer
 from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.progress import LiveProgress, Watched
 from upcycled.runtime.result import Result
-from upcycled.runtime.train import run_plan
+
+if TYPE_CHECKING:
+    from upcycled.runtime.loop import Run
+
+PATIENCE_SECONDS = 2.0
+"""How long worker processes may go on with the iteration they are in when a batch is stopped."""
 
 
 @dataclass(frozen=True)
@@ -42,57 +53,135 @@ def train_many(runs: Sequence[Mapping[str, Any]], *, progress: bool = True) -> l
     return [found[i] for i in range(len(runs))]
 
 
-def train_each(runs: Sequence[Mapping[str, Any]], *, progress: bool = True) -> Iterator[tuple[int, Result | Failed]]:
-    """Yield (place, result) of each run as it ends: :func:`train_many` for who wants to keep results one by one."""
-    plans: dict[int, Plan] = {}
+def train_each(
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    progress: bool | BatchProgress = True,
+    titles: Sequence[str] | None = None,
+) -> Generator[tuple[int, Result | Failed], None, None]:
+    """Yield (place, result) of each run as it ends: :func:`train_many` for who wants to keep results one by one.
+
+    A run alone has all cores. When the iterator is closed, or the block around it fails, running runs stop after the
+    iteration they are in.
+
+    Args:
+        runs: dicts of :func:`train`'s arguments, observers included.
+        progress: whether to show a table; or the table of a larger batch, which its owner shows.
+        titles: what the table calls the runs.
+    """
+    jobs: list[_Job] = []
     for i, arguments in enumerate(runs):
         try:
-            plans[i] = make_plan(**_checked(i, arguments))
+            plan, observers = _planned(i, arguments)
+            jobs.append(_Job(i, plan, observers, titles[i] if titles else None))
         except Exception as error:
-            yield i, Failed(error, dict(arguments))
-    watching = BatchProgress(sum(plan.iterations for plan in plans.values()), len(plans), progress)
-    with watching.shown():
-        for i, result in _carry_out(plans, watching.iteration):
-            watching.run_done()
+            yield i, Failed(error, dict(arguments) if isinstance(arguments, Mapping) else {})
+    own = isinstance(progress, bool)
+    table = BatchProgress(len(jobs), progress) if isinstance(progress, bool) else progress
+    carry_out = _alone if len(jobs) == 1 else _together
+    with table.shown() if own else nullcontext():
+        for i, result in carry_out(jobs, table):
             yield i, result if isinstance(result, Result) else Failed(result, dict(runs[i]))
 
 
-def _checked(place: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Job:
+    """One run of a batch."""
+
+    place: int
+    plan: Plan
+    observers: tuple[Observer, ...]
+    title: str | None
+
+
+_Ended = Iterator[tuple[int, Result | Exception]]
+
+
+def _planned(place: int, arguments: Mapping[str, Any]) -> tuple[Plan, tuple[Observer, ...]]:
     if not isinstance(arguments, Mapping):
         raise InputError(f"run {place} is {type(arguments).__name__}, but it must be a dict of train's arguments")
     # Progress of single runs would fight for the screen: the batch has its own.
-    return {key: value for key, value in arguments.items() if key != "progress"}
+    own = {key: value for key, value in arguments.items() if key not in ("progress", "observers")}
+    return make_plan(**own), tuple(arguments.get("observers", ()))
 
 
-def _carry_out(plans: Mapping[int, Plan], tick: Callable[[], None]) -> Iterator[tuple[int, Result | Exception]]:
-    """Yield (place, result or error) as runs end.
+def _alone(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
+    """Run the only one of a batch, or of what is left of it, here and on all cores."""
+    job = jobs[0]
+    row = table.row(job.title)
+    display: list[Observer] = [row]
+    if table.is_wanted and table.runs == 1:
+        display.append(LiveProgress(job.title))
+    result = attempt(job.plan, [*job.observers, *display], threads=None)
+    table.run_done(row)
+    yield job.place, result
+
+
+def _together(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
+    """Run all of them, as many at once as there are cores.
 
     Engines whose kernels run without the interpreter's lock share this process, a run per thread; the others get a
     process per core. Either way a run has one thread to itself, so it computes what it computes alone.
     """
-    threaded = {i: plan for i, plan in plans.items() if plan.engine.runs_without_lock}
-    separate = {i: plan for i, plan in plans.items() if i not in threaded}
+    longest_first = sorted(jobs, key=lambda job: -_work(job.plan))
+    threaded = [job for job in longest_first if job.plan.engine.runs_without_lock]
+    separate = [job for job in longest_first if not job.plan.engine.runs_without_lock]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threaded:
-        with ThreadPoolExecutor(min(cores, len(threaded))) as pool:
-            started = {pool.submit(_attempt, plan, tick): i for i, plan in _longest_first(threaded)}
-            yield from _ended(started, pool)
+        yield from _in_threads(threaded, table, cores)
     if separate:
-        from loky import get_reusable_executor
-
-        workers = get_reusable_executor(max_workers=min(cores, len(separate)), timeout=IDLE_SECONDS)
-        started = {workers.submit(_attempt, plan, None): i for i, plan in _longest_first(separate)}
-        yield from _ended(started, workers)
+        yield from _in_processes(separate, table, cores)
 
 
-def _ended(started: dict[Any, int], pool: Any) -> Iterator[tuple[int, Result | Exception]]:
-    try:
-        for future in as_completed(started):
-            yield started[future], _outcome(future)
-    except BaseException:
-        for future in started:
-            future.cancel()
-        raise
+def _in_threads(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ended:
+    stop = threading.Event()
+    with ThreadPoolExecutor(min(cores, len(jobs))) as pool:
+        started = {}
+        for job in jobs:
+            row = table.row(job.title)
+            watching = [*job.observers, row, _Stopping(stop)]
+            started[pool.submit(attempt, job.plan, watching, 1)] = job.place, row
+        try:
+            for future in as_completed(started):
+                place, row = started[future]
+                table.run_done(row)
+                yield place, _outcome(future)
+        finally:
+            stop.set()
+            for future in started:
+                future.cancel()
+
+
+def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ended:
+    from loky import get_reusable_executor
+
+    workers = get_reusable_executor(max_workers=min(cores, len(jobs)), timeout=IDLE_SECONDS)
+    with TemporaryDirectory(prefix="upcycled-batch-", ignore_cleanup_errors=True) as folder:
+        started: dict[Any, tuple[int, Watched, Mailbox]] = {}
+        for job in jobs:
+            row = table.row(job.title)
+            mailbox = Mailbox(Path(folder), job.place, job.plan, job.observers, row)
+            future = workers.submit(attempt_here, job.plan, folder, job.place, os.getpid())
+            started[future] = job.place, row, mailbox
+        try:
+            with delivering([mailbox for _, _, mailbox in started.values()]):
+                for future in as_completed(started):
+                    place, row, mailbox = started[future]
+                    mailbox.deliver()
+                    table.run_done(row)
+                    yield place, mailbox.error or _outcome(future)
+        finally:
+            running = [future for future in started if not future.cancel() and not future.done()]
+            if running:
+                (Path(folder) / STOP).touch()
+                _wait_or_kill(running, workers)
+
+
+def _wait_or_kill(running: Sequence[Any], workers: Any) -> None:
+    from concurrent.futures import wait
+
+    if wait(running, timeout=PATIENCE_SECONDS).not_done:
+        workers.shutdown(wait=True, kill_workers=True)
 
 
 def _outcome(future: Future[Result | Exception]) -> Result | Exception:
@@ -102,31 +191,21 @@ def _outcome(future: Future[Result | Exception]) -> Result | Exception:
         return error
 
 
-def _longest_first(plans: Mapping[int, Plan]) -> list[tuple[int, Plan]]:
-    def work(plan: Plan) -> float:
-        samples = plan.task.train.num_rows * plan.participation.fraction * plan.task.solver.local.epochs
-        return plan.data_rounds * samples * plan.task.layout.size * plan.task.solver.gradients_per_step
-
-    return sorted(plans.items(), key=lambda item: -work(item[1]))
+def _work(plan: Plan) -> float:
+    samples = plan.task.train.num_rows * plan.participation.fraction * plan.task.solver.local.epochs
+    return plan.data_rounds * samples * plan.task.layout.size * plan.task.solver.gradients_per_step
 
 
 @dataclass(frozen=True)
-class _Ticking:
-    """Tells the batch's progress of each iteration."""
+class _Stopping:
+    """Ends a run after the iteration in which its batch was stopped."""
 
-    tick: Callable[[], None]
+    stop: threading.Event
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None: ...
 
-    def record(self, record: Record, run: Run) -> None:
-        self.tick()
+    def record(self, record: Record, run: Run | None) -> None:
+        if self.stop.is_set():
+            raise Stopped("the run was stopped with its batch")
 
     def finish(self) -> None: ...
-
-
-def _attempt(plan: Plan, tick: Callable[[], None] | None) -> Result | Exception:
-    """Carry out one run on one thread; an error is a value, so that it crosses processes whole."""
-    try:
-        return run_plan(plan, [] if tick is None else [_Ticking(tick)], threads=1)
-    except Exception as error:
-        return error

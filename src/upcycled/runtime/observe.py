@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Told when a run starts, after each iteration, and at its end (also when it failed)."""
+    """Told when a run starts, after each iteration, and at its end (also when it failed).
+
+    In a batch the runs' observers are called from other threads, those of one run never at the same time.
+    """
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Before the first iteration; ``before`` holds the records of a run that is resumed."""
 
-    def record(self, record: Record, run: Run) -> None:
-        """After each iteration; ``run`` is to be read, never changed."""
+    def record(self, record: Record, run: Run | None) -> None:
+        """After each iteration; ``run`` is to be read, never changed, and is None where another process has it."""
 
     def finish(self) -> None:
         """At the end, whatever happened."""

@@ -25,6 +25,7 @@ from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.models import as_input, is_linear_softmax, prepare_model
 from upcycled.privacy.budget import Budget, check_budget
+from upcycled.runtime.checkpoint import how_often
 
 NOISES = ("seeded", "system")
 
@@ -49,6 +50,12 @@ class Plan:
     budget: Budget | None = None
     ledger: Path | None = None
     """The file that charges are written to before their releases leave."""
+    checkpoint: Path | None = None
+    """The folder the run is kept in, and goes on from."""
+    checkpoint_every: int | float = 1.0
+    """An int counts data rounds, a float seconds."""
+    theory: bool = False
+    """Whether the terms of the convergence bound are measured."""
 
     @property
     def data_rounds(self) -> int:
@@ -76,14 +83,12 @@ def make_plan(
     seed: int = 0,
     eval_every: int = 1,
     theory: bool = False,
-    checkpoint: str | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | str = "1s",
     device: str = "cpu",
 ) -> Plan:
     """Check every argument and everything they must agree on."""
-    if theory:
-        raise InputError("theory=True is not available yet: it must be False")
-    if checkpoint is not None:
-        raise InputError(f"checkpoint={checkpoint!r} is not available yet: it must be None")
+    _check_theory(theory, noise)
     is_local_given = local is not None
     local = LocalSGD() if local is None else local
     _check_types(data, algorithm, local, privacy, noise)
@@ -94,12 +99,11 @@ def make_plan(
     check_number("iterations", iterations, at_least=1, integer=True)
     check_number("eval_every", eval_every, at_least=1, integer=True)
     check_number("seed", seed, at_least=0, below=2**63, integer=True)
+    kept = _folder(checkpoint)
     who = Participation(participation, sampling, stragglers)
-    if upcycle == "auto":
-        raise InputError("upcycle='auto' is not available yet: pass a number such as 0.5, or one of up.coefficients")
-    strategy: Strategy = Vanilla(algorithm) if upcycle is None else Upcycled(algorithm, as_rule(upcycle))
+    strategy = _strategy(algorithm, upcycle)
     mechanism: Fitted = NoPrivacy()
-    module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options)
+    module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options, data.vectors)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
     setting = None
@@ -166,8 +170,45 @@ def make_plan(
         privacy=setting,
         noise=noise,
         budget=budget,
-        ledger=None if ledger is None else Path(ledger),
+        ledger=_ledger_path(ledger, kept, privacy is not None),
+        checkpoint=kept,
+        checkpoint_every=how_often(checkpoint_every),
+        theory=theory,
     )
+
+
+def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
+    if upcycle is None:
+        return Vanilla(algorithm)
+    if upcycle == "auto":
+        raise InputError("upcycle='auto' is not available yet: pass a number such as 0.5, or one of up.coefficients")
+    rule = as_rule(upcycle)
+    return Upcycled(algorithm, rule, int(getattr(rule, "per_round", 1)))
+
+
+def _folder(checkpoint: object) -> Path | None:
+    if checkpoint is None:
+        return None
+    if not isinstance(checkpoint, str | Path) or not str(checkpoint):
+        raise InputError(f"checkpoint is {checkpoint!r}, but it must be None or the path of a folder")
+    return Path(checkpoint)
+
+
+def _ledger_path(ledger: str | Path | None, kept: Path | None, is_private: bool) -> Path | None:
+    """A private run that is kept needs its charges on the disk too."""
+    if ledger is not None:
+        return Path(ledger)
+    return kept / "ledger.jsonl" if kept is not None and is_private else None
+
+
+def _check_theory(theory: object, noise: str) -> None:
+    if not isinstance(theory, bool):
+        raise InputError(f"theory is {theory!r}, but it must be True or False")
+    if theory and noise == "system":
+        raise InputError(
+            "theory is True, but it must be False with noise='system': gradient norms of the clients' training data "
+            "would leave a private run uncharged (a simulation, noise='seeded', may measure them)"
+        )
 
 
 def _check_stragglers(stragglers: float, solver: Solver) -> None:

@@ -1,7 +1,8 @@
-"""Live progress on standard error: a table in a terminal, an occasional line in a pipe."""
+"""Live progress of a run on standard error: a table in a terminal, an occasional line in a pipe."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -9,87 +10,169 @@ from typing import TYPE_CHECKING, Any
 
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.spending import WorstEpsilon
 
 if TYPE_CHECKING:
     from upcycled.runtime.loop import Run
 
 QUIET_SECONDS = 1.0
 LINE_SECONDS = 5.0
+DRAW_SECONDS = 0.1
 ROWS = 8
 
 
-class LiveProgress:
-    """Shows the last iterations of a run that takes longer than a second; costs a few microseconds an iteration."""
+class Watched:
+    """What a display knows of a run; costs a few microseconds an iteration."""
 
     def __init__(self, title: str | None = None) -> None:
-        self._title = title
+        self.title = title or ""
+        self.total = 1
+        self.last: Record | None = None
+        self.bytes = 0
+        self.epsilon: float | None = None
+        """The worst client's, as last computed; None without privacy."""
+        self.is_over = False
+        self._began = time.perf_counter()
+        self._resumed_at = 0
+        self._worst = WorstEpsilon(None)
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Remember what is coming."""
+        self.total = plan.iterations
+        self._began = time.perf_counter()
+        self._worst = WorstEpsilon(plan.settings["privacy"])
+        self._resumed_at = len(before)
+        self.bytes = sum(record.bytes_up + record.bytes_down for record in before)
+        self.last = before[-1] if before else None
+        if not self.title:
+            upcycled = "" if plan.settings["upcycle"] is None else "upcycled "
+            self.title = f"{upcycled}{plan.strategy.algorithm.name} · {plan.engine.name} engine"
+
+    def record(self, record: Record, run: Run | None) -> None:
+        """Keep the newest record."""
+        self.bytes += record.bytes_up + record.bytes_down
+        self.last = record
+        if run is not None and run.ledger is not None:
+            self.epsilon = self._worst.of(run.ledger)
+
+    def finish(self) -> None:
+        """Remember that it is over."""
+        self.is_over = True
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done."""
+        return 0 if self.last is None else self.last.iteration
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left, from the pace so far; None before there is one."""
+        done = self.iteration - self._resumed_at
+        return (time.perf_counter() - self._began) / done * (self.total - self.iteration) if done > 0 else None
+
+    @property
+    def text(self) -> str:
+        """The run in one line."""
+        record = self.last
+        parts = [f"iteration {self.iteration}/{self.total}"]
+        if record is not None and record.accuracy is not None:
+            parts.append(f"accuracy {100 * record.accuracy:.2f} %, loss {record.loss:.4f}")
+        if self.epsilon is not None:
+            parts.append(f"worst epsilon {short(self.epsilon)}")
+        if self.left is not None:
+            parts.append(f"{duration(self.left)} left")
+        return f"{self.title}: {', '.join(parts)}"
+
+
+class LiveProgress:
+    """Shows the last iterations of a run that takes longer than a second."""
+
+    def __init__(self, title: str | None = None) -> None:
+        self._run = Watched(title)
         self._recent: list[Record] = []
         self._live: Any = None
-        self._bytes = 0
-        self._total = 0
         self._began = self._shown = 0.0
         self._is_terminal = sys.stderr.isatty()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Remember what is coming; nothing is shown yet."""
-        self._total = plan.iterations
+        self._run.start(plan, before)
+        self._recent = list(before[-ROWS:])
         self._began = self._shown = time.perf_counter()
-        if self._title is None:
-            upcycled = "" if plan.settings["upcycle"] is None else "upcycled "
-            self._title = f"{upcycled}{plan.strategy.algorithm.name} · {plan.engine.name} engine"
 
-    def record(self, record: Record, run: Run) -> None:
+    def record(self, record: Record, run: Run | None) -> None:
         """Keep the record, and redraw at most every tenth of a second."""
-        self._bytes += record.bytes_up + record.bytes_down
+        self._run.record(record, run)
         self._recent.append(record)
         del self._recent[:-ROWS]
         now = time.perf_counter()
-        pause = 0.1 if self._is_terminal else LINE_SECONDS
+        pause = DRAW_SECONDS if self._is_terminal else LINE_SECONDS
         if now - self._began < QUIET_SECONDS or now - self._shown < pause:
             return
         self._shown = now
         if self._is_terminal:
-            self._draw(now)
+            self._draw()
         else:
-            print(self._line(record, now), file=sys.stderr, flush=True)
+            print(self._run.text, file=sys.stderr, flush=True)
 
     def finish(self) -> None:
         """Leave the last table on the screen."""
         if self._live is not None:
-            self._draw(time.perf_counter())
+            self._draw()
             self._live.stop()
             self._live = None
 
-    def _left(self, now: float) -> float:
-        done = self._recent[-1].iteration
-        return (now - self._began) / max(done, 1) * (self._total - done)
-
-    def _line(self, record: Record, now: float) -> str:
-        score = "" if record.accuracy is None else f", accuracy {100 * record.accuracy:.2f} %, loss {record.loss:.4f}"
-        return f"{self._title}: iteration {record.iteration}/{self._total}{score}, {self._left(now):.0f} s left"
-
-    def _draw(self, now: float) -> None:
+    def _draw(self) -> None:
         from rich.console import Console
         from rich.live import Live
         from rich.table import Table
 
-        table = Table(title=self._title, caption=self._caption(now), title_justify="left", caption_justify="left")
+        run = self._run
+        table = Table(title=run.title, caption=self._caption(), title_justify="left", caption_justify="left")
         for column in ("iteration", "kind", "accuracy", "loss", "gradient steps", "seconds"):
             table.add_column(column, justify="left" if column == "kind" else "right")
         for r in self._recent:
-            table.add_row(
-                str(r.iteration),
-                r.kind,
-                "" if r.accuracy is None else f"{100 * r.accuracy:.2f} %",
-                "" if r.loss is None else f"{r.loss:.4f}",
-                f"{r.gradient_steps:,}",
-                f"{r.seconds:.3f}",
-            )
+            table.add_row(str(r.iteration), *cells(r), f"{r.gradient_steps:,}", f"{r.seconds:.3f}")
         if self._live is None:
-            self._live = Live(table, console=Console(stderr=True), auto_refresh=False)
+            # What others print meanwhile goes above the table; standard output is left alone.
+            self._live = Live(table, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
             self._live.start()
         self._live.update(table, refresh=True)
 
-    def _caption(self, now: float) -> str:
-        done = self._recent[-1].iteration
-        return f"{done}/{self._total} iterations, {self._bytes / 1e6:.1f} MB moved, {self._left(now):.0f} s left"
+    def _caption(self) -> str:
+        run = self._run
+        epsilon = "" if run.epsilon is None else f", worst epsilon {short(run.epsilon)}"
+        left = "" if run.left is None else f", {duration(run.left)} left"
+        return f"{run.iteration}/{run.total} iterations, {run.bytes / 1e6:.1f} MB moved{epsilon}{left}"
+
+
+def cells(record: Record | None) -> tuple[str, str, str]:
+    """Return kind, accuracy and loss for a table."""
+    if record is None:
+        return "", "", ""
+    if record.accuracy is None or record.loss is None:
+        return record.kind, "", ""
+    return record.kind, f"{100 * record.accuracy:.2f} %", f"{record.loss:.4f}"
+
+
+def short(value: float) -> str:
+    """Return a number of any size in a few characters.
+
+    >>> short(1.756), short(12345.6), short(math.inf)
+    ('1.76', '12,346', 'inf')
+    """
+    return f"{value:,.0f}" if 1000 <= value < math.inf else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as somebody who waits wants it.
+
+    >>> duration(4.2), duration(250), duration(7300)
+    ('4 s', '4 min 10 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

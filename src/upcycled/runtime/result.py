@@ -14,6 +14,7 @@ from upcycled.core.layout import assign
 from upcycled.core.vectors import Ints, Vector
 from upcycled.privacy.ledger import Ledger
 from upcycled.runtime.history import History
+from upcycled.theory import Report
 
 
 class PersonalModels(Mapping[int, nn.Module]):
@@ -55,6 +56,8 @@ class Result:
     """What the run was asked to do, and the engine that did it."""
     privacy: Ledger | None = None
     """The per-client ledger of a private run."""
+    theory: Report | None = None
+    """The convergence bound beside what was measured, of a run with ``theory=True``."""
     error: Exception | None = None
 
     @property

@@ -17,7 +17,10 @@ from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
 from upcycled.privacy.budget import Budget
 from upcycled.runtime.history import History, Record
+from upcycled.runtime.hold import hold
+from upcycled.runtime.keeper import Keeper
 from upcycled.runtime.loop import Run, iterate, start_run
+from upcycled.runtime.measure import report_of
 from upcycled.runtime.observe import Observer
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.progress import LiveProgress
@@ -45,7 +48,8 @@ def train(
     eval_every: int = 1,
     progress: bool = True,
     theory: bool = False,
-    checkpoint: str | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int | str = "1s",
     device: str = "cpu",
     observers: Sequence[Observer] = (),
 ) -> Result:
@@ -71,8 +75,14 @@ def train(
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
         progress: show a live table on standard error when the run takes longer than a second.
-        theory: record the terms of the convergence bound.
-        checkpoint: a folder to resume from.
+        theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
+            beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
+        checkpoint: a folder that the run is kept in. Started again with the same arguments, the run goes on from there
+            and ends in the same bits as one that was never stopped; a finished one is returned at once. A private run
+            then keeps its ledger there too, unless ``ledger`` names another file; with ``noise="system"`` a repeated
+            round gets new noise and is charged again.
+        checkpoint_every: how often it is saved: after so many data rounds, or ``"2s"`` for seconds (less often where
+            saving takes over a tenth of that). The last iteration is saved in any case, also of a run broken off.
         device: the torch device of engines that use one.
         observers: told after each iteration.
 
@@ -102,6 +112,7 @@ def train(
         eval_every=eval_every,
         theory=theory,
         checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
         device=device,
     )
     watching = [*observers, *([LiveProgress()] if progress else [])]
@@ -109,23 +120,41 @@ def train(
 
 
 def run_plan(plan: Plan, observers: Sequence[Observer], threads: int | None) -> Result:
-    """Carry out a plan and tell the observers."""
+    """Carry out a plan, or what is left of it, and tell the observers."""
+    if plan.checkpoint is None:
+        return _carry_out(plan, observers, threads, None)
+    with hold(plan.checkpoint):
+        return _carry_out(plan, observers, threads, Keeper(plan, plan.checkpoint))
+
+
+def _carry_out(plan: Plan, observers: Sequence[Observer], threads: int | None, keeper: Keeper | None) -> Result:
     module = copy.deepcopy(plan.task.module)
-    engine = plan.engine.open(plan.task, threads)
-    last, records = start_run(plan), list[Record]()
+    found = None if keeper is None else keeper.find()
+    last, records, way = (start_run(plan), list[Record](), "") if found is None else found
+    is_finished = last.state.iteration == plan.iterations
+    engine = None if is_finished else plan.engine.open(plan.task, threads)
     try:
         for observer in observers:
-            observer.start(plan, ())
-        for run, record in iterate(plan, engine, last):
-            last = run
-            records.append(record)
-            for observer in observers:
-                observer.record(record, run)
+            observer.start(plan, tuple(records))
+        if engine is not None:
+            way = engine.way
+            for run, record in iterate(plan, engine, last):
+                records.append(record)
+                last = run
+                if keeper is not None:
+                    keeper.after(last, records, way)
+                for observer in observers:
+                    observer.record(record, run)
+    except BaseException:
+        if keeper is not None:
+            keeper.leave(last, records, way)
+        raise
     finally:
-        engine.close()
+        if engine is not None:
+            engine.close()
         for observer in observers:
             observer.finish()
-    return _result(plan, last, records, module, engine.way)
+    return _result(plan, last, records, module, way)
 
 
 def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module, way: str) -> Result:
@@ -143,4 +172,5 @@ def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module, way:
         personal_models=personal,
         settings={**plan.settings, "way": way},
         privacy=run.ledger,
+        theory=report_of(plan, records) if plan.theory else None,
     )

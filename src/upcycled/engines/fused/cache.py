@@ -27,6 +27,8 @@ import numpy as np
 from llvmlite import binding
 from numba.core import event
 
+from upcycled.core import folders
+
 Compiled: TypeAlias = Callable[..., Any]
 """A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""
 
@@ -64,7 +66,7 @@ def kernel(function: Compiled) -> Compiled:
 @cache
 def cache_folder() -> Path | None:
     """Return the folder for these sources on this machine, or None where nothing can be written."""
-    root = _root()
+    root = folders.cache_folder()
     if root is None:
         return None
     folder = root / (_PREFIX + fingerprint(Path(__file__).parent))
@@ -140,21 +142,6 @@ def _retry(warm: Callable[[], None], folder: Path) -> None:
         else:
             return
     warm()
-
-
-def _root() -> Path | None:
-    """Return UPCYCLED_CACHE, else the platform's folder for caches."""
-    chosen = os.environ.get("UPCYCLED_CACHE")
-    if chosen:
-        return Path(chosen)
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "upcycled"
-    variable = "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
-    return Path(os.environ.get(variable) or home / ".cache") / "upcycled"
 
 
 def _files(folder: Path) -> dict[str, Path]:

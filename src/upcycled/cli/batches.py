@@ -1,0 +1,89 @@
+"""What the commands that run experiments have in common: their options, and how Ctrl-C ends them."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from upcycled.cli.show import note
+
+if TYPE_CHECKING:
+    from upcycled.experiments.batch import Options, Tell
+    from upcycled.experiments.config import Experiment
+
+
+def add_batch_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every such command takes."""
+    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument("--parquet", action="store_true", help="write metrics.parquet beside metrics.jsonl")
+    parser.add_argument(
+        "--tracker",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tensorboard or mlflow, in files below the results folder; may be given twice",
+    )
+
+
+def options_of(args: argparse.Namespace, tell: Tell) -> Options:
+    """Return how to run a batch, as the command line has it; a missing extra is refused here."""
+    from upcycled.experiments.batch import Options
+    from upcycled.experiments.parquet import check_parquet
+    from upcycled.experiments.trackers import open_trackers
+
+    if args.parquet:
+        check_parquet()
+    return Options(progress=not args.quiet, parquet=args.parquet, watch=open_trackers(args.tracker), tell=tell)
+
+
+@contextmanager
+def resumable(args: argparse.Namespace) -> Iterator[None]:
+    """Say on Ctrl-C what is kept and how to go on; and show warnings as single lines, each once."""
+    with _warnings_in_a_line():
+        try:
+            yield
+        except KeyboardInterrupt:
+            note(
+                "error: stopped by Ctrl-C; finished runs and the checkpoints of the others are kept; to go on: "
+                f"{args.repeat}"
+            )
+            raise SystemExit(130) from None
+
+
+@contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    said: set[str] = set()
+
+    def say(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        text = " ".join(str(message).split())
+        if text not in said:
+            said.add(text)
+            note(f"warning: {text}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say
+        yield
+
+
+def names_of(text: str) -> list[str]:
+    """Return the parts of a list with commas.
+
+    >>> names_of("fedavg, fedprox")
+    ['fedavg', 'fedprox']
+    """
+    return [part.strip() for part in text.split(",")]
+
+
+def warn_about_tuning(experiment: Experiment, runs: str) -> None:
+    """Say of a private experiment what its epsilon does not cover."""
+    if experiment.privacy is not None:
+        note(
+            f"warning: {runs} on private data is not covered by the stated epsilon, which is that of one run: all runs "
+            "on the same data add up, the choice between them included"
+        )

@@ -1,0 +1,95 @@
+"""``upcycled compare``: vanilla against upcycled, with a test of the difference."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable
+from upcycled.cli.show import note, print_json, print_table, spread
+
+if TYPE_CHECKING:
+    from upcycled.experiments.compare import Compared, Row
+
+EXAMPLES = """\
+examples:
+  upcycled compare experiment.toml
+  upcycled compare experiment.toml --algorithms fedavg,fedprox,scaffold,feddyn
+  upcycled compare experiment.toml --equal-epsilon          a private file, noise calibrated for both
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``compare``."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="vanilla against upcycled at equal work or equal epsilon, tested over seeds",
+        description="Run vanilla and upcycled over the file's seeds and test the difference. Finished runs are reused.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_batch_options(parser)
+    parser.add_argument(
+        "--equal-epsilon",
+        action="store_true",
+        help="as many iterations each, at the same proven epsilon (else: as many data rounds each)",
+    )
+    parser.add_argument(
+        "--algorithms", metavar="A,B", help="several; others than the file's have their default parameters"
+    )
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (default: 0.95)")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from upcycled.experiments.compare import compare_experiment
+    from upcycled.experiments.config import load_config
+    from upcycled.experiments.progress import tell_failures
+
+    experiment = load_config(args.config, args.overrides)
+    if experiment.sweep and not args.quiet:
+        note("note: compare ignores the table [sweep] and runs the file's own values")
+    with resumable(args):
+        found = compare_experiment(
+            experiment,
+            args.config,
+            equal="epsilon" if args.equal_epsilon else "work",
+            algorithms=None if args.algorithms is None else names_of(args.algorithms),
+            confidence=args.confidence,
+            repeat=args.repeat,
+            options=options_of(args, tell_failures),
+        )
+    if args.json:
+        page = None if found.report is None else str(found.report)
+        print_json({**found.as_json(), "folder": str(found.folder), "report": page})
+    else:
+        _show(found)
+    return 0 if found.is_complete else 1
+
+
+def _show(found: Compared) -> None:
+    from upcycled.experiments.compare import EQUAL_WORDS
+
+    several = len(found.rows) > 1
+    verdicts = ["verdict", *(["after Holm's correction"] if several else [])]
+    print_table(
+        f"{found.experiment.name}: vanilla against upcycled {EQUAL_WORDS[found.equal]}",
+        ["algorithm", "vanilla %", "upcycled %", f"difference, {100 * found.confidence:g} % interval", *verdicts],
+        [_cells(row, several) for row in found.rows],
+        words=verdicts,
+    )
+    for line in found.notes:
+        print(line)
+    print(f"Results: {found.folder}")
+    if found.report is not None:
+        print(f"Report:  {found.report}")
+
+
+def _cells(row: Row, several: bool) -> list[str]:
+    sides = [spread(outcome.summary()["accuracy"], 100, 2) for outcome in (row.vanilla, row.upcycled)]
+    difference = "-"
+    if row.paired is not None:
+        low, high = row.paired.interval
+        difference = f"{100 * row.paired.mean:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+    return [row.algorithm, *sides, difference, row.verdict, *([row.holm_verdict or "-"] if several else [])]

@@ -1,0 +1,172 @@
+"""``upcycled data make``: write an .npz, of the paper's synthetic data or of a file dealt out to clients."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upcycled.cli.show import note, print_json, print_rows
+from upcycled.core.errors import InputError
+
+if TYPE_CHECKING:
+    from upcycled.data import FederatedData
+    from upcycled.data.files import Pool
+
+_SCHEMES = ("iid", "dirichlet", "classes", "column")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``make`` and its kinds."""
+    kinds = commands.add_parser("make", help="write an .npz").add_subparsers(metavar="KIND", required=True)
+    _add_synthetic(kinds)
+    _add_partition(kinds)
+
+
+def _add_synthetic(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "the synthetic data of the paper"
+    parser = kinds.add_parser("synthetic", help=text, description=text)
+    parser.add_argument("out", metavar="OUT.npz")
+    parser.add_argument("--iid", action="store_true", help="one model for all clients, in place of --alpha and --beta")
+    parser.add_argument("--alpha", type=float, help="standard deviation of the clients' models")
+    parser.add_argument("--beta", type=float, help="standard deviation of the clients' features")
+    parser.add_argument("--clients", type=int, default=30, help="(default: 30)")
+    parser.add_argument("--dim", type=int, default=20, help="features (default: 20)")
+    parser.add_argument("--classes", type=int, default=2, help="(default: 2)")
+    parser.add_argument("--samples", type=int, help="of every client (default: lognormal sizes, as published)")
+    _out_options(parser)
+    parser.set_defaults(run=_make_synthetic)
+
+
+def _add_partition(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "deal the samples of a file out to clients, whatever clients or test part it has"
+    parser = kinds.add_parser("partition", help=text, description=text)
+    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .parquet")
+    parser.add_argument("out", metavar="OUT.npz")
+    parser.add_argument("--scheme", required=True, choices=_SCHEMES, help="how to deal them out")
+    parser.add_argument("--clients", type=int, help="how many; not with the scheme column")
+    parser.add_argument("--sigma", type=float, help="scheme iid: lognormal sizes with this spread")
+    parser.add_argument("--alpha", type=float, help="scheme dirichlet: small for strong label skew")
+    parser.add_argument("--classes-per-client", type=int, metavar="K", help="scheme classes")
+    parser.add_argument("--column", help="scheme column: one client for each of its values")
+    file_options(parser)
+    _out_options(parser)
+    parser.set_defaults(run=_make_partition)
+
+
+def file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what in a file is what."""
+    parser.add_argument("--name", help="which set of an .npz that holds several")
+    parser.add_argument("--label", metavar="COLUMN", help="the label column (default: label; in an .npz y)")
+    parser.add_argument("--features", metavar="A,B,..", help="the feature columns (default: all others)")
+
+
+def _out_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--test-fraction", type=float, default=0.1, metavar="F", help="(default: 0.1)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    parser.add_argument("--force", action="store_true", help="overwrite OUT.npz")
+    json_option(parser)
+
+
+def json_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+
+
+def _make_synthetic(args: argparse.Namespace) -> int:
+    from upcycled.data import synthetic
+
+    if args.iid == (args.alpha is not None):
+        given = "both" if args.iid else "neither"
+        raise InputError(f"--iid and --alpha: {given} given, but it must be --iid, or --alpha with --beta")
+    _check_out(args)
+    data = synthetic(
+        "iid" if args.iid else args.alpha,
+        args.beta,
+        clients=args.clients,
+        dim=args.dim,
+        classes=args.classes,
+        sizes=args.samples,
+        test_fraction=args.test_fraction,
+        seed=args.seed,
+    )
+    return _write(data, args)
+
+
+def _make_partition(args: argparse.Namespace) -> int:
+    import numpy as np
+
+    from upcycled.data import FederatedData
+    from upcycled.data.files import read_pool
+
+    _check_scheme(args)
+    _check_out(args)
+    column = args.column if args.scheme == "column" else None
+    pool = read_pool(args.file, args.name, args.label, columns(args.features), column)
+    data = FederatedData.from_pool(
+        pool.x,
+        pool.y,
+        _parts(pool, args),
+        args.test_fraction,
+        args.seed,
+        client_names=None if pool.column is None else [str(value) for value in np.unique(pool.column)],
+    )
+    return _write(data, args)
+
+
+def _check_scheme(args: argparse.Namespace) -> None:
+    """Refuse options that the scheme would ignore, and ask for the ones it needs."""
+    needs = {"iid": ("clients",), "dirichlet": ("clients", "alpha"), "classes": ("clients", "classes_per_client")}
+    needed = needs.get(args.scheme, ("column",))
+    allowed = (*needed, "sigma") if args.scheme == "iid" else needed
+    for option in ("clients", "sigma", "alpha", "classes_per_client", "column"):
+        value = getattr(args, option)
+        flag = f"--{option.replace('_', '-')}"
+        if value is None and option in needed:
+            raise InputError(f"{flag} is missing, but the scheme {args.scheme} needs it")
+        if value is not None and option not in allowed:
+            raise InputError(f"{flag} is {value}, but it must be left out with the scheme {args.scheme}")
+
+
+def _parts(pool: Pool, args: argparse.Namespace) -> list[Any]:
+    from upcycled.data import partition
+
+    if args.scheme == "dirichlet":
+        return list(partition.dirichlet(pool.y, args.clients, args.alpha, args.seed))
+    if args.scheme == "classes":
+        return list(partition.by_classes(pool.y, args.clients, args.classes_per_client, args.seed))
+    if args.scheme == "column":
+        assert pool.column is not None  # it was asked for
+        return list(partition.by_column(pool.column))
+    sizes = None
+    if args.sigma is not None:
+        sizes = partition.lognormal_sizes(len(pool.y), args.clients, args.sigma, args.seed)
+    return list(partition.iid(pool.y, args.clients, args.seed, sizes))
+
+
+def _check_out(args: argparse.Namespace) -> None:
+    """Refuse before the work, not after it."""
+    out = Path(args.out)
+    if out.suffix.lower() != ".npz":
+        raise InputError(f"OUT is '{out}', but it must end in .npz")
+    if out.exists() and not args.force:
+        raise InputError(f"OUT is '{out}', which exists already, but it must be a new file (or give --force)")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"OUT is '{out}', but its folder must exist")
+
+
+def _write(data: FederatedData, args: argparse.Namespace) -> int:
+    from upcycled.data import save
+
+    save(data, args.out)
+    note(f"wrote {args.out}")
+    if args.json:
+        print_json({"file": args.out, **data.describe().to_dict()})
+    else:
+        print_rows(args.out, data.describe().rows())
+    return 0
+
+
+def columns(text: str | None) -> list[str] | None:
+    """Return the names in a list with commas."""
+    return None if text is None else [name.strip() for name in text.split(",")]

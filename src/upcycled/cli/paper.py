@@ -1,0 +1,177 @@
+"""``upcycled paper``: the paper's tables and figures, computed anew and set beside its numbers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from upcycled.cli.show import note, number, print_json, print_table
+
+WHAT = {
+    "table1": "accuracy with 90 % stragglers: seven methods, six data sets",
+    "table2": "accuracy with 30 % stragglers",
+    "table3": "accuracy on FEMNIST with 26 letters",
+    "table4": "training time, vanilla against upcycled at equal iterations",
+    "figures": "private runs; draws them and the convergence of tables 1 and 2",
+    "sent140": "Sent140 as far as an hour on one core goes",
+    "document": "writes the page docs/reproduction.md from what is there; computes nothing",
+}
+EXAMPLES = """\
+examples:
+  upcycled paper table1 --quick                  everything small: minutes
+  upcycled paper table1 --budget                 what is missing and what it costs; computes nothing
+  upcycled paper table1 --only syn               the four synthetic sets
+  upcycled paper table2 --only femnist fedavg fedprox
+"""
+COLUMNS = ("", "vanilla", "paper", "diff.", "upcycled", "paper", "diff.", "gain (95 % interval)", "paper")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``paper``."""
+    parser = subparsers.add_parser(
+        "paper",
+        help="the paper's tables and figures, computed anew and set beside its numbers",
+        description=(
+            "Compute a table or the figures of the paper. The budget is printed first; results are kept run by run, so "
+            "a stopped command goes on where it was. Settings are chosen on validation samples, never on test samples."
+        ),
+        epilog="what:\n" + "".join(f"  {name:10} {words}\n" for name, words in WHAT.items()) + "\n" + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", metavar="WHAT", help="one of: " + ", ".join(WHAT))
+    parser.add_argument("--quick", action="store_true", help="few rounds, tries and seeds: shows that all works")
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="data sets and methods: syn fedavg ...")
+    parser.add_argument("--budget", action="store_true", help="print what is missing and what it costs, and stop")
+    parser.add_argument(
+        "--results", metavar="DIR", help="the folder of the cells (default: docs/reproduction in a checkout)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from upcycled.core.errors import InputError, suggest
+    from upcycled.experiments.paper.run import Asked, run
+
+    if args.what not in WHAT:
+        raise InputError(f"WHAT is {args.what!r}, but it must be known{suggest(args.what, WHAT)}")
+    only = tuple(name for word in args.only for name in word.split(",") if name)
+    asked = Asked(args.what, args.quick, only, None if args.results is None else Path(args.results))
+    if args.what == "document":
+        return _document(asked)
+    found = run(asked, note, args.budget)
+    if args.budget:
+        return 0
+    if args.json:
+        print_json(found)
+    elif args.what == "table4":
+        _show_times(found)
+    elif args.what == "figures":
+        _show_private(found)
+    else:
+        _show_table(found)
+    _write_page(asked)
+    return 0
+
+
+def _document(asked: Any) -> int:
+    from upcycled.core.errors import InputError
+
+    written = _write_page(asked)
+    if not written:
+        raise InputError("there is no docs/reproduction.md here to write, so the folder must be a project's checkout")
+    for path in written:
+        print(path)
+    return 0
+
+
+def _write_page(asked: Any) -> list[Path]:
+    """Bring the page up to date, where the command worked on a checkout's own cells."""
+    from upcycled.experiments.paper.document import write_document
+    from upcycled.experiments.paper.run import REPOSITORY, is_checkout, open_book
+
+    if not is_checkout() or asked.folder != REPOSITORY or asked.quick:
+        return []
+    return write_document(open_book(asked), REPOSITORY.with_suffix(".md"), Path("docs") / "images")
+
+
+def _show_table(found: Mapping[str, Any]) -> None:
+    from upcycled.experiments.paper.settings import load_settings
+
+    titles = {name: method.title for name, method in load_settings().methods.items()}
+    for column in found["columns"]:
+        rows = [row for row in found["rows"] if row["column"] == column["name"]]
+        if rows:
+            share = f"{100 * column['stragglers']:g} % stragglers"
+            title = f"{column['title']}, {share}, {column['data_rounds']} data rounds"
+            print_table(title, COLUMNS, [[titles[row["method"]], *_line(row)] for row in rows])
+    print(f"Test accuracy in %, mean ± sd over {len(found['seeds'])} seeds. * The paired interval excludes 0.")
+    edges = [f"{row['method']} on {row['column']}" for row in found["rows"] if "lr" in _edges(row)]
+    if edges:
+        print(f"Learning rate at the edge of its grid: {', '.join(edges)}.")
+    if found["is_quick"]:
+        print("Quick: few rounds, tries and seeds. These numbers cannot be set beside the paper's.")
+    missing, wanted = found["runs"]["missing"], found["runs"]["wanted"]
+    if missing:
+        print(f"Not computed yet: {missing} of {wanted} runs (-). The same command goes on with them.")
+
+
+def _line(row: Mapping[str, Any]) -> list[str]:
+    line = _numbers(row["vanilla"]) + (["", "", ""] if row["upcycled"] is None else _numbers(row["upcycled"]))
+    gain = row["gain"]
+    if gain is None:
+        return [*line, "" if row["upcycled"] is None else "-", _signed(row["paper_gain"])]
+    mark = "*" if gain["is_significant"] else " "
+    shown = f"{gain['mean']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f}){mark}"
+    return [*line, shown, _signed(row["paper_gain"])]
+
+
+def _numbers(entry: Mapping[str, Any]) -> list[str]:
+    ours = number(entry["mean"], 2) + ("" if entry["sd"] is None else f" ± {entry['sd']:.2f}")
+    return [ours, "" if entry["paper"] is None else f"{entry['paper'][0]:.2f}", _signed(entry["difference"])]
+
+
+def _edges(row: Mapping[str, Any]) -> Sequence[str]:
+    return [name for side in ("vanilla", "upcycled") for name in (row[side] or {}).get("at_edge") or ()]
+
+
+def _show_times(found: Mapping[str, Any]) -> None:
+    rows = [
+        [
+            row["method"],
+            *(number(_mean(row["seconds"][side])) for side in ("vanilla", "upcycled")),
+            number(row["ratio"], 2),
+            number(row["ratio_sd"], 2),
+            number(row["paper_ratio"], 2),
+        ]
+        for row in found["rows"]
+    ]
+    print_table("Training time at equal iterations", ("", "vanilla s", "upcycled s", "ratio", "sd", "paper"), rows)
+
+
+def _show_private(found: Mapping[str, Any]) -> None:
+    for name, title in found["titles"].items():
+        rows = []
+        for panel in found["panels"]:
+            if panel["figure"] == name:
+                gain = panel["gain"]
+                mark = "*" if gain and gain["is_significant"] else " "
+                shown = (
+                    "-" if gain is None else f"{gain['mean']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}){mark}"
+                )
+                losses = [number(panel[side]["loss"]) for side in ("vanilla", "upcycled")]
+                rows.append([f"{panel['title']}, {panel['method_title']}", *losses, shown])
+        if rows:
+            print_table(title, ("", "vanilla loss", "upcycled loss", "gain (95 % interval)"), rows)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.2f}"

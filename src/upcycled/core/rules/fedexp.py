@@ -1,0 +1,58 @@
+"""The extrapolated step of FedExP (Jhunjhunwala et al. 2023, arXiv:2301.09604).
+
+Projections onto the clients' solution sets, averaged, are known to be too short a step; the classical remedy is
+
+    1 + rho = max(1, sum p_i ||r_i - y||^2 / (2 ||sum p_i r_i - y||^2 + small)).
+
+It reads disagreement of the clients as room for a longer step, which holds where one model could serve them all. The
+known privacy noise is subtracted from both sums. Where only the aggregate leaves (central mechanisms) both are the same
+sum and rho is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from upcycled.core.errors import check_number
+from upcycled.core.rules.contract import Move, RuleState, Seen, extrapolate
+from upcycled.core.rules.energy import dot, noise_energy, pull, without_noise
+
+
+@dataclass(frozen=True)
+class FedExP:
+    """Step further the more the clients' updates cancel in their mean."""
+
+    most: float = 2.0
+    """The largest rho."""
+    small: float = 1e-3
+    """Added below the line, as a part of the sum above it."""
+    growth: float = 2.0
+    """A pull longer than this many times the one before is answered by the plain step."""
+
+    depth: ClassVar[int] = 2
+    uses_spread: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("FedExP most", self.most, at_least=0)
+        check_number("FedExP small", self.small, above=0)
+        check_number("FedExP growth", self.growth, at_least=1)
+
+    def start(self) -> RuleState:
+        """Nothing is known."""
+        return {}
+
+    def move(self, own: RuleState, seen: Seen, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
+        """Extrapolate; further iterations after the same data round repeat the iterate."""
+        if seen.phase > 0:
+            return Move(seen.iterates[-1], 0.0), own
+        d = pull(seen)
+        energy = without_noise(dot(d, d), noise_energy(seen))
+        before = float(own["energy"]) if own else energy
+        spread = energy if seen.spread is None else max(0.0, seen.spread)
+        below = 2 * energy + self.small * spread
+        grows = energy > self.growth**2 * before or not np.isfinite(energy)
+        rho = 0.0 if grows or not below > 0 else float(np.clip(spread / below - 1, 0.0, self.most))
+        return Move(extrapolate(seen, rho, moves), rho), {"energy": np.array(energy)}

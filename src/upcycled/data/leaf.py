@@ -1,0 +1,117 @@
+"""LEAF's JSON, which FedProx writes too.
+
+{"users": [name, ...], "num_samples": [count, ...], "user_data": {name: {"x": [...], "y": [...]}}}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.errors import InputError
+from upcycled.core.vectors import Ints
+
+
+@dataclass(frozen=True)
+class User:
+    """One user's samples as the file has them."""
+
+    name: str
+    x: list[Any]
+    y: list[Any]
+
+
+def is_leaf(path: Path) -> bool:
+    """Say whether a path is a JSON file, or a folder with JSON files in it or in its folder ``train``."""
+    if path.is_dir():
+        return any(path.glob("*.json")) or any(path.glob("train/*.json")) or any(path.glob("data/train/*.json"))
+    return path.suffix.lower() == ".json"
+
+
+def read_leaf(path: Path) -> tuple[list[User], list[User] | None]:
+    """Return the users of a file or folder, and those of its test part: None where there are no train/ and test/."""
+    if (path / "data" / "train").is_dir():
+        path = path / "data"
+    if not (path / "train").is_dir():
+        return _read_part(path), None
+    if not (path / "test").is_dir():
+        raise InputError(f"{path} has a folder train but no folder test, but it must have both")
+    return _read_part(path / "train"), _read_part(path / "test")
+
+
+def merged(users: int, devices: int | None) -> Ints:
+    """Return the device of every user: as many users after one another as needed; None makes each a device.
+
+    >>> merged(5, 3).tolist(), merged(3, None).tolist()
+    ([0, 0, 1, 1, 2], [0, 1, 2])
+    """
+    if devices is None:
+        return np.arange(users)
+    if devices > users:
+        raise InputError(f"devices is {devices}, but it must be at most the number of users {users}")
+    each = -(-users // devices)
+    if -(-users // each) != devices:
+        raise InputError(
+            f"devices is {devices}, but {users} users cannot be merged into that many, {each} by {each} or fewer: "
+            f"it must be {-(-users // each)}, for example"
+        )
+    return np.arange(users) // each
+
+
+def _read_part(path: Path) -> list[User]:
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        raise InputError(f"{path} has no .json files, but it must have at least one")
+    found: dict[str, User] = {}
+    for file in files:
+        for user in _read_file(file):
+            if user.name in found:
+                raise InputError(f"{file} has the user '{user.name}' a second time, but every user must be unique")
+            found[user.name] = user
+    if not found:
+        raise InputError(f"{path} has no users, but it must have at least one")
+    return list(found.values())
+
+
+def _read_file(path: Path) -> list[User]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise InputError(f"{path} cannot be read as JSON, but it must be a whole JSON file ({reason})") from error
+    if not isinstance(content, dict):
+        raise _wrong(path, f"its content is {_kind(content)}, not an object")
+    users, data, counts = content.get("users"), content.get("user_data"), content.get("num_samples")
+    if not isinstance(users, list) or not all(isinstance(name, str) for name in users):
+        raise _wrong(path, "'users' is not a list of names")
+    if not isinstance(data, dict):
+        raise _wrong(path, "'user_data' is not an object")
+    if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
+        raise _wrong(path, "'num_samples' is not one number for each of 'users'")
+    return [_user(path, name, data.get(name), None if counts is None else counts[i]) for i, name in enumerate(users)]
+
+
+def _user(path: Path, name: str, entry: Any, count: Any) -> User:
+    if not isinstance(entry, dict) or not isinstance(entry.get("x"), list) or not isinstance(entry.get("y"), list):
+        raise _wrong(path, f"'user_data' has no lists x and y for the user '{name}'")
+    x, y = entry["x"], entry["y"]
+    if len(x) != len(y):
+        raise _wrong(path, f"the user '{name}' has {len(x)} samples and {len(y)} labels")
+    if count is not None and count != len(y):
+        raise _wrong(path, f"'num_samples' says {count} for the user '{name}', who has {len(y)}")
+    return User(name, x, y)
+
+
+def _wrong(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{path} is not LEAF's format, but it must have 'users' and 'user_data' with an x and a y each ({reason})"
+    )
+
+
+def _kind(value: object) -> str:
+    names = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
+    return names.get(type(value), "null")

@@ -1,0 +1,262 @@
+"""Run experiments as one batch: every seed of each, into its own folder, none of them twice.
+
+The one place where commands run experiments: ``run`` has one, ``compare``, ``sweep`` and ``demo`` have several.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
+from upcycled.data import FederatedData
+from upcycled.experiments.config import Experiment
+from upcycled.experiments.results import (
+    begin_seed,
+    describe_data,
+    finished_summary,
+    forget_seed,
+    mean_and_sd,
+    open_ledger,
+    seed_folder,
+    write_seed,
+)
+from upcycled.experiments.sentences import in_keys, named
+from upcycled.runtime import Observer, Result
+from upcycled.runtime.batch_progress import BatchProgress
+from upcycled.runtime.hold import InUseError, hold
+from upcycled.runtime.many import train_each
+from upcycled.runtime.plan import make_plan
+
+PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
+    "noise": "privacy.noise"
+}
+"""What a file calls the arguments that sentences about a run begin with."""
+SUMMARY_KEYS = ("accuracy", "loss", "data_rounds", "iterations", "messages", "bytes", "gradient_steps", "seconds")
+AT_ONCE = 256
+"""Runs planned together: plans hold arrays, so thousands are not made at once."""
+ORPHAN_SECONDS = 3.0
+"""How long the workers of a killed command may take to notice that it is gone."""
+
+
+@dataclass(frozen=True)
+class SeedOutcome:
+    """What became of one seed."""
+
+    seed: int
+    status: Literal["finished", "reused", "failed"]
+    folder: Path
+    summary: dict[str, Any] | None = None
+    error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        about = {"seed": self.seed, "status": self.status, "folder": str(self.folder), "error": self.error}
+        return {**(self.summary or {}), **about}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an experiment."""
+
+    experiment: Experiment
+    seeds: tuple[SeedOutcome, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every seed has a result."""
+        return all(seed.summary is not None for seed in self.seeds)
+
+    def summary(self) -> dict[str, dict[str, float | None]]:
+        """Return mean and standard deviation over the seeds that have a result."""
+        done = [seed.summary for seed in self.seeds if seed.summary is not None]
+        return {key: mean_and_sd(summary[key] for summary in done) for key in SUMMARY_KEYS}
+
+
+Watch: TypeAlias = Callable[[Experiment, int], Sequence[Observer]]
+"""Who watches the run of a seed."""
+Tell: TypeAlias = Callable[[Experiment, SeedOutcome], None]
+"""Told of each seed as it is done."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a batch is carried out and shown; nothing here changes a result."""
+
+    progress: bool = False
+    """Show a live table on standard error."""
+    parquet: bool = False
+    """Write ``metrics.parquet`` beside ``metrics.jsonl``."""
+    keep_checkpoints: bool = True
+    """Whether a finished seed keeps its checkpoints."""
+    watch: Watch = field(default=lambda experiment, seed: ())
+    tell: Tell = field(default=lambda experiment, outcome: None)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An experiment that was found to be in order."""
+
+    experiment: Experiment
+    title: str
+    """What tables and sentences call it."""
+    data: FederatedData
+    about: dict[str, Any]
+    """What identifies the data."""
+
+    def folder(self, seed: int) -> Path:
+        """Return where a seed's results lie."""
+        return seed_folder(self.experiment, seed)
+
+    def there(self, seed: int) -> dict[str, Any] | None:
+        """Return the summary of a seed that is finished."""
+        return finished_summary(self.folder(seed), self.experiment, seed, self.about)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Experiments that were checked completely and can be run; nothing is written yet."""
+
+    variants: tuple[Variant, ...]
+    source: str
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every seed has its result already."""
+        return all(v.there(seed) is not None for v in self.variants for seed in v.experiment.seeds)
+
+    def run(self, options: Options | None = None) -> list[Outcome]:
+        """Run every seed that has no result yet, and write each as soon as it is there.
+
+        A seed that was begun goes on from its checkpoint. One that diverges is reported; the others go on. The caller
+        holds the folder that all results lie below (see :func:`upcycled.runtime.hold.hold`).
+        """
+        return _carry_out(self, options or Options())
+
+
+def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequence[str] | None = None) -> Batch:
+    """Check experiments completely, their results folders included, without writing anything.
+
+    Args:
+        experiments: each with a name of its own below its results folder.
+        source: the file's name, for error sentences.
+        titles: what tables and sentences call the experiments; their names if left out.
+    """
+    known: dict[str, tuple[FederatedData, dict[str, Any]]] = {}
+    variants = []
+    with named(source):
+        for i, experiment in enumerate(experiments):
+            # Experiments on the same data share it.
+            key = f"{experiment.data!r} {experiment.scored_on}"
+            if key not in known:
+                data = experiment.build_data()
+                known[key] = data, describe_data(data)
+            variant = Variant(experiment, experiment.name if titles is None else titles[i], *known[key])
+            with _named_after(variant, len(experiments)):
+                check_plan(experiment, variant.data)
+                for seed in experiment.seeds:
+                    variant.there(seed)
+            variants.append(variant)
+    return Batch(tuple(variants), source)
+
+
+def check_plan(experiment: Experiment, data: FederatedData) -> None:
+    """Decide the first run completely, as ``train`` will, without running it."""
+    with in_keys(PLAN_KEYS):
+        make_plan(data, **experiment.train_arguments(experiment.seeds[0]))
+
+
+@contextmanager
+def _named_after(variant: Variant, of: int) -> Iterator[None]:
+    """Say which of several experiments an error is about."""
+    try:
+        yield
+    except InputError as error:
+        if of == 1:
+            raise
+        raise InputError(f"{variant.title}: {error}") from error
+
+
+def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
+    outcomes: dict[tuple[int, int], SeedOutcome] = {}
+    todo: list[tuple[int, int]] = []
+    with named(batch.source):
+        for i, variant in enumerate(batch.variants):
+            for seed in variant.experiment.seeds:
+                summary = variant.there(seed)
+                if summary is None:
+                    todo.append((i, seed))
+                    continue
+                outcomes[i, seed] = SeedOutcome(seed, "reused", variant.folder(seed), summary=summary)
+                options.tell(variant.experiment, outcomes[i, seed])
+    table = BatchProgress(len(todo), options.progress)
+    with named(batch.source), in_keys(PLAN_KEYS), table.shown():
+        for start in range(0, len(todo), AT_ONCE):
+            for (i, seed), result in _train(batch.variants, todo[start : start + AT_ONCE], table, options):
+                variant = batch.variants[i]
+                outcomes[i, seed] = _kept(variant, seed, result, options)
+                options.tell(variant.experiment, outcomes[i, seed])
+    return [
+        Outcome(variant.experiment, tuple(outcomes[i, seed] for seed in variant.experiment.seeds))
+        for i, variant in enumerate(batch.variants)
+    ]
+
+
+def _train(
+    variants: Sequence[Variant], places: Sequence[tuple[int, int]], table: BatchProgress, options: Options
+) -> Iterator[tuple[tuple[int, int], Result | Exception]]:
+    """Yield the results of some seeds as they come."""
+    runs, titles = [], []
+    for i, seed in places:
+        variant, folder = variants[i], variants[i].folder(seed)
+        _wait_for_orphans(folder / "checkpoint")
+        begin_seed(folder, variant.experiment, seed)
+        run = {"data": variant.data, **variant.experiment.train_arguments(seed)}
+        if run["privacy"] is not None:
+            run["ledger"] = open_ledger(folder, variant.experiment, seed)
+        run["checkpoint"], run["checkpoint_every"] = folder / "checkpoint", variant.experiment.checkpoint_every
+        run["observers"] = options.watch(variant.experiment, seed)
+        runs.append(run)
+        titles.append(f"{variant.title}, seed {seed}" if len(variants) > 1 else f"seed {seed}")
+    # Closed, not left to the collector: an error here must stop the runs that are under way.
+    with closing(train_each(runs, progress=table, titles=titles)) as results:
+        for place, result in results:
+            yield places[place], result if isinstance(result, Result) else result.error
+
+
+def _kept(variant: Variant, seed: int, result: Result | Exception, options: Options) -> SeedOutcome:
+    """Write a result down; what stopped one run is its outcome, what would stop all is raised."""
+    folder = variant.folder(seed)
+    if isinstance(result, DivergedError | BudgetSpentError):
+        forget_seed(folder)
+        return SeedOutcome(seed, "failed", folder, error=str(result))
+    if isinstance(result, BrokenProcessPool):
+        raise UpcycledError(
+            f"a worker process died while {folder} was computed (most often the memory is too small): finished runs "
+            "are kept, and the same command goes on"
+        ) from result
+    if isinstance(result, Exception):
+        raise result
+    summary = write_seed(folder, variant.experiment, seed, variant.data, variant.about, result, parquet=options.parquet)
+    if not options.keep_checkpoints:
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    return SeedOutcome(seed, "finished", folder, summary=summary)
+
+
+def _wait_for_orphans(checkpoint: Path) -> None:
+    """Wait for a worker whose command was killed: it holds its run's folder until it notices."""
+    until = time.monotonic() + ORPHAN_SECONDS
+    while checkpoint.is_dir():
+        try:
+            with hold(checkpoint):
+                return
+        except InUseError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,241 @@
+"""Vanilla against upcycled, over seeds and algorithms, with a test of every difference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from upcycled.algorithms import ALGORITHMS
+from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.files import write_whole
+from upcycled.experiments.batch import Options, Outcome, prepare_batch
+from upcycled.experiments.config import Experiment, parse
+from upcycled.experiments.results import plain, report_on
+from upcycled.experiments.run import experiment_folder
+from upcycled.experiments.sentences import named
+from upcycled.runtime.comparison import vanilla_iterations
+from upcycled.runtime.hold import hold
+from upcycled.runtime.paired import Paired, holm, verdict
+
+DOCUMENT = "compare.json"
+TOO_FEW = "too few finished seeds to judge"
+EQUAL_WORDS = {
+    "work": "at equal work: vanilla has as many data rounds, so half the iterations",
+    "epsilon": "at equal proven epsilon: as many iterations, noise calibrated to the same epsilon",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm: its vanilla and its upcycled runs, and their difference in final accuracy."""
+
+    algorithm: str
+    vanilla: Outcome
+    upcycled: Outcome
+    paired: Paired | None
+    """None where fewer than two seeds finished both ways."""
+    holm_p: float | None = None
+    """Holm's p-value over all rows; None where there is one row, or nothing to judge."""
+
+    @property
+    def verdict(self) -> str:
+        """What may be said of this row alone."""
+        return TOO_FEW if self.paired is None else self.paired.verdict
+
+    @property
+    def holm_verdict(self) -> str | None:
+        """What may be said of it together with the others."""
+        if self.paired is None or self.holm_p is None:
+            return None
+        return verdict(self.paired.mean, self.holm_p < 1 - self.paired.confidence)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values; accuracies as fractions."""
+        test = self.paired
+        found = {
+            "algorithm": self.algorithm,
+            "vanilla": _side(self.vanilla),
+            "upcycled": _side(self.upcycled),
+            "differences": None if test is None else list(test.differences),
+            "gain": None if test is None else test.mean,
+            "interval": None if test is None else list(test.interval),
+            "p_value": None if test is None else test.p_value,
+            "verdict": self.verdict,
+            "holm_p_value": self.holm_p,
+            "holm_verdict": self.holm_verdict,
+        }
+        return dict(plain(found))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison found and wrote."""
+
+    experiment: Experiment
+    rows: tuple[Row, ...]
+    equal: str
+    confidence: float
+    folder: Path
+    repeat: str
+    report: Path | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every run has a result."""
+        return all(row.vanilla.is_complete and row.upcycled.is_complete for row in self.rows)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the table has to know."""
+        percent, seeds = f"{100 * self.confidence:g}", len(self.experiment.seeds)
+        found = [
+            f"Accuracy on test data after the last iteration in percent, mean ± standard deviation over {seeds} seeds; "
+            f"difference in points, paired by seed, with Student's {percent} % interval."
+        ]
+        if len(self.rows) > 1:
+            found.append(
+                f"Each interval is for its own row. Over all {len(self.rows)} rows together, only what is significant "
+                "after Holm's correction is a finding."
+            )
+        failed = [
+            f"{outcome.experiment.name} seed {seed.seed}"
+            for row in self.rows
+            for outcome in (row.vanilla, row.upcycled)
+            for seed in outcome.seeds
+            if seed.summary is None
+        ]
+        if failed:
+            found.append(f"Without a result, and left out with their pairs: {', '.join(failed)}.")
+        if self.experiment.privacy is not None:
+            found.append("Epsilon is that of one run; all runs on the same data add up.")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {
+            "name": self.experiment.name,
+            "equal": self.equal,
+            "confidence": self.confidence,
+            "seeds": list(self.experiment.seeds),
+            "metric": "accuracy on test data after the last iteration",
+            "runs": [
+                {"folder": outcome.experiment.name, "algorithm": row.algorithm, "upcycled": is_upcycled}
+                for row in self.rows
+                for is_upcycled, outcome in ((False, row.vanilla), (True, row.upcycled))
+            ],
+            "rows": [row.as_json() for row in self.rows],
+            "notes": self.notes,
+            "repeat": self.repeat,
+        }
+
+
+def compare_experiment(
+    experiment: Experiment,
+    source: str,
+    *,
+    equal: str = "work",
+    algorithms: Sequence[str] | None = None,
+    confidence: float = 0.95,
+    repeat: str = "",
+    options: Options | None = None,
+) -> Compared:
+    """Run vanilla and upcycled, test the differences, and write ``compare.json`` and the page.
+
+    Args:
+        experiment: from :func:`upcycled.experiments.config.load_config`, with a table [upcycle].
+        source: the file's name, for error sentences.
+        equal: ``"work"`` or ``"epsilon"``.
+        algorithms: their names; the file's own if left out. Others than the file's have their default parameters.
+        confidence: of the intervals.
+        repeat: the command that does this, for the document.
+        options: how it is shown, and what is kept.
+    """
+    folder = experiment_folder(experiment) / f"compare-{equal}"
+    with named(source):
+        names = _checked(experiment, equal, algorithms, confidence)
+        pairs = [_pair(experiment, name, equal, folder) for name in names]
+    batch = prepare_batch([e for pair in pairs for e in pair], source)
+    if batch.variants[0].data.test is None:
+        raise InputError(f"{source}: the data has no test samples, but a comparison needs some: see data.test_fraction")
+    with hold(experiment_folder(experiment)):
+        rows = _rows(names, batch.run(options), confidence)
+        found = Compared(experiment, rows, equal, confidence, folder, repeat)
+        write_whole(folder / DOCUMENT, (json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n").encode())
+        return replace(found, report=report_on(folder))
+
+
+def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | None, confidence: float) -> list[str]:
+    """Refuse what cannot be compared, in one sentence; return the algorithms' names."""
+    check_number("--confidence", confidence, above=0, below=1)
+    if experiment.upcycle is None:
+        raise InputError("upcycle is missing, but a comparison needs a table [upcycle] for its upcycled runs")
+    if len(experiment.seeds) < 2:
+        raise InputError(f"seeds is {list(experiment.seeds)}, but a comparison needs two or more to judge a difference")
+    if experiment.iterations < 2:
+        raise InputError(f"iterations is {experiment.iterations}, but a comparison needs at least 2, one of each kind")
+    if equal == "epsilon":
+        mechanism = None if experiment.privacy is None else experiment.privacy.build()
+        if getattr(mechanism, "epsilon", None) is None:
+            held = "missing" if mechanism is None else "without epsilon"
+            raise InputError(f"privacy is {held}, but --equal-epsilon needs a mechanism that is given epsilon = ...")
+    if experiment.scored_on != "test":
+        raise InputError("scored_on is 'validation', but a comparison is judged on test data: it must be 'test'")
+    names = [_own_name(experiment)] if algorithms is None else [name.strip() for name in algorithms]
+    for name in names:
+        if name not in ALGORITHMS:
+            raise InputError(f"--algorithms has {name!r}, but it must be known{suggest(name, ALGORITHMS)}")
+    if len(set(names)) != len(names) or not names:
+        raise InputError(f"--algorithms is {','.join(names)!r}, but it must name one or more, each once")
+    return names
+
+
+def _own_name(experiment: Experiment) -> str:
+    return str(experiment.resolved()["algorithm"]["name"])
+
+
+def _pair(experiment: Experiment, name: str, equal: str, folder: Path) -> tuple[Experiment, Experiment]:
+    """Return the vanilla and the upcycled experiment of an algorithm."""
+    base = {key: value for key, value in experiment.resolved().items() if key != "sweep"}
+    table = base["algorithm"] if name == _own_name(experiment) else {"name": name}
+    base |= {"algorithm": table, "results": str(folder)}
+    vanilla = {key: value for key, value in base.items() if key != "upcycle"}
+    iterations = vanilla_iterations(experiment.iterations, equal)
+    return (
+        parse(vanilla | {"name": f"{name}-vanilla", "iterations": iterations}),
+        parse(base | {"name": f"{name}-upcycled"}),
+    )
+
+
+def _rows(names: Sequence[str], outcomes: Sequence[Outcome], confidence: float) -> tuple[Row, ...]:
+    """Pair the outcomes, and correct for there being several."""
+    tests = [_paired(outcomes[2 * i], outcomes[2 * i + 1], confidence) for i in range(len(names))]
+    known = [i for i, test in enumerate(tests) if test is not None]
+    corrected = dict(zip(known, holm([test.p_value for test in tests if test is not None]), strict=True))
+    several = len(names) > 1
+    return tuple(
+        Row(name, outcomes[2 * i], outcomes[2 * i + 1], tests[i], corrected.get(i) if several else None)
+        for i, name in enumerate(names)
+    )
+
+
+def _paired(vanilla: Outcome, upcycled: Outcome, confidence: float) -> Paired | None:
+    """Return the differences of seeds that finished both ways; None where there are fewer than two."""
+    differences = [
+        b.summary["accuracy"] - a.summary["accuracy"]
+        for a, b in zip(vanilla.seeds, upcycled.seeds, strict=True)
+        if a.summary is not None and b.summary is not None
+    ]
+    return Paired(tuple(differences), confidence) if len(differences) > 1 else None
+
+
+def _side(outcome: Outcome) -> dict[str, Any]:
+    summary = outcome.summary()
+    return {
+        "folder": outcome.experiment.name,
+        "iterations": outcome.experiment.iterations,
+        **{key: summary[key] for key in ("accuracy", "loss", "data_rounds", "bytes", "gradient_steps", "seconds")},
+        "seeds": [None if seed.summary is None else seed.summary["accuracy"] for seed in outcome.seeds],
+    }

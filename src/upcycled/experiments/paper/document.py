@@ -1,0 +1,110 @@
+"""``docs/reproduction.md``: every number in it is written from the cells, between marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from upcycled.core.errors import InputError
+from upcycled.core.files import write_whole
+from upcycled.experiments.paper.markdown import (
+    accuracy_table,
+    choice_table,
+    duration,
+    gain_table,
+    private_table,
+    status_line,
+    time_table,
+)
+from upcycled.experiments.paper.private import figure_titles, panels
+from upcycled.experiments.paper.run import FIGURES, TIME, Book, all_figures, draw_figures, numbers, write_json
+from upcycled.experiments.paper.settings import STRATEGIES
+from upcycled.experiments.paper.tables import Filled, fill
+from upcycled.experiments.paper.verdict import against_server_lr, gains, longer_steps
+
+
+def write_document(book: Book, page: Path, images: Path) -> list[Path]:
+    """Write the page's blocks, its pictures, and the numbers as JSON beside the cells; return what was written."""
+    folder = book.store.folder
+    written = [page, *draw_figures(book, images)]
+    for what in (*book.settings.tables, TIME, FIGURES):
+        write_json(folder / f"{what}.json", numbers(book, what))
+        written.append(folder / f"{what}.json")
+    write_whole(page, replaced(page.read_text(encoding="utf-8"), page_blocks(book)).encode())
+    return written
+
+
+def page_blocks(book: Book) -> dict[str, list[str]]:
+    """Return the lines of each block of the page."""
+    settings = book.settings
+    filled = {name: fill(settings, table, book.store) for name, table in settings.tables.items()}
+    found: dict[str, list[str]] = {}
+    for name, table in filled.items():
+        found[name] = [status_line(table), "", *accuracy_table(table), "", *gain_table(table)]
+        found[f"{name}-verdict"] = gains(table)
+        found[f"{name}-choices"] = choice_table(table)
+    for name in ("table1", "table2", "table3"):
+        found[f"{name}-server-lr"] = against_server_lr(filled[name])
+    found["status"] = _status(book, filled)
+    found["steps"] = longer_steps(settings, book.store)
+    there = all_figures(book)
+    for name in ("convergence-90", "convergence-30", *(f"private-{figure}" for figure in figure_titles())):
+        picture = f"![{there[name].title}](images/reproduction-{name}.png)" if name in there else "No figure yet."
+        found[f"figure-{name}"] = [picture]
+    found["verdict"] = [line for name in ("table1", "table2", "table3", "sent140") for line in _headline(filled[name])]
+    found["table4"] = time_table(numbers(book, TIME)["rows"], settings)
+    private = numbers(book, FIGURES)
+    for name in private["titles"]:
+        rows = [row for row in private["panels"] if row["figure"] == name]
+        missing = sum(row["runs"]["missing"] for row in rows)
+        wanted = sum(row["runs"]["wanted"] for row in rows)
+        words = f"**Not computed yet: {missing} of {wanted} runs.**" if missing else f"Complete: {wanted} runs."
+        found[f"private-{name}"] = [words, "", *private_table(rows)]
+    return found
+
+
+def _status(book: Book, filled: Mapping[str, Filled]) -> list[str]:
+    """Return what is there of everything, and what it took."""
+    lines = ["| what | runs there | runs missing | training time of these runs | command |", "|---|---|---|---|---|"]
+    for name, table in filled.items():
+        seconds = sum(entry.seconds for row in table.rows for entry in row.entries)
+        there = table.total - table.missing
+        lines.append(f"| {table.table.title} | {there} | {table.missing} | {duration(seconds)} | `paper {name}` |")
+    for name, title in numbers(book, FIGURES)["titles"].items():
+        mine = [panel for panel in panels(book.settings) if panel.figure == name]
+        wanted = sum(len(STRATEGIES) * len(panel.seeds) for panel in mine)
+        cells = [book.store(spec) for panel in mine for side in STRATEGIES for spec in panel.runs(side, book.store)]
+        kept = [cell for cell in cells if cell is not None]
+        seconds = sum(cell.get("seconds") or 0.0 for cell in kept)
+        lines.append(f"| {title} | {len(kept)} | {wanted - len(kept)} | {duration(seconds)} | `paper {FIGURES}` |")
+    for path in sorted(book.store.folder.glob("cells-*validation.jsonl")):
+        cells_there = book.store.named(path.name)
+        names = cells_there.keys()
+        seconds = sum(cells_there[name].get("seconds") or 0.0 for name in names)
+        lines.append(
+            f"| tries of grids, {path.stem.removeprefix('cells-')} | {len(cells_there)} | | {duration(seconds)} | |"
+        )
+    return lines
+
+
+def replaced(text: str, blocks: Mapping[str, list[str]]) -> str:
+    r"""Return a page with the blocks between their marks; blocks that the page does not have are left out.
+
+    >>> page = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n"
+    >>> replaced(page, {"x": ["new"]})
+    'a\n<!-- x: begin -->\n\nnew\n\n<!-- x: end -->\nb\n'
+    """
+    for name, lines in blocks.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        if begin in text:
+            before, _, rest = text.partition(begin)
+            _, found, after = rest.partition(end)
+            if not found:
+                raise InputError(f"the page has '{begin}' without '{end}', but both marks must be there")
+            text = before + "\n".join([begin, "", *lines, "", end]) + after
+    return text
+
+
+def _headline(found: Filled) -> list[str]:
+    first, *_ = gains(found)
+    return [first.replace("All data sets together", found.table.title.split(":")[0])]

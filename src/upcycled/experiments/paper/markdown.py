@@ -1,0 +1,164 @@
+"""The tables of ``docs/reproduction.md``, as lines of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from upcycled.experiments.paper.settings import STRATEGIES, Settings
+from upcycled.experiments.paper.tables import Entry, Filled, Row
+from upcycled.runtime.paired import Paired
+
+MISSING = "–"
+
+
+def accuracy_table(found: Filled) -> list[str]:
+    """Return ours with the paper's in brackets, laid out as the paper does."""
+    lines = _header("method", [_column_title(found, column.name) for column in found.table.columns])
+    for method in found.table.methods:
+        rows = [found.row(column.name, method) for column in found.table.columns]
+        title = found.settings.methods[method].title
+        lines.append(_line(title, [_accuracy(row.vanilla) for row in rows]))
+        if rows[0].upcycled is not None:
+            lines.append(_line(f"**Upcycled** {title}", [_accuracy(row.upcycled) for row in rows]))
+    return lines
+
+
+def gain_table(found: Filled) -> list[str]:
+    """Return upcycled minus vanilla with its interval, the paper's difference in brackets."""
+    lines = _header("gain of upcycling", [_column_title(found, column.name) for column in found.table.columns])
+    for method in found.table.methods:
+        if not found.settings.methods[method].is_ablation:
+            rows = [found.row(column.name, method) for column in found.table.columns]
+            lines.append(_line(found.settings.methods[method].title, [_gain(row) for row in rows]))
+    return lines
+
+
+def choice_table(found: Filled) -> list[str]:
+    """Return the chosen settings; a value at the edge of its grid is marked."""
+    lines = _header("chosen", [_column_title(found, column.name) for column in found.table.columns])
+    for method in found.table.methods:
+        rows = [found.row(column.name, method) for column in found.table.columns]
+        for strategy in found.settings.methods[method].strategies:
+            entries = [row.vanilla if strategy == "vanilla" else row.upcycled for row in rows]
+            lines.append(
+                _line(f"{found.settings.methods[method].title}, {strategy}", [_choice(one) for one in entries])
+            )
+    return lines
+
+
+def status_line(found: Filled) -> str:
+    """Return what is there and what is missing, in words."""
+    seconds = sum(entry.seconds for row in found.rows for entry in row.entries)
+    took = f"{found.total - found.missing} of {found.total} runs are there ({duration(seconds)} of training)"
+    if not found.missing:
+        return f"Complete: {took}."
+    return (
+        f"**Not computed yet: {found.missing} of {found.total} runs** ({MISSING}); `upcycled paper {found.table.name}` "
+        f"goes on with them. {took}."
+    )
+
+
+def time_table(rows: Sequence[Mapping[str, Any]], settings: Settings) -> list[str]:
+    """Return Table 4: the ratio of times, ours and the paper's."""
+    lines = _header("method", ["vanilla, s", "upcycled, s", "ratio", "paper's ratio"])
+    for row in rows:
+        means = [_mean(row["seconds"][strategy]) for strategy in STRATEGIES]
+        shown = [MISSING if mean is None else f"{mean:.3f}" for mean in means]
+        sd = "" if row["ratio_sd"] is None else f" ± {row['ratio_sd']:.2f}"
+        ratio = MISSING if row["ratio"] is None else f"{row['ratio']:.2f}{sd}"
+        lines.append(_line(settings.methods[row["method"]].title, [*shown, ratio, f"{row['paper_ratio']:.2f}"]))
+    return lines
+
+
+def private_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the ends of the private runs: loss and accuracy, and what both claims of epsilon come to."""
+    titles = ["vanilla", "upcycled", "gain in loss", "paper's epsilon", "proven epsilon"]
+    lines = _header("data, method", titles)
+    for row in rows:
+        sides = [row["vanilla"], row["upcycled"]]
+        ends = [MISSING if one["loss"] is None else f"{one['loss']:.3f} ({one['accuracy']:.1f} %)" for one in sides]
+        epsilons = [" / ".join(_epsilon(one[name]) for one in sides) for name in ("paper_epsilon", "epsilon")]
+        lines.append(_line(f"{row['title']}, {row['method_title']}", [*ends, _gain_in_loss(row["gain"]), *epsilons]))
+    return lines
+
+
+def signed(mean: float, low: float, high: float, is_significant: bool, digits: int = 2) -> str:
+    """Return a mean and its interval, in bold where it excludes zero.
+
+    >>> signed(0.5, 0.1, 0.9, True)
+    '**+0.50** [+0.10, +0.90]'
+    """
+    mark = "**" if is_significant else ""
+    return f"{mark}{mean:+.{digits}f}{mark} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> duration(59.6), duration(600), duration(9000)
+    ('60 s', '10 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def paired_words(found: Paired) -> str:
+    """Return a paired difference in the form of the tables."""
+    return signed(found.mean, *found.interval, found.is_significant)
+
+
+def _header(first: str, columns: Sequence[str]) -> list[str]:
+    return [_line(first, columns), "|---" * (len(columns) + 1) + "|"]
+
+
+def _line(first: str, values: Sequence[str]) -> str:
+    return "| " + " | ".join([first, *values]) + " |"
+
+
+def _column_title(found: Filled, name: str) -> str:
+    column = next(one for one in found.table.columns if one.name == name)
+    title = found.settings.data[column.data].title
+    several = len({one.stragglers for one in found.table.columns}) > 1
+    return f"{title}, {100 * column.stragglers:g} % stragglers" if several else title
+
+
+def _accuracy(entry: Entry | None) -> str:
+    if entry is None:
+        return ""
+    paper = "" if entry.paper is None else f" ({entry.paper[0]:.2f})"
+    if entry.mean is None:
+        return MISSING + paper
+    return f"{entry.mean:.2f}" + ("" if entry.sd is None else f" ± {entry.sd:.2f}") + paper
+
+
+def _gain(row: Row) -> str:
+    paper = "" if row.paper_gain is None else f" ({row.paper_gain:+.2f})"
+    return (MISSING if row.gain is None else paired_words(row.gain)) + paper
+
+
+def _choice(entry: Entry | None) -> str:
+    if entry is None or entry.choice is None:
+        return MISSING
+    point, edges = entry.choice.point, entry.choice.at_edge
+    named = {"lr": point.lr, **dict(point.own)} | ({} if point.rho is None else {"rho": point.rho})
+    return ", ".join(f"{name} {value:g}{'!' if name in edges else ''}" for name, value in named.items())
+
+
+def _gain_in_loss(gain: Mapping[str, Any] | None) -> str:
+    if gain is None:
+        return MISSING
+    return signed(gain["mean"], gain["low"], gain["high"], gain["is_significant"], digits=3)
+
+
+def _epsilon(values: Sequence[float | None] | None) -> str:
+    if values is None:
+        return "none"
+    worst = values[1]
+    return "∞" if worst is None else f"{worst:,.0f}" if worst >= 100 else f"{worst:.2f}"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

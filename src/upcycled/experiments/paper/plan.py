@@ -1,0 +1,119 @@
+"""The runs of a table: which are wanted, in which order, and which of them can be named yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from upcycled.experiments.paper.choose import Cell, Choice, Place, Point, choose, grid_of, stages, trial, trials_of
+from upcycled.experiments.paper.settings import Column, Method, Settings, Table
+from upcycled.experiments.paper.spec import Spec
+
+
+@dataclass(frozen=True)
+class Block:
+    """The runs of one method in one column: they are computed together."""
+
+    settings: Settings
+    column: Column
+    method: Method
+    seeds: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        """What the command calls it."""
+        share = f"{100 * self.column.stragglers:g} % stragglers"
+        return f"{self.settings.data[self.column.data].title}, {share}, {self.method.title}"
+
+    @property
+    def place(self) -> Place:
+        """Where the method's settings are chosen."""
+        like = grid_of(self.settings, self.column.chosen_data).like
+        method = self.method if like is None else self.settings.methods[like]
+        return Place(method, self.column.chosen_data, self.column.chosen_stragglers)
+
+    def choice(self, strategy: str, cell: Cell) -> Choice | None:
+        """Return the chosen settings, None while tries are missing."""
+        found = choose(self.settings, self.place, strategy, cell)
+        if found is None or self.place.method is self.method:
+            return found
+        return replace(found, point=replace(found.point, own=tuple(self.method.default.items())))
+
+    def trials(self, cell: Cell) -> list[Spec]:
+        """Return the runs of the grid that can be named by now."""
+        found: dict[Spec, None] = {}
+        for strategy in self.method.strategies:
+            known = stages(self.settings, self.place, strategy, cell)
+            points = known if known is not None else (stages(self.settings, self.place, "vanilla", cell) or [])[:1]
+            for stage in points:
+                for point in stage:
+                    found |= dict.fromkeys(trials_of(self.settings, self.place)(point))
+        return list(found)
+
+    def runs(self, strategy: str, cell: Cell) -> list[Spec]:
+        """Return the table's own runs, one for each seed; empty while their settings are not chosen."""
+        choice = self.choice(strategy, cell)
+        return [] if choice is None else [final(self, choice.point, seed) for seed in self.seeds]
+
+    def outlook(self, cell: Cell) -> list[Spec]:
+        """Return all missing runs of grid and table, with stand-ins for settings that are not chosen yet."""
+        grid, later = grid_of(self.settings, self.place.data), list[Spec]()
+        own = {name: tried[0] for name, tried in self.method.own.items()} if self.method.is_ablation else None
+        guess = Point(grid.lr[len(grid.lr) // 2], tuple((own or self.method.default).items()), None)
+        for strategy in self.method.strategies:
+            point = replace(guess, rho=grid.rho[0] if strategy == "upcycled" else None)
+            if stages(self.settings, self.place, strategy, cell) is None:
+                tries = grid.rho if point.rho is not None else next(iter(self.method.own.values()))
+                at = replace(point, own=tuple((own or self.place.method.default).items()))
+                later += [trial(self.settings, self.place, at, seed) for seed in grid.seeds] * len(tries)
+            later += self.runs(strategy, cell) or [final(self, point, seed) for seed in self.seeds]
+        return [spec for spec in [*self.trials(cell), *later] if cell(spec) is None]
+
+    def known(self, cell: Cell) -> list[Spec]:
+        """Return all runs that can be named by now, missing or not."""
+        return self.trials(cell) + [spec for strategy in self.method.strategies for spec in self.runs(strategy, cell)]
+
+    def next_runs(self, cell: Cell) -> list[Spec]:
+        """Return missing runs that can be started now; empty when the block is complete."""
+        missing = [spec for spec in self.trials(cell) if cell(spec) is None]
+        if missing:
+            return missing
+        both = [self.runs(strategy, cell) for strategy in self.method.strategies]
+        # Seed by seed, so that a stopped command leaves pairs.
+        return [spec for seeds in zip(*both, strict=True) for spec in seeds if cell(spec) is None]
+
+
+def final(block: Block, point: Point, seed: int) -> Spec:
+    """Return a run of the table at the chosen settings: as many data rounds for vanilla and upcycled."""
+    settings, column, method = block.settings, block.column, block.method
+    rounds = settings.data[column.data].rounds
+    return Spec(
+        data=column.data,
+        part="test",
+        algorithm=method.algorithm,
+        own=point.own,
+        lr=point.lr,
+        rho=point.rho,
+        iterations=rounds * (1 if point.rho is None else 2),
+        stragglers=column.stragglers,
+        participation=settings.participation,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        momentum=settings.momentum if method.momentum is None else method.momentum,
+        seed=seed,
+    )
+
+
+def blocks(settings: Settings, table: Table, only: Sequence[str] = ()) -> Iterator[Block]:
+    """Yield the blocks of a table in the order they are computed, costly methods last.
+
+    ``only`` holds names of data sets, their groups, or methods; where it names some of a kind, others are left out.
+    """
+    data = {name for name, one in settings.data.items() if {name, one.group} & set(only)} or set(settings.data)
+    named = [name for name in table.methods if name in only] or table.methods
+    methods = [settings.methods[name] for name in named]
+    for is_costly in (False, True):
+        for column in table.columns:
+            for method in methods:
+                if method.is_costly == is_costly and column.data in data:
+                    yield Block(settings, column, method, table.seeds)

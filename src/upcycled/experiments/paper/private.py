@@ -1,0 +1,207 @@
+"""The private figures: which runs they need, and what is known of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+from upcycled.experiments.paper.choose import Cell, Choice, Point, best_of
+from upcycled.experiments.paper.settings import STRATEGIES, Method, Settings, read_toml
+from upcycled.experiments.paper.spec import Spec, Values, rounded
+from upcycled.experiments.paper.tables import paired_json
+from upcycled.runtime.paired import Paired
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One method on one data set under one mechanism: vanilla and upcycled with as many iterations."""
+
+    figure: str
+    claim: str
+    """"paper": its noise, and its own epsilon; "proven": noise that costs the same proven epsilon."""
+    settings: Settings
+    method: Method
+    data: str
+    own: Values
+    iterations: int
+    mechanism: str
+    noise: Mapping[str, Values]
+    """By strategy."""
+    lr: tuple[float | None, ...]
+    rho: tuple[float, ...]
+    seeds: tuple[int, ...]
+    grid_seeds: tuple[int, ...]
+    grid_iterations: int
+    participation: float
+    stragglers: float
+
+    def spec(self, strategy: str, point: Point, seed: int, part: str = "test") -> Spec:
+        """Return a run."""
+        settings, method = self.settings, self.method
+        return Spec(
+            data=self.data,
+            part=part,
+            algorithm=method.algorithm,
+            own=point.own,
+            lr=point.lr,
+            rho=point.rho,
+            iterations=self.iterations if part == "test" else self.grid_iterations,
+            stragglers=self.stragglers,
+            participation=self.participation,
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            momentum=settings.momentum if method.momentum is None else method.momentum,
+            seed=seed,
+            mechanism=self.mechanism,
+            noise=self.noise[strategy],
+        )
+
+    def points(self, strategy: str) -> list[Point]:
+        """Return what is tried."""
+        rhos: Sequence[float | None] = self.rho if strategy == "upcycled" else [None]
+        return [Point(lr, self.own, rho) for lr, rho in itertools.product(self.lr, rhos)]
+
+    def tries_of(self, strategy: str, point: Point) -> list[Spec]:
+        """Return the runs that score a point on validation samples."""
+        return [self.spec(strategy, point, seed, "validation") for seed in self.grid_seeds]
+
+    def choice(self, strategy: str, cell: Cell) -> Choice | None:
+        """Return the point with the smallest loss on validation samples; None while tries are missing."""
+        return best_of(self.points(strategy), lambda point: self.tries_of(strategy, point), cell, by="loss")
+
+    def trials(self) -> list[Spec]:
+        """Return the runs of the grid."""
+        return [
+            spec
+            for strategy in STRATEGIES
+            for point in self.points(strategy)
+            for spec in self.tries_of(strategy, point)
+            if len(self.points(strategy)) > 1
+        ]
+
+    def runs(self, strategy: str, cell: Cell) -> list[Spec]:
+        """Return the figure's own runs; empty while their settings are not chosen."""
+        choice = self.choice(strategy, cell)
+        return [] if choice is None else [self.spec(strategy, choice.point, seed) for seed in self.seeds]
+
+    def outlook(self, cell: Cell) -> list[Spec]:
+        """Return all missing runs, with stand-ins for settings that are not chosen yet."""
+        later = []
+        for strategy in STRATEGIES:
+            guess = self.points(strategy)[0]
+            later += self.runs(strategy, cell) or [self.spec(strategy, guess, seed) for seed in self.seeds]
+        return [spec for spec in [*self.trials(), *later] if cell(spec) is None]
+
+    def known(self, cell: Cell) -> list[Spec]:
+        """Return all runs that can be named by now, missing or not."""
+        return self.trials() + [spec for strategy in STRATEGIES for spec in self.runs(strategy, cell)]
+
+    def next_runs(self, cell: Cell) -> list[Spec]:
+        """Return missing runs that can be started now; empty when the panel is complete."""
+        missing = [spec for spec in self.trials() if cell(spec) is None]
+        if missing:
+            return missing
+        both = [self.runs(strategy, cell) for strategy in STRATEGIES]
+        return [spec for pair in zip(*both, strict=True) for spec in pair if cell(spec) is None]
+
+    @property
+    def title(self) -> str:
+        """What the command calls it."""
+        return f"{self.figure}, {self.settings.data[self.data].title}, {self.method.title}"
+
+
+def panel_json(panel: Panel, cell: Cell) -> dict[str, Any]:
+    """Return the ends of a panel's runs: loss, accuracy, epsilons, and the paired gain (vanilla's loss minus ours)."""
+    sides = {strategy: _ends(panel, strategy, cell) for strategy in STRATEGIES}
+    losses = [sides[strategy]["losses"] for strategy in STRATEGIES]
+    gain = None
+    if all(one is not None and len(one) > 1 for one in losses):
+        found = tuple(a - b for a, b in zip(*losses, strict=True))
+        gain = paired_json(Paired(found, panel.settings.confidence))
+    return {
+        "figure": panel.figure,
+        "claim": panel.claim,
+        "data": panel.data,
+        "title": panel.settings.data[panel.data].title,
+        "method": panel.method.name,
+        "method_title": panel.method.title,
+        "iterations": panel.iterations,
+        "runs": {"wanted": 2 * len(panel.seeds), "missing": sum(one["missing"] for one in sides.values())},
+        **sides,
+        "gain": gain,
+    }
+
+
+def _ends(panel: Panel, strategy: str, cell: Cell) -> dict[str, Any]:
+    choice, specs = panel.choice(strategy, cell), panel.runs(strategy, cell)
+    cells = [found for spec in specs if (found := cell(spec)) is not None]
+    whole = [found for found in cells if found.get("loss") is not None and found.get("accuracy") is not None]
+    is_complete = len(whole) == len(panel.seeds)
+    first = whole[0] if is_complete else {}
+    return {
+        "missing": len(panel.seeds) - len(cells),
+        "noise": dict(panel.noise[strategy]),
+        "settings": None
+        if choice is None
+        else {"lr": choice.point.lr, "rho": choice.point.rho, **dict(choice.point.own)},
+        "losses": [found["loss"] for found in whole] if is_complete else None,
+        "loss": rounded(fmean(found["loss"] for found in whole)) if is_complete else None,
+        "loss_sd": rounded(stdev(found["loss"] for found in whole)) if is_complete and len(whole) > 1 else None,
+        "accuracy": rounded(100 * fmean(found["accuracy"] for found in whole)) if is_complete else None,
+        "epsilon": first.get("epsilon"),
+        "paper_epsilon": first.get("paper_epsilon"),
+    }
+
+
+def panels(settings: Settings, only: Sequence[str] = ()) -> Iterator[Panel]:
+    """Yield the panels of all private figures; ``only`` may name data sets, groups and methods."""
+    raw = read_toml("settings/private.toml")
+    small = read_toml("settings/quick.toml")["rounds"] if settings.is_quick else None
+    data = {name for name, one in settings.data.items() if {name, one.group} & set(only)} or set(settings.data)
+    named = {name for name in settings.methods if name in only} or set(settings.methods)
+    for figure, values in raw["figures"].items():
+        for one in values["panels"]:
+            merged = {**values, **one}
+            for name in merged["methods"]:
+                if one["data"] in data and name in named:
+                    found = _panel(settings, raw, figure, merged, settings.methods[name])
+                    yield found if small is None else _made_small(found, small)
+
+
+def figure_titles() -> dict[str, str]:
+    """Return the private figures."""
+    return {name: values["title"] for name, values in read_toml("settings/private.toml")["figures"].items()}
+
+
+def _panel(settings: Settings, raw: Mapping[str, Any], figure: str, values: Mapping[str, Any], method: Method) -> Panel:
+    own = values.get("own", {}).get(method.name, method.default)
+    vanilla = values["vanilla"]
+    return Panel(
+        figure=figure,
+        claim=values["claim"],
+        settings=settings,
+        method=method,
+        data=values["data"],
+        own=tuple(own.items()),
+        iterations=values["iterations"],
+        mechanism=values["mechanism"],
+        noise={"vanilla": tuple(vanilla.items()), "upcycled": tuple(values.get("upcycled", vanilla).items())},
+        lr=tuple(values.get("lr", [None])),
+        rho=tuple(values["rho"]),
+        seeds=tuple(values.get("seeds", raw["seeds"])),
+        grid_seeds=tuple(raw["grid_seeds"]),
+        grid_iterations=values.get("grid_iterations", values["iterations"]),
+        participation=raw["participation"],
+        stragglers=raw["stragglers"],
+    )
+
+
+def _made_small(panel: Panel, rounds: Mapping[str, int]) -> Panel:
+    few = min(rounds[panel.settings.data[panel.data].group], panel.iterations)
+    few += few % 2
+    return replace(
+        panel, iterations=few, grid_iterations=few, lr=panel.lr[:1], rho=panel.rho[-1:], seeds=panel.seeds[:2]
+    )

@@ -1,0 +1,158 @@
+"""What ``upcycled paper`` does, without the printing: find what is missing, compute it, write the numbers down."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from upcycled.core.errors import InputError, suggest
+from upcycled.core.files import write_whole
+from upcycled.experiments.paper import figures
+from upcycled.experiments.paper.budget import Budget, budget, calibrate
+from upcycled.experiments.paper.compute import Piece, compute
+from upcycled.experiments.paper.plan import blocks
+from upcycled.experiments.paper.private import figure_titles, panel_json, panels
+from upcycled.experiments.paper.settings import Settings, load_settings
+from upcycled.experiments.paper.spec import Spec
+from upcycled.experiments.paper.store import Sources, Store
+from upcycled.experiments.paper.tables import fill
+from upcycled.experiments.paper.timing import timed
+from upcycled.runtime.hold import hold
+
+REPOSITORY = Path("docs") / "reproduction"
+"""Where results go in a checkout of the project, so that its page can be written from them."""
+
+TIME, FIGURES = "table4", "figures"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command was asked for."""
+
+    what: str
+    quick: bool = False
+    only: tuple[str, ...] = ()
+    results: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the cells lie; the small version never mixes with the whole one."""
+        if self.results is not None:
+            return self.results
+        if self.quick:
+            return Path("results") / "paper-quick"
+        return REPOSITORY if is_checkout() else Path("results") / "paper"
+
+
+@dataclass(frozen=True)
+class Book:
+    """The settings, the cells that are there, and the data they are made from."""
+
+    settings: Settings
+    store: Store
+    sources: Sources
+
+
+def is_checkout() -> bool:
+    """Whether the current folder is the project's own."""
+    return REPOSITORY.with_suffix(".md").is_file() and Path("src/upcycled/experiments/paper").is_dir()
+
+
+def open_book(asked: Asked) -> Book:
+    """Read settings and cells."""
+    settings = load_settings(asked.quick)
+    check_only(settings, asked.only)
+    return Book(settings, Store(asked.folder, settings), Sources(settings))
+
+
+def check_only(settings: Settings, only: Sequence[str]) -> None:
+    """Refuse names that are no data set, group or method."""
+    known = dict.fromkeys([*settings.methods, *settings.data, *(one.group for one in settings.data.values())])
+    for name in only:
+        if name not in known:
+            raise InputError(f"--only is {name!r}, but it must be a data set or a method{suggest(name, known)}")
+
+
+def pieces(book: Book, asked: Asked) -> list[Piece]:
+    """Return what the command is made of, in the order it is computed."""
+    if asked.what == TIME:
+        return list(timed(book.settings, asked.only))
+    if asked.what == FIGURES:
+        # The sets stand in the order of what they cost.
+        order = list(book.settings.data)
+        found = sorted(panels(book.settings, asked.only), key=lambda panel: order.index(panel.data))
+        return list(found)
+    return list(blocks(book.settings, book.settings.tables[asked.what], asked.only))
+
+
+def expect(book: Book, wanted: Iterable[Piece]) -> Budget:
+    """Return how many runs are missing, and what they will cost."""
+    missing: Counter[Spec] = Counter()
+    known: list[Spec] = []
+    for piece in wanted:
+        # A stand-in stands for several runs; a run that two pieces want is one run.
+        missing |= Counter(piece.outlook(book.store))
+        known += piece.known(book.store)
+    return budget(book.store, book.sources, list(missing.elements()), known)
+
+
+def run(asked: Asked, tell: Callable[[str], None], is_budget_only: bool = False) -> dict[str, Any]:
+    """Compute what is missing; return every number of what was asked for, which is in a file beside the cells too."""
+    book = open_book(asked)
+    wanted = pieces(book, asked)
+    with hold(asked.folder):
+        cost = expect(book, wanted)
+        tell(f"{asked.what}: {cost}; cells in {asked.folder}")
+        if not is_budget_only:
+            if asked.what == TIME and cost.runs:
+                calibrate(wanted[0].known(book.store)[0], book.sources)  # so that no timed run has to warm up
+            compute(book.store, book.sources, wanted, tell)
+            write_json(asked.folder / f"{asked.what}.json", numbers(book, asked.what))
+            if asked.what == FIGURES:
+                draw_figures(book, asked.folder)
+    return numbers(book, asked.what, asked.only)
+
+
+def numbers(book: Book, what: str, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Return every number of a table or of the private figures, as plain values."""
+    if what == TIME:
+        rows = [one.as_json(book.store) for one in timed(book.settings, only)]
+        return {"table": what, "is_quick": book.settings.is_quick, "rows": rows}
+    if what == FIGURES:
+        found = [panel_json(panel, book.store) for panel in panels(book.settings, only)]
+        return {"is_quick": book.settings.is_quick, "titles": figure_titles(), "panels": found}
+    return fill(book.settings, book.settings.tables[what], book.store, only).as_json()
+
+
+def all_figures(book: Book) -> dict[str, figures.Picture]:
+    """Return every figure, by the name of its file; those without a complete plot are left out."""
+    found: dict[str, figures.Picture] = {}
+    for name in ("table1", "table2"):
+        table = book.settings.tables[name]
+        share = f"{100 * table.columns[0].stragglers:g}"
+        plots = figures.convergence(book.settings, table, book.store)
+        title = f"Loss at equal client work, {share} % stragglers"
+        found[f"convergence-{share}"] = figures.Picture(title, "data rounds", tuple(plots))
+    every = list(panels(book.settings))
+    for name, title in figure_titles().items():
+        plots = figures.private([panel for panel in every if panel.figure == name], book.store)
+        found[f"private-{name}"] = figures.Picture(title, "iterations", tuple(plots))
+    return {name: picture for name, picture in found.items() if picture.is_drawable}
+
+
+def draw_figures(book: Book, folder: Path) -> list[Path]:
+    """Draw every figure of which something is there; return the files."""
+    drawn = []
+    for name, picture in all_figures(book).items():
+        drawn.append(folder / f"reproduction-{name}.png")
+        figures.draw(drawn[-1], picture)
+    return drawn
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Write one JSON document, whole."""
+    write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())

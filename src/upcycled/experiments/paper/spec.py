@@ -1,0 +1,128 @@
+"""One run of the reproduction: what it is called among the cells, and what it asks of ``train``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from upcycled.algorithms import ALGORITHMS
+from upcycled.core.errors import InputError
+from upcycled.core.solvers import LocalSGD
+from upcycled.data import FederatedData
+from upcycled.privacy import MECHANISMS
+from upcycled.privacy.ledger import Ledger
+from upcycled.runtime import Result
+
+DELTA = 1e-5
+"""Of all epsilons that are kept with a run."""
+
+Values = tuple[tuple[str, float], ...]
+"""Names and numbers (or True), as part of a spec."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A run, completely: equal specs are the same run, whichever table asks for it."""
+
+    data: str
+    part: str
+    """What it is for: "test" or "time", trained on all training samples, or "validation", on what a choice leaves."""
+    algorithm: str
+    own: Values
+    lr: float | None
+    """None for mechanisms that bring their own solver."""
+    rho: float | None
+    iterations: int
+    stragglers: float
+    participation: float
+    epochs: int
+    batch_size: int
+    momentum: float
+    seed: int
+    mechanism: str | None = None
+    noise: Values = ()
+
+    @property
+    def key(self) -> str:
+        """The name of the run's cell: all that makes the run."""
+        words = [self.data, self.part, self.algorithm, *(f"{name}={value:g}" for name, value in self.own)]
+        words += ["lr=own" if self.lr is None else f"lr={self.lr:g}"]
+        words += ["vanilla" if self.rho is None else f"rho={self.rho:g}", f"T={self.iterations}"]
+        words += [f"stragglers={self.stragglers:g}", f"clients={self.participation:g}", f"epochs={self.epochs}"]
+        words += [f"batch={self.batch_size}", f"momentum={self.momentum:g}"]
+        if self.mechanism is not None:
+            words += [self.mechanism, *(f"{name}={value:g}" for name, value in self.noise)]
+        return "|".join([*words, f"seed={self.seed}"])
+
+    @property
+    def data_rounds(self) -> int:
+        """How many iterations touch data."""
+        return self.iterations if self.rho is None else -(-self.iterations // 2)
+
+    def arguments(self, data: FederatedData, model: Mapping[str, Any], score_every: int) -> dict[str, Any]:
+        """Return ``train``'s arguments; scores are taken after every so many data rounds and what follows them."""
+        made = ALGORITHMS[self.algorithm]
+        return {
+            "data": data,
+            **model,
+            "algorithm": made(**dict(self.own)),
+            "upcycle": self.rho,
+            "iterations": self.iterations,
+            "local": self._local(),
+            "participation": self.participation,
+            "stragglers": self.stragglers,
+            "privacy": None if self.mechanism is None else MECHANISMS[self.mechanism](**dict(self.noise)),
+            "seed": self.seed,
+            "eval_every": score_every * (1 if self.rho is None else 2),
+        }
+
+    def _local(self) -> LocalSGD | None:
+        if self.lr is None:
+            return None
+        return LocalSGD(lr=self.lr, momentum=self.momentum, epochs=self.epochs, batch_size=self.batch_size)
+
+
+def brief(result: Result) -> dict[str, Any]:
+    """Return what is kept of a try of a grid."""
+    last = result.history.last_scored()
+    assert last is not None
+    return {
+        "accuracy": rounded(last.accuracy),
+        "loss": rounded(last.loss),
+        "seconds": rounded(sum(record.seconds for record in result.history), 3),
+    }
+
+
+def full(result: Result) -> dict[str, Any]:
+    """Return what is kept of a table's run: its end, its curve over data rounds, what it cost."""
+    last = result.history.last_scored()
+    assert last is not None
+    scored = {record.data_round: record for record in result.history if record.accuracy is not None}
+    return {
+        "accuracy": last.accuracy,
+        "loss": rounded(last.loss, 8),
+        "global_accuracy": last.global_accuracy,
+        "seconds": rounded(sum(record.seconds for record in result.history)),
+        "eval_seconds": rounded(sum(record.eval_seconds for record in result.history), 3),
+        "bytes": sum(record.bytes_up + record.bytes_down for record in result.history),
+        "rounds": list(scored),
+        "accuracies": [rounded(record.accuracy, 4) for record in scored.values()],
+        "losses": [rounded(record.loss, 4) for record in scored.values()],
+        **({} if result.privacy is None else _spent(result.privacy)),
+    }
+
+
+def _spent(ledger: Ledger) -> dict[str, Any]:
+    """Return proven epsilons and, where it states some, the paper's: the mean over clients, and the worst."""
+    found = {"epsilon": ledger.epsilon(DELTA)}
+    with suppress(InputError):  # the paper has no number for some mechanisms
+        found["paper_epsilon"] = ledger.paper_epsilon(DELTA)
+    return {name: [rounded(float(values.mean())), rounded(float(values.max()))] for name, values in found.items()}
+
+
+def rounded(value: float | None, digits: int = 6) -> float | None:
+    """Return so many significant digits; None for what is not a finite number, which JSON cannot hold."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")

@@ -1,0 +1,85 @@
+"""Where the cells lie, and the data they are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from upcycled.core.errors import InputError
+from upcycled.data import FederatedData, femnist, load, sent140
+from upcycled.data.places import VARIABLE, find
+from upcycled.experiments.cells import Cells
+from upcycled.experiments.paper.settings import Settings
+from upcycled.experiments.paper.spec import Spec
+
+SYNTHETIC = "upcycled_synthetic.npz"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The files of cells in a folder; each is opened when first asked for."""
+
+    folder: Path
+    settings: Settings
+    _open: dict[str, Cells] = field(default_factory=dict, init=False)
+
+    def cells(self, spec: Spec) -> Cells:
+        """Return the file that a run's cell belongs to."""
+        kind = spec.part if spec.mechanism is None else f"private-{spec.part}"
+        return self.named(f"cells-{self.settings.data[spec.data].group}-{kind}.jsonl")
+
+    def named(self, name: str) -> Cells:
+        """Return a file of cells."""
+        if name not in self._open:
+            self._open[name] = Cells(self.folder / name)
+        return self._open[name]
+
+    def __call__(self, spec: Spec) -> Mapping[str, Any] | None:
+        """Return the cell of a run, None where it is not computed."""
+        cells = self.cells(spec)
+        if spec.key not in cells:
+            return None
+        return cells[spec.key]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The data sets, each read once."""
+
+    settings: Settings
+    _read: dict[tuple[str, str], FederatedData] = field(default_factory=dict, init=False)
+
+    def data(self, name: str, part: str) -> FederatedData:
+        """Return a data set whose test part is what runs are scored on.
+
+        For ``part="validation"`` the test samples are not in it at all.
+        """
+        if (name, part) not in self._read:
+            if part == "validation":
+                split = self.data(name, "test").with_validation(self.settings.validation_fraction)
+                self._read[name, part] = replace(split, test=split.validation, validation=None)
+            else:
+                self._read[name, part] = self._load(name) if part == "test" else self.data(name, "test")
+        return self._read[name, part]
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Return ``train``'s arguments that say what is trained on a data set."""
+        return {"model": self.settings.data[name].model}
+
+    def _load(self, name: str) -> FederatedData:
+        source = self.settings.data[name].source
+        if source == "femnist":
+            return femnist()
+        if source == "femnist26":
+            return femnist(letters=26)
+        if source == "sent140":
+            return sent140()
+        path = find(SYNTHETIC)
+        if path is None:
+            raise InputError(
+                f"the paper's synthetic sets are not on this machine: {SYNTHETIC} must be in the folder that "
+                f"{VARIABLE} names ('upcycled data fetch' does not offer it: it comes with the paper's official code)"
+            )
+        return load(path, name=source)

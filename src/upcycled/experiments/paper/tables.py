@@ -1,0 +1,208 @@
+"""From cells to the numbers of a table: ours, the paper's, the difference, and whether upcycling gained anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from upcycled.experiments.paper.choose import Cell, Choice
+from upcycled.experiments.paper.plan import Block, blocks
+from upcycled.experiments.paper.settings import Settings, Table, paper_numbers
+from upcycled.runtime.paired import Paired
+
+Accuracies = tuple[float | None, ...]
+"""In percent, one for each seed; None where the run is not there."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of a table: a method and a strategy in a column, over seeds."""
+
+    by_seed: Accuracies
+    choice: Choice | None
+    paper: tuple[float, float] | None
+    seconds: float
+    """What its runs took so far."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all seeds are there."""
+        return bool(self.by_seed) and None not in self.by_seed
+
+    @property
+    def mean(self) -> float | None:
+        """Over all seeds; None while one is missing."""
+        return fmean(_known(self.by_seed)) if self.is_complete else None
+
+    @property
+    def sd(self) -> float | None:
+        """The sample standard deviation over seeds."""
+        return stdev(_known(self.by_seed)) if self.is_complete and len(self.by_seed) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.mean is None or self.paper is None else self.mean - self.paper[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        chosen = self.choice
+        return {
+            "mean": _short(self.mean),
+            "sd": _short(self.sd),
+            "by_seed": [_short(value) for value in self.by_seed],
+            "paper": None if self.paper is None else list(self.paper),
+            "difference": _short(self.difference),
+            "settings": None
+            if chosen is None
+            else {"lr": chosen.point.lr, **dict(chosen.point.own)}
+            | ({} if chosen.point.rho is None else {"rho": chosen.point.rho}),
+            "validation_accuracy": None if chosen is None else _short(_percent(chosen.accuracy)),
+            "tried": None if chosen is None else chosen.tried,
+            "at_edge": None if chosen is None else list(chosen.at_edge),
+            "seconds": _short(self.seconds),
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in a column: vanilla, upcycled, and the difference that upcycling makes, paired over seeds."""
+
+    block: Block
+    vanilla: Entry
+    upcycled: Entry | None
+    """None for the ablation, which has no upcycled runs."""
+    confidence: float
+
+    @property
+    def gain(self) -> Paired | None:
+        """Upcycled minus vanilla, seed by seed; None while a run is missing."""
+        return None if self.upcycled is None else paired(self.upcycled, self.vanilla, self.confidence)
+
+    @property
+    def paper_gain(self) -> float | None:
+        """The difference of the paper's two means."""
+        if self.upcycled is None or self.upcycled.paper is None or self.vanilla.paper is None:
+            return None
+        return self.upcycled.paper[0] - self.vanilla.paper[0]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Vanilla and upcycled, where there are both."""
+        return [self.vanilla] if self.upcycled is None else [self.vanilla, self.upcycled]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "method": self.block.method.name,
+            "column": self.block.column.name,
+            "is_in_paper": not self.block.method.is_ablation,
+            "vanilla": self.vanilla.as_json(),
+            "upcycled": None if self.upcycled is None else self.upcycled.as_json(),
+            "gain": None if self.gain is None else paired_json(self.gain),
+            "paper_gain": _short(self.paper_gain),
+        }
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table with what is known of it."""
+
+    table: Table
+    settings: Settings
+    rows: tuple[Row, ...]
+
+    @property
+    def missing(self) -> int:
+        """Runs that are not computed."""
+        return sum(value is None for row in self.rows for entry in row.entries for value in entry.by_seed)
+
+    @property
+    def total(self) -> int:
+        """Runs of the table, without those of the grids."""
+        return sum(len(entry.by_seed) for row in self.rows for entry in row.entries)
+
+    def row(self, column: str, method: str) -> Row:
+        """Return a method's row in a column."""
+        return next(r for r in self.rows if (r.block.column.name, r.block.method.name) == (column, method))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return every number of the table."""
+        return {
+            "table": self.table.name,
+            "title": self.table.title,
+            "is_quick": self.settings.is_quick,
+            "seeds": list(self.table.seeds),
+            "runs": {"wanted": self.total, "missing": self.missing},
+            "confidence": self.settings.confidence,
+            "columns": [
+                {
+                    "name": column.name,
+                    "data": column.data,
+                    "title": self.settings.data[column.data].title,
+                    "stragglers": column.stragglers,
+                    "data_rounds": self.settings.data[column.data].rounds,
+                }
+                for column in self.table.columns
+            ],
+            "rows": [row.as_json() for row in self.rows],
+        }
+
+
+def fill(settings: Settings, table: Table, cell: Cell, only: Sequence[str] = ()) -> Filled:
+    """Return a table from the cells that are there; rows in the table's own order."""
+    numbers = {} if settings.is_quick else paper_numbers().get(table.name, {})
+    rows = [_row(block, cell, numbers, settings.confidence) for block in blocks(settings, table, only)]
+    columns = [column.name for column in table.columns]
+    rows.sort(key=lambda row: (columns.index(row.block.column.name), table.methods.index(row.block.method.name)))
+    return Filled(table, settings, tuple(rows))
+
+
+def paired(one: Entry, other: Entry, confidence: float) -> Paired | None:
+    """Return the differences of two entries with the same seeds; None while a run is missing."""
+    if not (one.is_complete and other.is_complete) or len(one.by_seed) < 2:
+        return None
+    differences = [a - b for a, b in zip(_known(one.by_seed), _known(other.by_seed), strict=True)]
+    return Paired(tuple(differences), confidence)
+
+
+def paired_json(found: Paired) -> dict[str, Any]:
+    """Return a paired difference as plain values."""
+    low, high = found.interval
+    return {
+        "mean": _short(found.mean),
+        "low": _short(low),
+        "high": _short(high),
+        "is_significant": found.is_significant,
+        "by_seed": [_short(value) for value in found.differences],
+    }
+
+
+def _row(block: Block, cell: Cell, numbers: dict[str, Any], confidence: float) -> Row:
+    printed = numbers.get(block.method.name, {})
+    entries = {}
+    for strategy in block.method.strategies:
+        runs = [cell(spec) for spec in block.runs(strategy, cell)] or [None] * len(block.seeds)
+        accuracies = tuple(None if run is None else _percent(run.get("accuracy")) for run in runs)
+        paper = printed.get(strategy, {}).get(block.column.name)
+        entries[strategy] = Entry(
+            by_seed=accuracies,
+            choice=block.choice(strategy, cell),
+            paper=None if paper is None else (paper[0], paper[1]),
+            seconds=sum(run.get("seconds") or 0.0 for run in runs if run is not None),
+        )
+    return Row(block, entries["vanilla"], entries.get("upcycled"), confidence)
+
+
+def _known(values: Accuracies) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,109 @@
+"""What the tables show, counted: where upcycling helps, where it does not, and what a server learning rate does."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from upcycled.experiments.paper.choose import Cell, Place, Point, trials_of
+from upcycled.experiments.paper.markdown import paired_words
+from upcycled.experiments.paper.settings import Settings
+from upcycled.experiments.paper.tables import Filled, Row, paired
+from upcycled.runtime.paired import holm
+
+STEP = 0.5
+"""The rho of the list of learning rates."""
+
+ABLATION, RIVAL = "fedavg_server_lr", "fedavg"
+
+
+def gains(found: Filled) -> list[str]:
+    """Count, in words, how often the interval of the gain excludes zero, and set the paper's gains beside."""
+    rows = [row for row in found.rows if row.gain is not None]
+    if not rows:
+        return ["- No pair of method and data set is complete yet."]
+    lines = [_counted("All data sets together", rows)]
+    for column in found.table.columns:
+        mine = [row for row in rows if row.block.column is column]
+        if mine and len(found.table.columns) > 1:
+            lines.append(_counted(_title(found, column.name), mine))
+    return lines
+
+
+def against_server_lr(found: Filled) -> list[str]:
+    """Compare upcycled FedAvg with FedAvg whose server learning rate was tuned over the same grid."""
+    lines = []
+    for column in found.table.columns:
+        if ABLATION not in found.table.methods:
+            break
+        plain, tuned = found.row(column.name, RIVAL), found.row(column.name, ABLATION)
+        assert plain.upcycled is not None
+        over_tuned = paired(plain.upcycled, tuned.vanilla, plain.confidence)
+        over_plain = paired(tuned.vanilla, plain.vanilla, plain.confidence)
+        if over_tuned is None or over_plain is None:
+            continue
+        same = " (the same in every seed)" if not any(over_tuned.differences) else ""
+        lines.append(
+            f"| {_title(found, column.name)} | {plain.vanilla.mean:.2f} | {tuned.vanilla.mean:.2f} | "
+            f"{plain.upcycled.mean:.2f} | {paired_words(over_plain)} | {paired_words(over_tuned)}{same} |"
+        )
+    if not lines:
+        return ["Not computed yet."]
+    return [
+        "| data | FedAvg | with server lr tuned | Upcycled FedAvg | server lr - plain | upcycled - server lr |",
+        "|---|---|---|---|---|---|",
+        *lines,
+    ]
+
+
+def longer_steps(settings: Settings, cell: Cell) -> list[str]:
+    """Return, from the grids, what a longer step is worth at each learning rate: FedAvg, on validation samples."""
+    table = settings.tables["table1"]
+    columns = [
+        column for column in table.columns if settings.grids[settings.data[column.data].group].kind == "complete"
+    ]
+    lines = [
+        "| learning rate | " + " | ".join(settings.data[column.data].title for column in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    grid = settings.grids[settings.data[columns[0].data].group]
+    for lr in grid.lr:
+        shown = []
+        for column in columns:
+            place = Place(settings.methods[RIVAL], column.data, column.stragglers)
+            plain, upcycled = (_mean(settings, place, Point(lr, (), rho), cell) for rho in (None, STEP))
+            shown.append("–" if plain is None or upcycled is None else f"{plain:.2f} {upcycled - plain:+.2f}")
+        lines.append(f"| {lr:g} | " + " | ".join(shown) + " |")
+    return lines
+
+
+def _mean(settings: Settings, place: Place, point: Point, cell: Cell) -> float | None:
+    found = [cell(spec) for spec in trials_of(settings, place)(point)]
+    known = [one["accuracy"] for one in found if one is not None and one.get("accuracy") is not None]
+    return 100 * fmean(known) if len(known) == len(found) else None
+
+
+def _counted(title: str, rows: list[Row]) -> str:
+    found = [row.gain for row in rows if row.gain is not None]
+    better = sum(one.is_significant and one.mean > 0 for one in found)
+    worse = sum(one.is_significant and one.mean < 0 for one in found)
+    kept = sum(p < 1 - rows[0].confidence for p in holm([one.p_value for one in found]))
+    printed = [row.paper_gain for row in rows if row.paper_gain is not None]
+    paper = (
+        ""
+        if not printed
+        else (
+            f"; the paper's mean gain there is {fmean(printed):+.2f}, positive in {sum(one > 0 for one in printed)} of "
+            f"{len(printed)}"
+        )
+    )
+    mean = fmean(one.mean for one in found)
+    return (
+        f"- **{title}** ({len(found)} pairs): mean gain {mean:+.2f} points; significant gain in {better}, significant "
+        f"loss in {worse}, no significant difference in {len(found) - better - worse} (claims left after Holm's "
+        f"correction: {kept}){paper}."
+    )
+
+
+def _title(found: Filled, name: str) -> str:
+    column = next(one for one in found.table.columns if one.name == name)
+    return f"{found.settings.data[column.data].title}, {100 * column.stragglers:g} % stragglers"

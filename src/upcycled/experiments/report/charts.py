@@ -1,0 +1,138 @@
+"""The numbers behind the page's charts, as one JSON document for its script."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upcycled.experiments.report.clients import Client, bins_of, clients_of, distribution
+from upcycled.experiments.report.collect import Part, Results
+from upcycled.experiments.report.curves import MOST_OF_A_PAGE, MOST_POINTS, SCORES, Curve, curve
+from upcycled.experiments.report.figures import cost, fixed
+from upcycled.experiments.report.settings import families, labels
+
+COLOURS = 8
+MOST_SHOWN = 8
+"""Lines that are switched on when the page opens."""
+AXES = ("iteration", "data_round", "megabytes", "seconds", "epsilon")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One experiment with all that is drawn of it."""
+
+    part: Part
+    label: str
+    colour: int
+    is_dashed: bool
+    curve: Curve
+    clients: tuple[Client, ...]
+
+
+def drawn(results: Results) -> list[Drawn]:
+    """Return every experiment that has a finished run: partners share a colour, vanilla is dashed."""
+    parts = [part for part in results.parts if part.seeds]
+    if not results.documents:
+        # Nobody said in which order: partners together, vanilla first.
+        own = families(parts)
+        order = sorted(range(len(parts)), key=lambda k: (own.index(own[k]), parts[k].is_upcycled))
+        parts = [parts[k] for k in order]
+    is_mixed = len({part.is_upcycled for part in parts}) > 1
+    most = min(MOST_POINTS, max(20, MOST_OF_A_PAGE // len(parts)))
+    return [
+        Drawn(
+            part,
+            label,
+            family % COLOURS,
+            is_mixed and not part.is_upcycled,
+            curve(part, most),
+            tuple(clients_of(part)),
+        )
+        for part, label, family in zip(parts, labels(parts, results.documents), families(parts), strict=True)
+    ]
+
+
+def chart_data(every: Sequence[Drawn], scored_on: str) -> dict[str, Any]:
+    """Return everything the script needs, but for the convergence record."""
+    return {
+        "scored": scored_on,
+        "parts": [_part(k, one) for k, one in enumerate(every)],
+        "clients": {name: found for name in CLIENT_CHARTS if (found := client_chart(every, name)) is not None},
+    }
+
+
+def scored_on(every: Sequence[Drawn]) -> str:
+    """Return the data that accuracy and loss are of: "test", or "validation" where something is chosen by them."""
+    words = {str(seed.summary.get("scored_on", "test")) for one in every for seed in one.part.seeds}
+    return words.pop() if len(words) == 1 else "test or validation"
+
+
+def _part(k: int, one: Drawn) -> dict[str, Any]:
+    return {
+        "id": k,
+        "label": one.label,
+        "colour": one.colour,
+        "dashed": one.is_dashed,
+        "upcycled": one.part.is_upcycled,
+        "on": k < MOST_SHOWN,
+        "curve": _columns(one.curve) if len(one.curve) else None,
+        "spent": _spent(one),
+    }
+
+
+def _columns(found: Curve) -> dict[str, Any]:
+    columns: dict[str, Any] = {name: getattr(found, name).tolist() for name in AXES}
+    columns["upcycled"] = [int(is_upcycled) for is_upcycled in found.is_upcycled]
+    for name in SCORES:
+        columns[name] = found.mean[name].tolist()
+        if not np.isnan(found.sd[name]).all():
+            columns[f"{name}_sd"] = found.sd[name].tolist()
+    return columns
+
+
+def _spent(one: Drawn) -> dict[str, Any] | None:
+    """Return the worst epsilon over data rounds, the largest over the seeds."""
+    worst: dict[int, float] = {}
+    for seed in one.part.seeds:
+        for data_round, epsilon in zip(seed.spent.rounds, seed.spent.worst, strict=True) if seed.spent else ():
+            worst[data_round] = max(worst.get(data_round, 0.0), epsilon)
+    if not any(math.isfinite(epsilon) for epsilon in worst.values()):
+        return None
+    rounds = sorted(worst)
+    kept = [rounds[round(k)] for k in np.linspace(0, len(rounds) - 1, min(len(rounds), 150))]
+    return {"rounds": kept, "worst": [worst[data_round] for data_round in kept]}
+
+
+CLIENT_CHARTS = {
+    "accuracy": ("accuracy of a client (%)", " %", 0.0, 100.0),
+    "epsilon": ("proven epsilon of a client", "", 0.0, math.inf),
+}
+
+
+def client_chart(every: Sequence[Drawn], name: str) -> dict[str, Any] | None:
+    """Return the distributions of a number over clients, in common bins; None if no experiment has it."""
+    values = [client.numbers.get(name, math.nan) for one in every for client in one.clients]
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return None
+    title, unit, least, most = CLIENT_CHARTS[name]
+    bins = bins_of(known, least, most)
+    rows = []
+    for k, one in enumerate(every):
+        found = distribution(one.clients, name, bins)
+        if found is not None:
+            rows.append({"part": k, "counts": list(found.counts), "median": found.median, **_words(name, found)})
+    return {"name": title, "unit": unit, "limits": [bins.low, bins.high], "log": bins.is_log, "rows": rows}
+
+
+def _words(name: str, found: Any) -> dict[str, str]:
+    if name == "accuracy":
+        median, worst, best = (f"{fixed(value, 1)} %" for value in (found.median, found.low, found.high))
+        short_words = f"median {median}, worst {worst}"
+        return {"words": f"{short_words} (client {found.lowest}), best {best}", "short": short_words}
+    short_words = f"median {cost(found.median)}, max {cost(found.high)}"
+    return {"words": f"{short_words} (client {found.highest})", "short": short_words}

@@ -1,0 +1,143 @@
+"""The convergence record: what a run measured of the theorem's terms, beside what the theorem says of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.vectors import Real
+from upcycled.experiments.report.charts import Drawn
+from upcycled.experiments.report.collect import Part, Row
+from upcycled.experiments.report.curves import THEORY, Curve, number
+from upcycled.experiments.report.figures import NONE, short
+from upcycled.experiments.report.markup import EMPTY, Html, join, pairs, table, tag, text
+
+AVERAGE = "Mean of ‖∇f‖² over the data rounds so far"
+MEASURED = {
+    "gradient_norm": "Norm of the gradient ‖∇f‖",
+    "loss": "Training objective f",
+    "dissimilarity": "Dissimilarity B of the clients",
+}
+"""Columns of the record that are drawn by themselves."""
+MOST_POINTS = 150
+NOT_PROVEN = "paper"
+"""The form of the bound as printed: in the table, but not drawn as if it bounded anything."""
+
+
+def record_of(part: Part, curve: Curve) -> dict[str, dict[str, list[float]]]:
+    """Return the lines of an experiment's record by name, each with x (data rounds) and y (mean over seeds)."""
+    found: dict[str, dict[str, list[float]]] = {}
+    is_data = ~np.array(curve.is_upcycled, dtype=bool)
+    for name in MEASURED:
+        values = curve.mean.get(f"{THEORY}{name}")
+        if values is not None:
+            found[name] = _line(curve.data_round[is_data], values[is_data])
+    for name, values in _averages(part).items():
+        found[name] = _line(np.arange(1.0, len(values) + 1), values)
+    return found
+
+
+def _averages(part: Part) -> dict[str, Real]:
+    """Return the mean squared gradient norm, and the bounds on it that say something about these runs."""
+    documents = _documents(part)
+    lines: dict[str, list[Any]] = {"average": [document["measured"].get("average") for document in documents]}
+    for form in dict.fromkeys(name for document in documents for name in document["forms"]):
+        own = [document["forms"].get(form, {}) for document in documents]
+        if form != NOT_PROVEN and all(one.get("applies") is True for one in own):
+            lines[f"bound:{form}"] = [one.get("bound") for one in own]
+    return {name: found for name, rows in lines.items() if (found := _mean_of(rows)) is not None}
+
+
+def _documents(part: Part) -> list[Row]:
+    found = [seed.summary.get("theory") for seed in part.seeds]
+    return [d for d in found if isinstance(d, dict) and all(isinstance(d.get(k), dict) for k in ("measured", "forms"))]
+
+
+def _mean_of(rows: Sequence[Any]) -> Real | None:
+    if not rows or not all(isinstance(row, list) and len(row) == len(rows[0]) and row for row in rows):
+        return None
+    found: Real = np.array([[number(value) for value in row] for row in rows]).mean(axis=0)
+    return found
+
+
+def _line(xs: Real, ys: Real) -> dict[str, list[float]]:
+    kept = [round(k) for k in np.linspace(0, len(xs) - 1, min(len(xs), MOST_POINTS))] if len(xs) else []
+    return {"x": xs[kept].tolist(), "y": ys[kept].tolist()}
+
+
+def theory_charts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return which lines of the records are drawn together."""
+    there = list(dict.fromkeys(name for record in records for name in record))
+    charts = []
+    if "average" in there:
+        bounds = [name for name in there if name.startswith("bound:")]
+        columns = [{"key": "average", "name": "measured", "bound": False}]
+        columns += [{"key": key, "name": f"bound, {key.removeprefix('bound:')}", "bound": True} for key in bounds]
+        charts.append({"name": AVERAGE, "columns": columns})
+    for key, title in MEASURED.items():
+        if key in there:
+            charts.append({"name": title, "columns": [{"key": key, "name": "measured", "bound": False}]})
+    return charts
+
+
+def theory_section(every: Sequence[Drawn], charts: Sequence[Mapping[str, Any]]) -> Html:
+    """Return the convergence record of runs that measured it."""
+    if not charts:
+        return EMPTY
+    words = (
+        "What the runs measured on all training data after each data round, which no server sees: a simulation's tool. "
+        "Dotted lines are the theorem's bounds, drawn where it is proven and all its assumptions hold."
+    )
+    figures = [
+        tag(
+            "figure",
+            tag("figcaption", text(chart["name"])),
+            tag("div", class_="chart", data_chart=f"theory:{k}"),
+        )
+        for k, chart in enumerate(charts)
+    ]
+    documents = [(one, document) for one in every for document in _documents(one.part)[:1]]
+    return tag(
+        "section",
+        tag("h2", text("Convergence record")),
+        tag("p", text(words), class_="about"),
+        tag("div", *figures, class_="charts" if len(figures) > 1 else "charts one"),
+        _verdicts(documents) if documents else EMPTY,
+        *(_assumptions(one, document) for one, document in documents),
+        id="theory",
+    )
+
+
+def _verdicts(documents: Sequence[tuple[Drawn, Row]]) -> Html:
+    head = ("experiment", "form of the bound", "C1", "says something here", "holds", "bound", "measured", "ratio")
+    rows = []
+    for one, document in documents:
+        average = document["measured"].get("average")
+        for form, about in document["forms"].items():
+            bound = about.get("bound")
+            cells = (
+                f"{form} (as printed)" if form == NOT_PROVEN else form,
+                short(number(about.get("C1"))),
+                _yes(about.get("applies")),
+                _yes(about.get("holds")),
+                short(number(bound[-1]) if isinstance(bound, list) and bound else math.nan),
+                short(number(average[-1]) if isinstance(average, list) and average else math.nan),
+                short(number(about.get("looseness")), 3),
+            )
+            rows.append([tag("th", text(one.label), scope="row"), *(tag("td", text(cell)) for cell in cells)])
+    whole = table([tag("th", text(title), scope="col") for title in head], rows, "Bounds beside measurements")
+    return join((whole, tag("p", text("Numbers of each experiment's first seed."), class_="small")))
+
+
+def _yes(value: Any) -> str:
+    return {True: "yes", False: "no"}.get(value, NONE) if isinstance(value, bool) else NONE
+
+
+def _assumptions(one: Drawn, document: Row) -> Html:
+    found = document.get("assumptions")
+    rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
+    items = [(str(row.get("name", "")), text(f"{_yes(row.get('holds'))}: {row.get('words', '')}")) for row in rows]
+    return tag("details", tag("summary", text(f"Assumptions: {one.label}")), pairs(items)) if items else EMPTY

@@ -1,0 +1,250 @@
+"""A sweep: many settings as one batch, chosen on validation data, and one test score in the end.
+
+Selection runs are scored on the validation part of every client in the place of its test part, which they never see.
+Only the settings that are chosen are run once more and scored on test data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from upcycled.core.errors import InputError, UpcycledError
+from upcycled.core.files import write_whole
+from upcycled.experiments.batch import Batch, Options, Outcome, prepare_batch
+from upcycled.experiments.config import Experiment, parse
+from upcycled.experiments.overrides import put
+from upcycled.experiments.points import Point, draws, grid
+from upcycled.experiments.results import plain
+from upcycled.experiments.run import experiment_folder
+from upcycled.experiments.search import check_optuna, search
+from upcycled.experiments.sentences import named
+from upcycled.runtime.hold import hold
+
+FOLDER = "sweep"
+DOCUMENT = "sweep.json"
+CHOSEN = "chosen.toml"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A point and how it did on validation data."""
+
+    point: Point
+    outcome: Outcome
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every seed has a result; a point that diverges is never chosen."""
+        return self.outcome.is_complete
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean over seeds; None where one of them has no result."""
+        return self.outcome.summary()["accuracy"]["mean"] if self.is_complete else None
+
+    @property
+    def score(self) -> tuple[bool, float, float]:
+        """What points are ordered by, the best first: mean accuracy over seeds, then mean loss."""
+        if self.accuracy is None:
+            return True, 0.0, 0.0
+        loss = self.outcome.summary()["loss"]["mean"]
+        return False, -self.accuracy, float("inf") if loss is None else loss
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        summary = self.outcome.summary()
+        return {
+            "folder": self.outcome.experiment.name,
+            "settings": {key: plain(value) for key, value in self.point.values},
+            "accuracy": summary["accuracy"],
+            "loss": summary["loss"],
+            "failed": [seed.seed for seed in self.outcome.seeds if seed.summary is None],
+        }
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep found and wrote."""
+
+    experiment: Experiment
+    how: str
+    ranking: tuple[Ranked, ...]
+    chosen: Outcome
+    """The best point's runs, scored on test data."""
+    folder: Path
+    repeat: str
+
+    @property
+    def chosen_file(self) -> Path:
+        """The file that runs the chosen settings."""
+        return self.folder / CHOSEN
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the table has to know."""
+        found = [
+            "Ranked by mean accuracy on validation samples held out of every client's training samples (ties: loss); "
+            "test data took no part in the choice."
+        ]
+        failed = sum(not ranked.is_complete for ranked in self.ranking)
+        if failed:
+            found.append(f"{failed} of {len(self.ranking)} settings diverged with at least one seed and come last.")
+        if self.experiment.privacy is not None:
+            found.append(
+                "Epsilon is that of one run: what the sweep itself has spent on the same data, and the choice, are not "
+                "covered."
+            )
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        summary, best = self.chosen.summary(), self.ranking[0]
+        return {
+            "name": self.experiment.name,
+            "how": self.how,
+            "seeds": list(best.outcome.experiment.seeds),
+            "ranking": [{"rank": i, **ranked.as_json()} for i, ranked in enumerate(self.ranking, start=1)],
+            "chosen": {
+                "settings": best.as_json()["settings"],
+                "folder": self.chosen.experiment.name,
+                "file": CHOSEN,
+                "seeds": list(self.chosen.experiment.seeds),
+                "validation": {"accuracy": best.as_json()["accuracy"], "loss": best.as_json()["loss"]},
+                "test": {"accuracy": summary["accuracy"], "loss": summary["loss"]},
+            },
+            "notes": self.notes,
+            "repeat": self.repeat,
+        }
+
+
+@dataclass(frozen=True)
+class How:
+    """Which points are tried."""
+
+    random: int | None = None
+    """So many draws; None: the grid, or Optuna."""
+    optuna: int | None = None
+    """So many of Optuna's points."""
+    draw_seed: int = 0
+    seeds: tuple[int, ...] | None = None
+    """Of the selection runs; the file's if left out."""
+
+    @property
+    def words(self) -> str:
+        """The way in words."""
+        if self.optuna is not None:
+            return f"{self.optuna} points of Optuna's, seed {self.draw_seed}"
+        return "grid" if self.random is None else f"{self.random} random draws, seed {self.draw_seed}"
+
+
+def sweep_experiment(
+    experiment: Experiment,
+    source: str,
+    how: How | None = None,
+    *,
+    repeat: str = "",
+    options: Options | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Swept:
+    """Try all points, choose the best on validation data, score it on test data, and write all that down.
+
+    Args:
+        experiment: from :func:`upcycled.experiments.config.load_config`, with a table [sweep].
+        source: the file's name, for error sentences.
+        how: which points are tried; all combinations if left out.
+        repeat: the command that does this, for the document.
+        options: how it is shown, and what is kept.
+        tell: told in a line what is going to be run.
+    """
+    how, options = how or How(), options or Options()
+    folder = experiment_folder(experiment) / FOLDER
+    seeds = len(how.seeds or experiment.seeds)
+    tried: dict[str, Ranked] = {}
+
+    def prepared(points: Sequence[Point]) -> Batch:
+        variants = [_selection(experiment, point, how, folder) for point in points]
+        return prepare_batch(variants, source, [point.label for point in points])
+
+    def carry_out(batch: Batch, points: Sequence[Point]) -> None:
+        outcomes = batch.run(replace(options, keep_checkpoints=False))
+        for point, outcome in zip(points, outcomes, strict=True):
+            tried[point.mark] = Ranked(point, outcome)
+
+    def evaluate(points: Sequence[Point]) -> list[float | None]:
+        different = list({point.mark: point for point in points}.values())
+        carry_out(prepared(different), different)
+        return [tried[point.mark].accuracy for point in points]
+
+    with named(source):
+        points = _checked(experiment, how)
+        # Whatever is wrong is said before the folder is made; Optuna's points are not known yet, but the file is.
+        batch = prepared(points or [Point(())])
+    with hold(experiment_folder(experiment)), named(source):
+        if how.optuna is not None:
+            tell(f"{how.optuna} settings x {seeds} seeds, chosen by Optuna as it goes")
+            search(experiment.sweep, how.optuna, how.draw_seed, evaluate)
+        else:
+            tell(f"{len(points)} settings x {seeds} seeds = {len(points) * seeds} runs")
+            carry_out(batch, points)
+        ranking = tuple(sorted(tried.values(), key=lambda ranked: ranked.score))
+        if not ranking[0].is_complete:
+            raise UpcycledError(f"every one of {len(ranking)} settings diverged: lower local.lr in [sweep]")
+        return _finished(experiment, source, how, ranking, folder, repeat, options)
+
+
+def _finished(
+    experiment: Experiment,
+    source: str,
+    how: How,
+    ranking: tuple[Ranked, ...],
+    folder: Path,
+    repeat: str,
+    options: Options,
+) -> Swept:
+    """Score the best point on test data, and write the documents."""
+    best = ranking[0].point
+    final = _variant(experiment, best, f"chosen-{best.mark}", str(folder))
+    outcome = prepare_batch([final], source).run(options)[0]
+    swept = Swept(experiment, how.words, ranking, outcome, folder, repeat)
+    own = _variant(experiment, best, f"{experiment.name[:90]}-chosen", experiment.results)
+    write_whole(swept.chosen_file, (_heading(best) + own.resolved_toml()).encode())
+    write_whole(folder / DOCUMENT, (json.dumps(swept.as_json(), indent=2, allow_nan=False) + "\n").encode())
+    return swept
+
+
+def _heading(point: Point) -> str:
+    return f"# Chosen on validation data: {point.label}.\n# Its validation samples are still held out of training.\n"
+
+
+def _checked(experiment: Experiment, how: How) -> list[Point]:
+    """Refuse what cannot be swept, in one sentence; return the points, none yet where Optuna chooses them."""
+    if not experiment.sweep:
+        raise InputError(
+            'sweep is missing, but a sweep needs a table [sweep] of lists, such as "local.lr" = [0.01, 0.1]'
+        )
+    if how.random is not None and how.optuna is not None:
+        raise InputError("--random and --optuna are both given, but a sweep takes its points in one way")
+    if how.optuna is not None:
+        check_optuna()
+        return []
+    return grid(experiment.sweep) if how.random is None else draws(experiment.sweep, how.random, how.draw_seed)
+
+
+def _selection(experiment: Experiment, point: Point, how: How, folder: Path) -> Experiment:
+    """Return a point's experiment as it is chosen by: on validation data."""
+    found = _variant(experiment, point, point.mark, str(folder))
+    return found.model_copy(update={"scored_on": "validation", "seeds": how.seeds or experiment.seeds})
+
+
+def _variant(experiment: Experiment, point: Point, name: str, results: str) -> Experiment:
+    raw = {key: value for key, value in experiment.resolved().items() if key != "sweep"}
+    for key, value in point.values:
+        raw = put(raw, tuple(key.split(".")), value)
+    try:
+        return parse({**raw, "name": name, "results": results, "scored_on": "test"})
+    except InputError as error:
+        raise InputError(f"the sweep's point {point.label}: {error}") from error

@@ -1,0 +1,213 @@
+"""C1, C2 and C3 of the paper's convergence analysis (Lemma "converge", Theorem 1), with their hat and tilde parts.
+
+For Upcycled-FedProx with exact local minimisers, over two consecutive data rounds:
+
+    E f(w(2m+1)) <= f(w(2m-1)) - C1 ||grad f(w(2m-1))||^2 + C2 h1_m + C3 h2_m
+    h1_m = ||grad f(w(2m-1))|| ||w(2m-1) - w(2m-2)||,    h2_m = ||w(2m-1) - w(2m-2)||^2
+
+with L the smoothness of every F_i, B the dissimilarity, rho the strong convexity of F_i + mu/2 ||. - w||^2 (not the
+upcycling coefficient, which is c = mu/(mu + lambda_m) here), K the clients drawn in a round. C1 = C1_hat - C1_tilde,
+C2 and C3 are sums of their parts; hat is the step of all clients, tilde the error of drawing K of them.
+
+What is printed in the paper, and what is right:
+
+- Eq. (c2) has an unbalanced bracket, "(4L^2B + rho L(1+2B)"; without it the printed C2 is the sum of its parts.
+- The proof of the hat lemma bounds <grad f, -grad f/mu + Phi> by -(1/mu)||grad f||^2 + **(1/mu)** ||grad f|| ||Phi||.
+  That second 1/mu is one too many: Phi already has it. So LB/(mu^2 rho) should be LB/(mu rho), and L^2/(mu^2 rho) +
+  (L+mu)/mu^2 should be L^2/(mu rho) + (L+mu)/mu. For mu <= 1 the printed constants are only weaker; for mu > 1 the
+  lemma and the theorem as printed are false: one client, f = w^2/2, mu = 10 loses 0.0868 ||grad f||^2 in a step, and
+  the printed C1 promises 0.0950.
+- The proof of the tilde lemma loses the factor L of L E||w_bar - w_tilde||^2 when it collects terms: 2B^2/(K rho^2),
+  4LB/(K rho^2) and 2L^2/(K rho^2) should each have one more L (units show it too). The printed tilde lemma is true
+  all the same, because the rest of its bound is loose: see the form "sharp".
+- The argument lists print Ĉ3 with B and 1/mu, and C3_tilde with B: they depend on neither.
+- E over the choice of S_m in front of f(w(2m+1)) should be over S_(m+1), the clients that made w(2m+1).
+- "C1 > 0 must hold when B = 0 (i.i.d. clients)": i.i.d. clients have B = 1, and B >= 1 always, by Jensen's inequality;
+  C1 > 0 is a condition then too.
+
+The forms:
+
+- ``"paper"``: as printed.
+- ``"repaired"``: the paper's proof with both slips put right. Its C1_hat is attained: by one client with a quadratic.
+- ``"sharp"``: the same assumptions, but drawn clients are unbiased, so the first-order term of the sampling error
+  vanishes and E f(w_bar) <= f(w_tilde) + L/(2K) E_i ||w_i - w(2m)||^2. No sqrt(2/K) remains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real as RealNumber
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+
+from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.vectors import Real
+
+Form: TypeAlias = Literal["paper", "repaired", "sharp"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+PerRound: TypeAlias = float | Real
+"""A number, or one for each data round."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """C1, C2, C3 and their parts; C2 and C3 have one entry per data round where lambda does."""
+
+    C1: float
+    C2: PerRound
+    C3: PerRound
+    C1_hat: float
+    C2_hat: PerRound
+    C3_hat: PerRound
+    C1_tilde: float
+    C2_tilde: PerRound
+    C3_tilde: PerRound
+    smoothness: float
+    dissimilarity: float
+    mu: float
+    strong_convexity: float
+    cohort: int | None
+    lam: PerRound
+    form: Form
+
+    @property
+    def ratio(self) -> PerRound:
+        """mu / (mu + lambda_m), the upcycling coefficient."""
+        return ratio_of(self.mu, self.lam)
+
+    @property
+    def converges(self) -> bool:
+        """Whether C1 > 0, the theorem's condition."""
+        return self.C1 > 0
+
+    def in_form(self, form: Form) -> Constants:
+        """Return the constants of the same problem in another form."""
+        return constants(
+            smoothness=self.smoothness,
+            dissimilarity=self.dissimilarity,
+            mu=self.mu,
+            strong_convexity=self.strong_convexity,
+            cohort=self.cohort,
+            lam=self.lam,
+            form=form,
+        )
+
+
+def constants(
+    *,
+    smoothness: float,
+    dissimilarity: float,
+    mu: float,
+    strong_convexity: float,
+    cohort: int | None,
+    lam: PerRound | Sequence[float],
+    form: Form = "paper",
+) -> Constants:
+    """Return C1, C2, C3 as the paper prints them, or in another ``form`` (see the module).
+
+    Args:
+        smoothness: L, of every F_i (:func:`estimate_smoothness`).
+        dissimilarity: B >= 1 (:func:`estimate_dissimilarity`).
+        mu: FedProx's mu.
+        strong_convexity: rho, of F_i + mu/2 ||. - w||^2: mu for convex F_i (:func:`estimate_strong_convexity`).
+        cohort: K, clients drawn in a data round; None if all take part, which leaves the hat parts alone.
+        lam: lambda_m >= 0, a number or one per data round; infinity is plain FedProx.
+        form: ``"paper"``, ``"repaired"`` or ``"sharp"``.
+
+    >>> found = constants(smoothness=1, dissimilarity=1, mu=10, strong_convexity=11, cohort=None, lam=10)
+    >>> round(found.C1, 4), round(found.in_form("repaired").C1, 4)
+    (0.095, 0.0868)
+    """
+    check_problem(smoothness, dissimilarity, cohort, form)
+    check_number("mu", mu, above=0)
+    check_number("strong_convexity", strong_convexity, above=0)
+    scale = _checked_lam(lam)
+    hat = _hat(smoothness, dissimilarity, mu, strong_convexity, form)
+    tilde = _tilde(smoothness, dissimilarity, strong_convexity, cohort, form)
+    c = ratio_of(mu, scale)
+    return Constants(
+        C1=hat[0] - tilde[0],
+        C2=(hat[1] + tilde[1]) * c,
+        C3=(hat[2] + tilde[2]) * c**2,
+        C1_hat=hat[0],
+        C2_hat=hat[1] * c,
+        C3_hat=hat[2] * c**2,
+        C1_tilde=tilde[0],
+        C2_tilde=tilde[1] * c,
+        C3_tilde=tilde[2] * c**2,
+        smoothness=float(smoothness),
+        dissimilarity=float(dissimilarity),
+        mu=float(mu),
+        strong_convexity=float(strong_convexity),
+        cohort=None if cohort is None else int(cohort),
+        lam=scale,
+        form=form,
+    )
+
+
+def ratio_of(mu: float, lam: PerRound) -> PerRound:
+    """Return mu / (mu + lambda_m).
+
+    >>> ratio_of(1.0, 3.0), ratio_of(1.0, math.inf)
+    (0.25, 0.0)
+    """
+    return mu / (mu + lam)
+
+
+def check_problem(smoothness: float, dissimilarity: float, cohort: int | None, form: str) -> None:
+    """Refuse what no problem has."""
+    check_number("smoothness", smoothness, above=0)
+    check_number("dissimilarity", dissimilarity)
+    if dissimilarity < 1:
+        raise InputError(
+            f"dissimilarity is {dissimilarity!r}, but it must be a finite number >= 1: i.i.d. clients have B = 1"
+        )
+    if cohort is not None:
+        check_number("cohort", cohort, at_least=1, integer=True)
+    if form not in FORMS:
+        raise InputError(f"form is {form!r}, but it must be known{suggest(str(form), FORMS)}")
+
+
+def _hat(L: float, B: float, mu: float, rho: float, form: Form) -> tuple[float, float, float]:
+    """Return the parts of the step of all clients, before the coefficient."""
+    m = mu if form == "paper" else 1.0  # the second 1/mu of the paper's first inequality
+    return (
+        1 / mu - L * B / (m * mu * rho) - L * B**2 / (2 * rho**2),
+        L**2 / (m * mu * rho) + (L + mu) / (m * mu) + L * (L + rho) * B / rho**2,
+        L * (L + rho) ** 2 / (2 * rho**2),
+    )
+
+
+def _tilde(L: float, B: float, rho: float, K: int | None, form: Form) -> tuple[float, float, float]:
+    """Return the parts of the error of drawing K clients, before the coefficient."""
+    if K is None:
+        return 0.0, 0.0, 0.0
+    if form == "sharp":
+        return L * B**2 / (2 * K * rho**2), L**2 * B / (K * rho**2), L**3 / (2 * K * rho**2)
+    lost = 1.0 if form == "paper" else L  # the factor that collecting terms loses
+    s = math.sqrt(2 / K)
+    return (
+        lost * 2 * B**2 / (K * rho**2) + (2 * L * B + rho) / rho * s * B / rho,
+        lost * 4 * L * B / (K * rho**2) + (2 * L * B + rho) / rho * s * L / rho + 2 * L * (L + rho) / rho * s * B / rho,
+        lost * 2 * L**2 / (K * rho**2) + 2 * L * (L + rho) / rho * s * L / rho,
+    )
+
+
+def _checked_lam(lam: PerRound | Sequence[float]) -> PerRound:
+    if isinstance(lam, RealNumber) and not isinstance(lam, bool):
+        if lam != math.inf:
+            check_number("lam", lam, at_least=0)
+        return float(lam)
+    try:
+        values = np.array(lam, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"lam is {lam!r}, but it must be a number >= 0 or a list of them") from None
+    if values.ndim != 1 or values.size == 0:
+        raise InputError("lam must be a number >= 0, or a list with one for each data round")
+    for wrong in values[~(values >= 0)][:1].tolist():
+        check_number("lam", wrong, at_least=0)
+    return values

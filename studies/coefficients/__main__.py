@@ -1,0 +1,76 @@
+"""Compute what is missing of the study of coefficients, and write docs/coefficients.md.
+
+    python -m studies.coefficients                  everything that is not there yet, then the page
+    python -m studies.coefficients syn|femnist|private|page
+    python -m studies.coefficients --quick          one set, two algorithms, two seeds, in a temporary folder
+
+Cells are kept one by one in docs/coefficients/*.jsonl, so that a stopped command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from studies.coefficients import choices, femnist, page, private, syn
+from studies.coefficients import settings as s
+from upcycled.experiments.cells import Cells, compute_cells
+
+PARTS = ("syn", "femnist", "private", "page")
+
+
+def tell(what: str) -> Callable[[int, int], None]:
+    def line(done: int, total: int) -> None:
+        if done % 200 == 0 or done == total:
+            print(f"{what}: {done} of {total} runs", file=sys.stderr, flush=True)
+
+    return line
+
+
+def compute(cells: Cells, wanted: choices.Wanted, what: str) -> None:
+    missing = sum(key not in cells for key in wanted)
+    print(f"{what}: {missing} of {len(wanted)} runs to do", file=sys.stderr, flush=True)
+    compute_cells(cells, wanted, s.value_of, progress=False, tell=tell(what))
+
+
+def run_syn(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> None:
+    chosen = Cells(folder / "choices.jsonl")
+    compute(chosen, choices.lr_runs(sets, algorithms), "learning rates")
+    compute(chosen, choices.larger_runs(chosen, sets, algorithms), "larger learning rates")
+    compute(chosen, choices.way_runs(chosen, sets, algorithms), "constants and server steps")
+    compute(Cells(folder / "syn.jsonl"), syn.runs(chosen, sets, algorithms, seeds), "comparison")
+
+
+def run_femnist(folder: Path, algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> None:
+    cells = Cells(folder / "femnist.jsonl")
+    compute(cells, femnist.lr_runs(algorithms), "FEMNIST learning rates")
+    compute(cells, femnist.way_runs(cells, algorithms), "FEMNIST constants and server steps")
+    compute(cells, femnist.test_runs(cells, algorithms, seeds), "FEMNIST comparison")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--quick", action="store_true")
+    asked = parser.parse_args()
+    if asked.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            where = Path(folder)
+            run_syn(where, ("iid",), ("FedAvg", "FedProx"), s.SEEDS[:2])
+            page.show(where, ("iid",), ("FedAvg", "FedProx"), s.SEEDS[:2])
+        return
+    if "syn" in asked.part:
+        run_syn(s.CELLS, tuple(s.SETS), tuple(s.ALGORITHMS), s.SEEDS)
+    if "femnist" in asked.part:
+        run_femnist(s.CELLS, femnist.ALGORITHMS, femnist.SEEDS)
+    if "private" in asked.part:
+        compute(Cells(s.CELLS / "private.jsonl"), private.runs(tuple(s.SETS), private.SEEDS), "private")
+    if "page" in asked.part:
+        page.write(s.CELLS)
+
+
+if __name__ == "__main__":
+    main()

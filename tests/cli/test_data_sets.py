@@ -1,0 +1,181 @@
+"""``upcycled data`` and the real sets: fetch, list, describe, check; and config files that name them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.data.real_files import letter_pool, write_leaf
+from tests.data.test_download import Site, archive, serving
+from upcycled.cli.main import main
+from upcycled.core.errors import InputError
+from upcycled.data.fetch import PACKAGES
+from upcycled.experiments.config import load_config
+
+
+@pytest.fixture
+def upcycled(capsys):
+    def run(*words):
+        code = main([str(word) for word in words])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def own_folder(monkeypatch, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv("UPCYCLED_DATA", str(folder))
+    monkeypatch.setenv("UPCYCLED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "*")
+    return folder
+
+
+def vectors_archive(numbers=50):
+    text = "\n".join(f"{word} " + " ".join(["0.5"] * numbers) for word in ("good", "bad")).encode()
+    return archive(**dict.fromkeys(PACKAGES["glove"].files, text))
+
+
+def test_fetch_shows_progress_and_what_was_checked(upcycled, own_folder):
+    with serving(Site(content=vectors_archive())) as site:
+        code, shown, chatter = upcycled("data", "fetch", "glove", "--url", site.url)
+        assert code == 0
+        assert shown.startswith("fetched: glove (no checksum is published; the archive's own sums are right)\n")
+        assert str(own_folder / "glove.6B" / "glove.6B.50d.txt") in shown
+        assert site.url in chatter
+        assert " MB of " in chatter
+        code, shown, _ = upcycled("data", "fetch", "glove", "--url", site.url, "--json")
+        assert (code, json.loads(shown)["was_there"]) == (0, True)
+        elsewhere = own_folder / "elsewhere"
+        assert upcycled("data", "fetch", "glove", "--url", site.url, "--to", elsewhere)[0] == 0
+        assert (elsewhere / "glove.6B" / "glove.6B.300d.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    ("site", "exit_code", "words"),
+    [
+        (Site(status=404), 1, "answers 404 (Not Found)"),
+        (Site(status=500), 1, "answers 500"),
+        (Site(content=vectors_archive(), cut_after=50), 1, "stopped after 50 of"),
+        (Site(content=b"<html>"), 1, "was not whole (File is not a zip file) and is removed"),
+    ],
+)
+def test_a_failed_fetch_is_one_sentence(upcycled, own_folder, site, exit_code, words):
+    with serving(site):
+        code, shown, chatter = upcycled("data", "fetch", "glove", "--url", site.url)
+    assert (code, shown) == (exit_code, "")
+    last = chatter.strip().splitlines()[-1]
+    assert last.startswith("error: ")
+    assert words in last
+    assert not list(own_folder.rglob("*.txt"))
+
+
+def test_a_wrong_checksum_is_one_sentence(upcycled, own_folder):
+    # The published size and sum are EMNIST's; a mirror with another file is found out by its size at once.
+    with serving(Site(content=vectors_archive())) as site:
+        code, _, chatter = upcycled("data", "fetch", "femnist", "--url", site.url)
+    assert code == 1
+    assert "but the published file has 561,753,746: give another address with --url" in chatter
+
+
+def test_wrong_words_are_answered_with_exit_code_two(upcycled):
+    assert upcycled("data", "fetch", "glov")[0] == 2
+    code, _, chatter = upcycled("data", "fetch", "glove", "--url", "ftp://x/y.zip")
+    assert code == 2
+    assert "must begin with http:// or https://" in chatter
+
+
+def test_list_says_which_sets_are_there_and_how_to_get_the_others(upcycled, own_folder):
+    code, shown, _ = upcycled("data", "list")
+    assert code == 0
+    assert "upcycled data fetch femnist" in " ".join(shown.split())
+    np.savez(own_folder / "emnist_lower26_pool.npz", **letter_pool(per_letter=3))
+    sets = {found["name"]: found for found in json.loads(upcycled("data", "list", "--json")[1])["sets"]}
+    assert sets["femnist"]["path"] == str(own_folder / "emnist_lower26_pool.npz")
+    assert sets["sent140"]["path"] is None
+    assert sets["word vectors, 300"]["fetch"] == "glove"
+
+
+def test_describe_and_check_take_the_name_of_a_set(upcycled, own_folder):
+    np.savez(own_folder / "emnist_lower26_pool.npz", **letter_pool(per_letter=3))
+    document = json.loads(upcycled("data", "describe", "femnist", "--json")[1])
+    assert (document["clients"], document["samples"], document["test_samples"]) == (50, 16421, 1924)
+    document = json.loads(upcycled("data", "describe", "femnist", "--letters", 26, "--devices", 4, "--json")[1])
+    assert (document["clients"], document["classes"]) == (4, 26)
+    path = write_leaf(own_folder / "tweets.json", {"a": (["good", "bad", "good day"], [1, 0, 1])})
+    (own_folder / "glove.6B.50d.txt").write_text("good " + " ".join(["1"] * 50) + "\n")
+    code, shown, _ = upcycled("data", "check", "sent140", "--source", path, "--devices", 1)
+    assert (code, shown) == (0, "OK: sent140 has 1 clients, 2 samples, 2 classes, 1 test samples\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("sent140",), "Sent140 is not on this machine"),
+        (("femnist", "--dimension", 50), "--dimension is 50, but it must be left out for femnist"),
+        (("sent140", "--letters", 5), "--letters is 5, but it must be left out for sent140"),
+        (("femnist", "--client", "x"), "--client is x, but it must be left out for femnist"),
+        (("femnist", "--test-fraction", 0.5), "--test-fraction is 0.5, but it must be left out for femnist"),
+        (("a.npz", "--devices", 5), "--devices is 5, but it must be left out"),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused(upcycled, words, sentence):
+    code, shown, chatter = upcycled("data", "check", *words)
+    assert (code, shown) == (2, "")
+    assert chatter.startswith(f"error: {sentence}")
+
+
+EXPERIMENT = '[algorithm]\nname = "fedavg"\n'
+
+
+def config(tmp_path, data, more=""):
+    path = tmp_path / "a.toml"
+    path.write_text(f'name = "a"\n[data]\n{data}\n{more}{EXPERIMENT}')
+    return load_config(path)
+
+
+def test_a_config_file_names_femnist_with_its_options(tmp_path, own_folder):
+    np.savez(own_folder / "emnist_lower26_pool.npz", **letter_pool(per_letter=3))
+    data = config(tmp_path, 'source = "femnist"\nletters = 5\ndevices = 4\nvalidation_fraction = 0.2').build_data()
+    assert (data.num_clients, data.num_classes) == (4, 5)
+    assert data.validation.num_rows > 0
+    assert config(tmp_path, 'source = "femnist"').build_data().train.num_rows == 16421
+    resolved = config(tmp_path, 'source = "femnist"\nletters = 5').resolved_toml()
+    assert "letters = 5" in resolved
+    (tmp_path / "b.toml").write_text(resolved)
+    assert load_config(tmp_path / "b.toml") == config(tmp_path, 'source = "femnist"\nletters = 5')
+
+
+def test_a_config_file_names_sent140_and_its_model_takes_the_vectors(tmp_path, own_folder):
+    write_leaf(own_folder / "tweets" / "a.json", {f"u{i}": (["good", "bad", "good day"], [1, 0, 1]) for i in range(4)})
+    (own_folder / "glove.6B.100d.txt").write_text("good " + " ".join(["1"] * 100) + "\n")
+    # A relative path is relative to the file.
+    text = 'source = "sent140"\npath = "data/tweets"\ndevices = 2\ndimension = '
+    experiment = config(tmp_path, text + "100", '[model]\nkind = "lstm"\nhidden = 3\n')
+    assert experiment.build_data().vectors.shape == (3, 100)
+    assert "embedding" not in experiment.train_arguments(0)["model_options"]
+    assert config(tmp_path, text + "0").build_data().vectors is None
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ('source = "femnist"', "FEMNIST is not on this machine"),
+        ('source = "femnist"\npath = "no"', "data.path is '"),
+        ('source = "sent140"\npath = "a.toml"', "data.path is '"),
+        ('source = "sent140"\npath = "wrong.json"\ndimension = 0', "data.path /"),
+        (
+            'source = "femnist"\npath = "pool.npz"\npartition = "published"\ndevices = 9',
+            "data.partition is 'published'",
+        ),
+    ],
+)
+def test_data_that_cannot_be_had_is_one_sentence_with_the_files_key(tmp_path, data, sentence):
+    (tmp_path / "wrong.json").write_text("{}")
+    np.savez(tmp_path / "pool.npz", **letter_pool(per_letter=3))
+    with pytest.raises(InputError) as error:
+        config(tmp_path, data + ("\ndimension = 0" if "a.toml" in data else "")).build_data()
+    assert str(error.value).startswith(sentence)

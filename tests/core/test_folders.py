@@ -1,0 +1,69 @@
+"""Where caches and data go, on every platform."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from upcycled.core.errors import InputError
+from upcycled.core.folders import cache_folder
+from upcycled.data.places import chosen_folder, fetched_folder, find, folders
+
+
+@pytest.fixture
+def home(monkeypatch, tmp_path):
+    for name in ("UPCYCLED_CACHE", "UPCYCLED_DATA", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    return tmp_path
+
+
+def test_the_cache_folder_is_the_platforms_usual_one(home, monkeypatch):
+    assert cache_folder() == home / ".cache" / "upcycled"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "xdg"))
+    assert cache_folder() == home / "xdg" / "upcycled"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert cache_folder() == home / "Library" / "Caches" / "upcycled"
+    monkeypatch.setenv("UPCYCLED_CACHE", str(home / "own"))
+    assert cache_folder() == home / "own"
+
+
+def test_a_user_without_a_home_is_told_to_name_a_folder(home, monkeypatch):
+    def homeless():
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder() is None
+    assert folders() == []
+    with pytest.raises(
+        InputError, match="there is no home folder to keep data in, so UPCYCLED_DATA must name a folder"
+    ):
+        fetched_folder()
+
+
+def test_data_is_looked_for_in_the_named_folder_then_in_the_cache(home, monkeypatch):
+    named, cached = home / "named", fetched_folder()
+    for folder in (named, cached / "inner"):
+        folder.mkdir(parents=True)
+    assert find("a.npz") is None
+    (cached / "inner" / "a.npz").write_text("")
+    assert find("a.npz") == cached / "inner" / "a.npz"
+    (cached / "b.npz").write_text("")
+    assert find("a.npz", "b.npz") == cached / "inner" / "a.npz"
+    monkeypatch.setenv("UPCYCLED_DATA", str(named))
+    (named / "b.npz").write_text("")
+    # All folders are searched for the first name before any is for the second.
+    assert find("a.npz", "b.npz") == cached / "inner" / "a.npz"
+    assert find("b.npz") == named / "b.npz"
+    os.mkdir(named / "a.npz")
+    assert find("a.npz") == cached / "inner" / "a.npz"
+
+
+def test_a_named_folder_that_is_none_is_refused(home, monkeypatch):
+    monkeypatch.setenv("UPCYCLED_DATA", str(home / "no"))
+    with pytest.raises(InputError, match=r"^UPCYCLED_DATA is '.*no', but it must be a folder$"):
+        chosen_folder()

@@ -1,0 +1,121 @@
+"""Tokens, vocabulary, ids and word vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.real_files import one_sentence
+from upcycled.core.errors import InputError
+from upcycled.data.glove import READY, find_vectors, read_vectors, read_words, table
+from upcycled.data.text import encode, tokens, vocabulary
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        ("   :) ;", [";"]),
+        ("Hello, World!", ["hello", ",", "world", "!"]),
+        ("i don't, won't", ["i", "don't", ",", "won't"]),
+        ("wait...what?!", ["wait", ".", ".", ".", "what", "?", "!"]),
+        ("@Ann #fun http://t.co/x_1", ["ann", "fun", "http", "t", ".", "co", "x_1"]),
+        ("$40-50 (half)", ["40", "50", "half"]),
+        ("No work tomorrow&amp;tuesday", ["no", "work", "tomorrow", "amp", ";", "tuesday"]),
+        ("CAFÉ ☺ naïve", ["café", "naïve"]),
+        ("'quoted'", ["'quoted'"]),
+        ("tab\tand\nline", ["tab", "and", "line"]),
+    ],
+)
+def test_tokens(text, found):
+    assert tokens(text) == found
+
+
+@given(texts=st.lists(st.text(max_size=30), max_size=5), length=st.integers(1, 8))
+@settings(deadline=None)
+def test_ids_stand_for_the_first_tokens_and_nothing_else(texts, length):
+    words = vocabulary(texts, lambda _, count: count > 1)
+    rows = encode(texts, words, length)
+    assert rows.shape == (len(texts), length)
+    for row, text in zip(rows, texts, strict=True):
+        found = tokens(text)[:length]
+        assert (row[len(found) :] == 0).all()
+        assert [words[i - 2] if i > 1 else None for i in row[: len(found)]] == [
+            t if t in words else None for t in found
+        ]
+
+
+def test_the_vocabulary_is_sorted_by_frequency_then_by_first_use():
+    texts = ["c a b", "b c", "b d"]
+    assert vocabulary(texts, lambda word, count: True) == ("b", "c", "a", "d")
+    assert vocabulary(texts, lambda word, count: count > 1) == ("b", "c")
+
+
+GLOVE = "the 0.5 -1\nof 2 3.25\n. 1e-3 4\n"
+
+
+def test_gloves_text_file_gives_the_wanted_vectors(tmp_path):
+    path = tmp_path / "glove.6B.2d.txt"
+    path.write_text(GLOVE)
+    found = read_vectors(path, 2, {"of", ".", "unheard"})
+    assert {word: vector.tolist() for word, vector in found.items()} == {"of": [2, 3.25], ".": pytest.approx([1e-3, 4])}
+    assert found["of"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "line 1: it is empty"),
+        ("the 0.5\n", "line 1: 1 numbers after a word, not 2"),
+        ("the 1 2 3\n", "line 1: 3 numbers after a word, not 2"),
+        (GLOVE + "cut 0.", "line 4: 1 numbers after a word, not 2"),
+        (GLOVE + "of nan 1\n", "line 4: a value that is not a finite number"),
+        (GLOVE + "of x 1\n", "line 4: could not convert"),
+    ],
+)
+def test_a_wrong_line_of_vectors_is_named(tmp_path, content, words):
+    path = tmp_path / "glove.txt"
+    path.write_text(content)
+    with pytest.raises(InputError) as error:
+        read_vectors(path, 2, {"of"})
+    assert one_sentence(error.value).startswith(f"{path} cannot be read as word vectors")
+    assert words in str(error.value)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    path = tmp_path / "glove.txt"
+    path.write_bytes(b"the 1 2\n\xff\xfe 3\n")
+    with pytest.raises(InputError, match="cannot be read as word vectors"):
+        read_vectors(path, 2, {"of"})
+
+
+def test_vectors_of_an_npz(tmp_path):
+    path = tmp_path / READY
+    np.savez(path, words=np.array(["a", "b"]), vec50=np.ones((2, 50), np.float16), vec100=np.ones((2, 3)))
+    assert read_words(path) == ("a", "b")
+    assert read_vectors(path, 50, {"b", "c"})["b"].tolist() == [1.0] * 50
+    with pytest.raises(InputError, match=r"vec100 of shape \(2, 3\), but it must be 100 finite numbers for each of 2"):
+        read_vectors(path, 100, {"b"})
+    with pytest.raises(InputError, match="has no array vec300"):
+        read_vectors(path, 300, {"b"})
+
+
+def test_padding_and_unknown_words_are_zeros():
+    made = table(["x", "y"], {"y": np.array([3.0], dtype=np.float32)}, 1)
+    assert made.ravel().tolist() == [0, 0, 0, 3]
+
+
+def test_vectors_are_looked_for_in_the_ready_file_then_in_gloves_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("UPCYCLED_DATA", str(tmp_path))
+    monkeypatch.setenv("UPCYCLED_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(InputError, match=r"dimension 50 is not on this machine: none of glove6B.*glove\.6B\.50d\.txt"):
+        find_vectors(50)
+    (tmp_path / "glove.6B").mkdir()
+    (tmp_path / "glove.6B" / "glove.6B.50d.txt").write_text("")
+    assert find_vectors(50).name == "glove.6B.50d.txt"
+    np.savez(tmp_path / READY, words=np.array(["a"]), vec50=np.zeros((1, 50)))
+    assert find_vectors(50).name == READY
+    with pytest.raises(InputError, match=r"of dimension 300 is not on this machine: none of glove\.6B\.300d\.txt is"):
+        find_vectors(300)

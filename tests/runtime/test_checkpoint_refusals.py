@@ -1,0 +1,237 @@
+"""What a checkpoint folder refuses: other runs, second holders, full disks, and ledgers that lack something."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import threading
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+import upcycled as up
+from tests.runtime.watching import QUIET, Watcher, kept_iterations, stop_at
+from upcycled.core.files import WriteError
+from upcycled.core.strategy import State
+from upcycled.runtime.checkpoint import read_newest
+from upcycled.runtime.hold import InUseError, hold
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"seed": 1},
+            "^seed is 1, but checkpoint folder '.*' holds a run with 0: choose another folder, or remove that",
+        ),
+        (
+            {"algorithm": up.FedProx(mu=0.5)},
+            r"^algorithm is FedProx\(mu=0.5\), but .* holds a run with FedAvg\(server_lr",
+        ),
+        ({"iterations": 7}, "^iterations is 7, but .* holds a run with 6"),
+        ({"eval_every": 2}, "^eval_every is 2"),
+        ({"local": up.LocalSGD(lr=0.5)}, "^local is LocalSGD"),
+        ({"upcycle": 0.5}, "^upcycle is 0.5, but .* with None"),
+        ({"engine": "vectorised"}, "^engine is 'vectorised', but .* with 'sequential'"),
+        ({"model": "mlp"}, "holds a run with other model than"),
+        ({"privacy": up.privacy.ModelClipping(1.0, 1.0)}, "^privacy is ModelClipping"),
+        ("weights", "holds a run with other initial weights than this one's"),
+        ("training data", "holds a run with other training data than this one's"),
+        ("test data", "holds a run with other test data than this one's"),
+    ],
+)
+def test_a_folder_of_another_run_is_refused_in_one_sentence_and_not_touched(federation, tmp_path, changes, words):
+    from torch import nn
+
+    module = nn.Linear(5, 3)
+    up.train(federation, checkpoint=tmp_path, **QUIET | {"model": module})
+    files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"}
+    data, arguments = federation, QUIET | {"model": module}
+    if changes == "weights":
+        arguments["model"] = nn.Linear(5, 3)
+    elif changes == "training data":
+        x = data.train.x.copy()
+        x[-1, -1] += 1
+        data = replace(data, train=replace(data.train, x=x))
+    elif changes == "test data":
+        data = replace(data, test=replace(data.test, y=1 - np.minimum(data.test.y, 1)))
+    else:
+        arguments |= changes
+    with pytest.raises(up.InputError, match=words) as error:
+        up.train(data, checkpoint=tmp_path, **arguments)
+    assert "\n" not in str(error.value)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"} == files
+
+
+def test_a_checkpoint_of_another_format_is_refused(federation, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("upcycled.runtime.snapshot.FORMAT", 2)
+        up.train(federation, checkpoint=tmp_path, **QUIET)
+    with pytest.raises(up.InputError, match="has format 2, but this version of upcycled reads format 1"):
+        up.train(federation, checkpoint=tmp_path, **QUIET)
+
+
+def test_a_schedule_given_as_a_function_is_known_again_in_another_place_of_memory(federation, tmp_path):
+    def arguments():
+        lam = lambda m: 1 / m  # noqa: E731
+        return QUIET | {"upcycle": up.coefficients.LambdaHalf(lam), "privacy": up.privacy.ModelClipping(10.0, 0.8)}
+
+    kept = [arguments(), arguments()]
+    assert repr(kept[0]["upcycle"]) != repr(kept[1]["upcycle"])
+    stop_at(federation, 3, checkpoint=tmp_path, **kept[0])
+    assert len(up.train(federation, checkpoint=tmp_path, **kept[1]).history) == 6
+
+
+# The disk
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fills_up_ends_the_run_in_one_sentence(federation, tmp_path, monkeypatch, call):
+    stop_at(federation, 3, checkpoint=tmp_path, **QUIET)
+    files = {path: path.read_bytes() for path in tmp_path.glob("iteration-*")}
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        with pytest.raises(
+            WriteError, match=r"iteration-000006-.* cannot be written \(No space left on device\): free "
+        ):
+            up.train(federation, checkpoint=tmp_path, **QUIET)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"} == files
+    assert len(up.train(federation, checkpoint=tmp_path, **QUIET).history) == 6
+
+
+def test_a_ledger_that_cannot_be_written_ends_the_run_before_its_release_leaves(federation, tmp_path, monkeypatch):
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "checkpoint": tmp_path}
+    stop_at(federation, 3, **arguments)
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("upcycled.privacy.clipping.ClippedRelease.release", pytest.fail)
+        patch.setattr("upcycled.privacy.ledger_file.os.fsync", full)
+        with pytest.raises(WriteError, match=r"ledger\.jsonl cannot be written \(No space left on device\)"):
+            up.train(federation, **arguments)
+    assert kept_iterations(tmp_path) == [3]
+
+
+def test_a_file_in_the_folders_place_is_told_before_any_work(federation, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr(importlib.import_module("upcycled.runtime.train"), "iterate", pytest.fail)
+    for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(WriteError, match=r"file.* cannot be written"):
+            up.train(federation, checkpoint=folder, **QUIET)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_error_of_the_run_is_not_hidden_by_a_full_disk(federation, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise WriteError("full")
+
+    monkeypatch.setattr("upcycled.runtime.keeper.write", full)
+    with pytest.raises(ZeroDivisionError):
+        up.train(federation, checkpoint=tmp_path, observers=[Watcher(ZeroDivisionError(), 2)], **QUIET)
+
+
+def test_two_threads_cannot_be_in_one_folder_and_the_next_one_can(tmp_path):
+    entered, leave, refusals = threading.Event(), threading.Event(), []
+
+    def first():
+        with hold(tmp_path):
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait()
+    with pytest.raises(InUseError, match=rf"is in use by process {os.getpid()} since ") as refusal, hold(tmp_path):
+        refusals.append("got in")
+    leave.set()
+    thread.join()
+    assert not refusals
+    assert "\n" not in str(refusal.value)
+    with hold(tmp_path):
+        assert (tmp_path / ".lock").read_text().startswith(str(os.getpid()))
+
+
+def test_without_locks_nobody_is_kept_out(tmp_path, monkeypatch):
+    import fcntl
+
+    def missing(*arguments):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with hold(tmp_path), hold(tmp_path):
+        pass
+
+
+# The ledger
+
+
+def test_the_ledger_lies_in_the_folder_unless_another_file_is_named(federation, tmp_path):
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8)}
+    up.train(federation, checkpoint=tmp_path / "a", **arguments)
+    up.train(federation, checkpoint=tmp_path / "b", ledger=tmp_path / "own.jsonl", **arguments)
+    up.train(federation, checkpoint=tmp_path / "c", **QUIET)
+    assert (tmp_path / "a" / "ledger.jsonl").read_text() == (tmp_path / "own.jsonl").read_text()
+    assert not list(tmp_path.glob("[bc]/ledger*"))
+
+
+@pytest.mark.parametrize("noise", ["seeded", "system"])
+def test_a_ledger_that_lacks_what_the_checkpoint_knows_is_refused(federation, tmp_path, noise):
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": noise, "checkpoint": tmp_path}
+    stop_at(federation, 4, **arguments)
+    path = tmp_path / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    with pytest.raises(up.InputError, match=r"ledger\.jsonl' holds 3 entries, but it held 4 when the checkpoint in"):
+        up.train(federation, **arguments)
+    path.unlink()
+    with pytest.raises(up.InputError, match=r"ledger\.jsonl' holds 0 entries, but it held 4"):
+        up.train(federation, **arguments)
+    assert not path.exists()
+    path.write_text("".join(lines))
+    assert len(up.train(federation, **arguments).history) == 6
+
+
+def test_notes_that_cost_nothing_are_on_the_disk_before_the_checkpoint_that_counts_them(
+    federation, tmp_path, monkeypatch
+):
+    calls, fsync = [], os.fsync
+    path = tmp_path / "ledger.jsonl"
+
+    def spy(handle):
+        calls.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    arguments = QUIET | {"upcycle": 0.5, "iterations": 2, "privacy": up.privacy.ModelClipping(10.0, 0.8)}
+    up.train(federation, checkpoint=tmp_path, **arguments)
+    names = [name.replace(str(tmp_path), "").partition("-")[0] for name in calls]
+    # Header and its folder, the charge, the note of iteration 2, the checkpoint and its folder.
+    assert names == ["/ledger.jsonl", "", "/ledger.jsonl", "/ledger.jsonl", "/.iteration", ""]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_system_run_names_itself_once_and_stores_no_noise(federation, tmp_path):
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": "system", "checkpoint": tmp_path}
+    stop_at(federation, 3, **arguments)
+    run = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])["run"]
+    result = up.train(federation, **arguments)
+    assert result.privacy.run == run
+    assert result.privacy.rounds.tolist() == [6] * 4
+    other = up.train(federation, **arguments | {"checkpoint": tmp_path / "other"})
+    assert other.privacy.run != run
+    assert not (other.params == result.params).any()
+    content = read_newest(tmp_path, tell=pytest.fail)[1]
+    header = json.loads(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["upcycled"])
+    assert set(header["facts"]) == {"identity", "way", "ledger"}
+    assert set(header["state"]) == {field.name for field in fields(State)}

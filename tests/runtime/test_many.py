@@ -1,0 +1,264 @@
+"""Batches: observers, progress, stopping, and workers that do not outlive their parent."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import upcycled as up
+from upcycled.core.errors import UpcycledError
+from upcycled.runtime import many
+from upcycled.runtime.batch_progress import BatchProgress
+from upcycled.runtime.elsewhere import Mailbox, Stopped, _Reporter
+from upcycled.runtime.many import train_each
+from upcycled.runtime.plan import make_plan
+from upcycled.runtime.progress import LiveProgress, Watched
+
+ENGINES = ["fused", pytest.param("sequential", id="sequential-in-processes")]
+
+
+class Noting:
+    """Notes whatever it is told."""
+
+    def __init__(self, fail_at=None):
+        self.told, self.runs, self.fail_at = [], [], fail_at
+
+    def start(self, plan, before):
+        self.told.append(("start", plan.iterations, len(before)))
+
+    def record(self, record, run):
+        self.told.append(record.iteration)
+        self.runs.append(run)
+        if record.iteration == self.fail_at:
+            raise UpcycledError("the observer has had enough")
+
+    def finish(self):
+        self.told.append("finish")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return up.data.synthetic("iid", clients=4, sizes=20, dim=3, seed=0)
+
+
+def a_run(data, engine="fused", iterations=4, **more):
+    local = up.LocalSGD(lr=0.01, epochs=1, batch_size=8)
+    return {"data": data, "algorithm": up.FedAvg(), "iterations": iterations, "engine": engine, "local": local, **more}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_observer_of_a_batch_is_told_everything_in_order(data, engine):
+    observers = [Noting() for _ in range(3)]
+    runs = [a_run(data, engine, 3 + i, seed=i, observers=[observer]) for i, observer in enumerate(observers)]
+    seen = []
+    for place, result in train_each(runs, progress=False):
+        assert len(result.history) == 3 + place
+        # All that happened was told before the result is handed over.
+        assert observers[place].told[-1] == "finish"
+        seen.append(place)
+    assert sorted(seen) == [0, 1, 2]
+    for i, observer in enumerate(observers):
+        assert observer.told == [("start", 3 + i, 0), *range(1, 4 + i), "finish"]
+        assert all((run is None) == (engine == "sequential") for run in observer.runs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_observer_that_fails_ends_its_run_and_no_other(data, engine):
+    runs = [a_run(data, engine, observers=[Noting(fail_at=2)]), a_run(data, engine, observers=[Noting()])]
+    failed, fine = up.train_many(runs, progress=False)
+    assert str(failed.error) == "the observer has had enough"
+    assert fine.error is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_results_come_while_others_run_and_closing_the_iterator_stops_those(data, engine):
+    # As much work by the count of samples, so the first is begun first: but that is done in 250 large steps.
+    large, long = up.data.synthetic("iid", clients=1, sizes=80_000, dim=3, seed=0), 250_000
+    first = a_run(large, engine, 1, local=up.LocalSGD(lr=0.01, epochs=250, batch_size=None))
+    observer = Noting()
+    results = train_each([first, a_run(data, engine, long, eval_every=long, observers=[observer])], progress=False)
+    place, result = next(results)
+    assert (place, len(result.history)) == (0, 1)
+    results.close()
+    assert long not in observer.told
+    assert observer.told == [] or observer.told[0] == ("start", long, 0)
+
+
+def test_a_run_alone_has_all_cores_and_the_same_bits(data, monkeypatch):
+    asked = []
+    attempt = many.attempt
+
+    def noting(plan, observers, threads):
+        asked.append(threads)
+        return attempt(plan, observers, threads)
+
+    monkeypatch.setattr(many, "attempt", noting)
+    alone = up.train_many([a_run(data, participation=1.0)], progress=False)[0]
+    both = up.train_many([a_run(data, participation=1.0), a_run(data, seed=1)], progress=False)[0]
+    assert asked == [None, 1, 1]
+    assert np.array_equal(alone.params, both.params)
+
+
+def test_a_batch_goes_on_from_its_checkpoints(data, tmp_path):
+    for stop, start in ((2, 0), (None, 2)):
+        observer = Noting(fail_at=stop)
+        run = a_run(data, checkpoint=tmp_path / "a", observers=[observer])
+        up.train_many([run, a_run(data, seed=1)], progress=False)
+        assert observer.told[0] == ("start", 4, start)
+
+
+def test_half_a_message_is_not_read_before_the_other_half_is_there(data, tmp_path):
+    plan, observer = make_plan(**a_run(data)), Noting()
+    reporter = _Reporter(tmp_path, 7)
+    mailbox = Mailbox(tmp_path, 7, plan, [observer], Watched())
+    mailbox.deliver()
+    reporter.start(plan, ())
+    record = up.train(**a_run(data), progress=False).history[0]
+    reporter.record(record, None)
+    content = (tmp_path / "7").read_bytes()
+    for end in (3, 20, len(content) - 1, len(content)):
+        (tmp_path / "7").write_bytes(content[:end])
+        mailbox.deliver()
+    assert observer.told == [("start", 4, 0), 1]
+
+
+def test_a_worker_is_asked_to_stop_by_a_file(data, tmp_path):
+    reporter = _Reporter(tmp_path, 0)
+    record = up.train(**a_run(data), progress=False).history[0]
+    reporter.record(record, None)
+    (tmp_path / "stop").touch()
+    with pytest.raises(Stopped):
+        reporter.record(record, None)
+
+
+def shown(table):
+    from rich.console import Console
+
+    console = Console(width=120, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_table_has_a_row_for_each_running_run(data):
+    table = BatchProgress(4, shown=True)
+    rows = [table.row(f"seed {i}") for i in range(3)]
+    plan = make_plan(**a_run(data, upcycle=0.5))
+    records = up.train(**a_run(data, upcycle=0.5), progress=False).history
+    for row in rows[:2]:
+        row.start(plan, ())
+        for record in records[:2]:
+            row.record(record, None)
+    rows[1].epsilon = 1.2345
+    text = shown(table._table())
+    assert "seed 2" not in text
+    for line in text.splitlines():
+        if "seed" in line:
+            assert "2/4" in line
+            assert "upcycled" in line
+            assert f"{100 * records[1].accuracy:.2f} %" in line
+            assert f"{records[1].loss:.4f}" in line
+    assert "worst ε" in text
+    assert "1.23" in text
+    # Two runs of four are half done: a quarter of all.
+    assert "0 of 4 runs done, 25 %" in text
+    table.run_done(rows[0])
+    text = shown(table._table())
+    assert "seed 0" not in text
+    assert "1 of 4 runs done, 38 %" in text
+
+
+def test_a_run_that_goes_on_counts_what_was_there_before(data):
+    records = up.train(**a_run(data), progress=False).history
+    row = Watched("x")
+    row.start(make_plan(**a_run(data)), tuple(records[:3]))
+    assert row.iteration == 3
+    assert row.bytes == sum(r.bytes_up + r.bytes_down for r in records[:3])
+    # The pace is that of this process, which has done nothing yet.
+    assert row.left is None
+    assert row.text == f"x: iteration 3/4, accuracy {100 * records[2].accuracy:.2f} %, loss {records[2].loss:.4f}"
+
+
+def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, capsys):
+    monkeypatch.setattr("upcycled.runtime.batch_progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.runtime.batch_progress.LINE_SECONDS", 0.01)
+    monkeypatch.setattr("upcycled.runtime.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.runtime.progress.LINE_SECONDS", 0.0)
+
+    class Slow(Noting):
+        def record(self, record, run):
+            time.sleep(0.03)
+
+    up.train_many([a_run(data, observers=[Slow()], seed=i) for i in range(2)])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "of 2 runs done" in err
+    assert "iteration" in err
+    up.train(**a_run(data), progress=True)
+    assert "fedavg · fused engine: iteration 4/4, accuracy" in capsys.readouterr().err
+
+
+def test_a_private_run_shows_what_its_worst_client_has_spent(data, monkeypatch):
+    mechanism = up.privacy.ModelClipping(clip_norm=1.0, noise_std=2.0)
+    row = Watched()
+    result = up.train(**a_run(data, privacy=mechanism, observers=[row]), progress=False)
+    until = time.monotonic() + 30
+    while row.epsilon is None and time.monotonic() < until:
+        time.sleep(0.02)
+        row.epsilon = row._worst.of(None)
+    # The mechanism has no delta of its own: 1e-5, and the number is that of the ledger at some iteration.
+    assert 0 < row.epsilon <= result.privacy.max_epsilon(1e-5)
+
+
+def test_a_display_never_stops_a_run(data, monkeypatch):
+    def broken(self, delta):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("upcycled.privacy.ledger.Ledger.max_epsilon", broken)
+    mechanism = up.privacy.ModelClipping(clip_norm=1.0, noise_std=2.0)
+    display = LiveProgress()
+    result = up.train(**a_run(data, privacy=mechanism, observers=[display]), progress=False)
+    assert len(result.history) == 4
+
+
+ORPHANS = """
+import upcycled as up
+data = up.data.synthetic("iid", clients=4, seed=0)
+run = dict(data=data, algorithm=up.FedAvg(), iterations=10**8, eval_every=10**8, engine="sequential")
+class Tell:
+    def start(self, plan, before): print("started", flush=True)
+    def record(self, record, run): pass
+    def finish(self): pass
+up.train_many([run | dict(seed=i, observers=[Tell()]) for i in range(2)], progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to see a process's children")
+def test_workers_leave_when_their_parent_is_killed():
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "started\n"
+    children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+    workers = [pid for pid in children if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert workers
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    until = time.monotonic() + 60
+    while any(_lives(pid) for pid in workers):
+        assert time.monotonic() < until, "a worker outlived its parent by a minute"
+        time.sleep(0.1)
+
+
+def _lives(pid):
+    try:
+        return b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -1,0 +1,37 @@
+"""An observer for tests, and a run that is stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+import upcycled as up
+
+QUIET = {"progress": False, "engine": "sequential", "algorithm": up.FedAvg(), "iterations": 6}
+
+
+class Watcher:
+    """An observer that writes down what it is told, and can raise at an iteration."""
+
+    def __init__(self, error=None, at=0):
+        self.before, self.iterations, self.finished = None, [], 0
+        self._error, self._at = error, at
+
+    def start(self, plan, before):
+        self.before = before
+
+    def record(self, record, run):
+        self.iterations.append(record.iteration)
+        if record.iteration == self._at:
+            raise self._error
+
+    def finish(self):
+        self.finished += 1
+
+
+def stop_at(data, iteration, **arguments):
+    with pytest.raises(KeyboardInterrupt):
+        up.train(data, observers=[Watcher(KeyboardInterrupt(), iteration)], **arguments)
+
+
+def kept_iterations(folder):
+    return sorted(int(path.name[10:16]) for path in folder.glob("iteration-*"))
