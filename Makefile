@@ -38,6 +38,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.batch
 	$(BIN)/python -m benchmarks.checkpoints
+	$(BIN)/python -m benchmarks.compare
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.lstm
 	$(BIN)/python -m benchmarks.tables

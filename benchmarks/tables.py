@@ -35,7 +35,7 @@ def seconds_table() -> list[str]:
 
 def other_table() -> list[str]:
     w1, batch, scale, lstm = read("w1"), read("batch"), read("scale"), read("lstm")
-    checkpoints = read("checkpoints").get("ratios", {})
+    checkpoints, compare = read("checkpoints").get("ratios", {}), read("compare")
     rows: list[tuple[str, str]] = []
     if w1:
         rows.append(("W1 with output perturbation over W1 without", f"{w1['with privacy / without']:.2f}x"))
@@ -54,6 +54,9 @@ def other_table() -> list[str]:
             (f"CPU time, {name.split('/')[0].strip()}, over twice the base", f"{v:.2f}x") for name, v in growth.items()
         ]
     rows += [(f"{name}, with checkpoints over without", f"{ratio:.2f}x") for name, ratio in checkpoints.items()]
+    if compare:
+        words = f"`upcycled compare`, {compare['runs']} runs of 80 data rounds, start-up and report included"
+        rows.append((words, f"{compare['seconds']:.1f} s"))
     if lstm:
         rows.append(("BiLSTM client step over its GEMM limit", f"{lstm['step / GEMM limit']:.2f}x"))
     return ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,17 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(compile(block, page, "exec"), names)
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("page", ["README.md"])
+def test_tables_of_a_page_are_accepted_in_an_experiment_file(page):
+    from upcycled.experiments.config import parse
+
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    assert blocks
+    file = tomllib.loads((ROOT / "examples" / "compare.toml").read_text())
+    for block in blocks:
+        parse(file | tomllib.loads(block))
 
 
 @pytest.mark.parametrize(

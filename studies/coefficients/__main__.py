@@ -1,7 +1,7 @@
 """Compute what is missing of the study of coefficients, and write docs/coefficients.md.
 
     python -m studies.coefficients                  everything that is not there yet, then the page
-    python -m studies.coefficients syn|femnist|private|page
+    python -m studies.coefficients choices|syn|femnist|private|page
     python -m studies.coefficients --quick          one set, two algorithms, two seeds, in a temporary folder
 
 Cells are kept one by one in docs/coefficients/*.jsonl, so that a stopped command goes on where it was.
@@ -19,7 +19,7 @@ from studies.coefficients import choices, femnist, page, private, syn
 from studies.coefficients import settings as s
 from upcycled.experiments.cells import Cells, compute_cells
 
-PARTS = ("syn", "femnist", "private", "page")
+PARTS = ("choices", "syn", "femnist", "private", "page")
 
 
 def tell(what: str) -> Callable[[int, int], None]:
@@ -36,11 +36,15 @@ def compute(cells: Cells, wanted: choices.Wanted, what: str) -> None:
     compute_cells(cells, wanted, s.value_of, progress=False, tell=tell(what))
 
 
-def run_syn(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> None:
+def run_choices(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...]) -> None:
     chosen = Cells(folder / "choices.jsonl")
     compute(chosen, choices.lr_runs(sets, algorithms), "learning rates")
     compute(chosen, choices.larger_runs(chosen, sets, algorithms), "larger learning rates")
     compute(chosen, choices.way_runs(chosen, sets, algorithms), "constants and server steps")
+
+
+def run_syn(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> None:
+    chosen = Cells(folder / "choices.jsonl")
     compute(Cells(folder / "syn.jsonl"), syn.runs(chosen, sets, algorithms, seeds), "comparison")
 
 
@@ -53,22 +57,27 @@ def run_femnist(folder: Path, algorithms: tuple[str, ...], seeds: tuple[int, ...
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("part", nargs="*", help=f"{', '.join(PARTS)}; all of them if none is named")
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
+    parts = asked.part or PARTS
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"part {sorted(unknown)} is not known: it must be of {', '.join(PARTS)}")
     if asked.quick:
         with tempfile.TemporaryDirectory() as folder:
             where = Path(folder)
+            run_choices(where, ("iid",), ("FedAvg", "FedProx"))
             run_syn(where, ("iid",), ("FedAvg", "FedProx"), s.SEEDS[:2])
             page.show(where, ("iid",), ("FedAvg", "FedProx"), s.SEEDS[:2])
         return
-    if "syn" in asked.part:
+    if "syn" in parts or "choices" in parts:
+        run_choices(s.CELLS, tuple(s.SETS), tuple(s.ALGORITHMS))
         run_syn(s.CELLS, tuple(s.SETS), tuple(s.ALGORITHMS), s.SEEDS)
-    if "femnist" in asked.part:
+    if "femnist" in parts:
         run_femnist(s.CELLS, femnist.ALGORITHMS, femnist.SEEDS)
-    if "private" in asked.part:
+    if "private" in parts:
         compute(Cells(s.CELLS / "private.jsonl"), private.runs(tuple(s.SETS), private.SEEDS), "private")
-    if "page" in asked.part:
+    if "page" in parts:
         page.write(s.CELLS)
 
 

@@ -72,7 +72,7 @@ def three_lrs(cells: Cells, name: str, algorithm: str, stragglers: float) -> tup
     """Return too small, right and too large."""
     best = best_lr(cells, name, algorithm, stragglers)
     finite = [f for f in s.LARGER if np.isfinite(_last(cells, key("lr", name, algorithm, stragglers, f * best)))]
-    return best / s.SMALLER, best, finite[0] * best
+    return best / s.SMALLER, best, (finite or [1.0])[0] * best
 
 
 def best_way(cells: Cells, name: str, algorithm: str, stragglers: float, lr: float, kind: str) -> s.Way | None:

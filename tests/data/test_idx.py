@@ -46,7 +46,7 @@ def test_rows_are_kept_over_the_borders_of_chunks(tmp_path):
     array = np.random.default_rng(0).integers(0, 256, (3000, 28, 28), dtype=np.uint8)
     path = tmp_path / "a"
     path.write_bytes(idx_bytes(array))
-    mask = np.arange(3000) % 7 == 3
+    mask = np.random.default_rng(1).random(3000) < 0.2
     assert np.array_equal(read_idx(path, mask), array[mask])
 
 

@@ -105,7 +105,10 @@ def test_the_original_file_gives_users_with_thirty_tweets(tmp_path, vectors):
     # 15 users per device; floor(0.8 * 30) = 24 of a user's 30 tweets are for training.
     assert data.sizes.tolist() == [15 * 24, 15 * 24]
     assert data.test.num_rows == 2 * 15 * 6
-    assert np.bincount(data.train.y).min() > 0
+    # Tweets with "good" have polarity 0 and those with "bad" polarity 4; their vectors begin with 1 and 2.
+    first = data.vectors[data.train.x, 0]
+    assert ((first == 1).any(axis=1) == (data.train.y == 0)).all()
+    assert ((first == 2).any(axis=1) == (data.train.y == 1)).all()
     again, other = (
         up.data.sent140(path, vectors=vectors, devices=2),
         up.data.sent140(path, vectors=vectors, devices=2, seed=1),

@@ -14,12 +14,13 @@ from upcycled.experiments.run import run_experiment
 DATA = {"source": "synthetic", "alpha": "iid", "clients": 5, "dim": 3, "sizes": 40}
 ERM = {"mechanism": "erm_output", "norm_bound": 1.0, "noise_std": 0.8}
 LOCAL = {"lr": 0.05, "epochs": 2, "batch_size": 8}
+PROX = {"algorithm": {"name": "fedprox", "mu": 0.5}, "clients": {"participation": 0.6}}
 EXPERIMENTS = {
     "fedavg-vanilla": {"algorithm": {"name": "fedavg"}, "local": LOCAL, "iterations": 5},
     "fedavg-upcycled": {"algorithm": {"name": "fedavg"}, "local": LOCAL, "upcycle": {"coefficient": 0.5}},
     "pfedme-upcycled": {"algorithm": {"name": "pfedme"}, "local": LOCAL, "upcycle": {"coefficient": 0.5}},
-    "erm-vanilla": {"algorithm": {"name": "fedprox", "mu": 0.5}, "privacy": ERM, "iterations": 5},
-    "erm-upcycled": {"algorithm": {"name": "fedprox", "mu": 0.5}, "privacy": ERM, "upcycle": {"coefficient": 0.5}},
+    "erm-vanilla": PROX | {"privacy": ERM, "iterations": 5},
+    "erm-upcycled": PROX | {"privacy": ERM, "upcycle": {"coefficient": 0.5}},
 }
 PRIVATE = ("erm-vanilla", "erm-upcycled")
 

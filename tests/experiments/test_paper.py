@@ -20,6 +20,7 @@ from upcycled.experiments.paper.plan import blocks
 from upcycled.experiments.paper.private import panel_json, panels
 from upcycled.experiments.paper.run import Asked, expect, numbers, open_book
 from upcycled.experiments.paper.settings import load_settings, paper_numbers
+from upcycled.experiments.paper.spec import Spec
 from upcycled.experiments.paper.store import Sources, Store
 from upcycled.experiments.paper.tables import fill
 from upcycled.experiments.paper.timing import timed
@@ -234,6 +235,8 @@ def test_a_spec_that_differs_in_anything_has_another_key():
     }
     keys = {replace(spec, **{name: value}).key for name, value in changes.items()}
     assert len(keys | {spec.key}) == len(changes) + 1
+    for one in (spec, replace(spec, mechanism="erm_output", noise=(("epsilon", 8.0),), lr=None, rho=None, own=())):
+        assert Spec.from_key(one.key) == one
 
 
 def test_the_budget_counts_what_is_missing_and_nothing_when_all_is_there(small_data):
@@ -297,6 +300,15 @@ def test_missing_runs_are_shown_as_missing_and_never_averaged():
     assert row.upcycled.mean is None
     assert row.gain is None
     assert (found.missing, found.total) == (1, 8)
+    assert (found.failed, row.upcycled.failed) == (0, 0)
+    broken = fill(
+        settings,
+        settings.tables["table1"],
+        lambda spec: {"error": "diverged"} if spec.part == "test" else {"accuracy": 0.5, "loss": 1.0},
+        ("syn_iid", "fedavg"),
+    )
+    assert (broken.missing, broken.failed) == (0, 8)
+    assert "of which 8 diverged" in status_line(replace_columns(broken))
     small = replace_columns(found)
     assert "Not computed yet: 1 of 8 runs" in status_line(small)
     assert accuracy_table(small)[-1] == "| **Upcycled** FedAvg | – (98.83) |"

@@ -12,6 +12,7 @@ import upcycled as up
 from tests.runtime.kill_cases import as_json, plan_of, summary_of
 from tests.runtime.watching import QUIET, Watcher, kept_iterations, stop_at
 from upcycled.runtime.checkpoint import how_often, read_newest, tidy, write
+from upcycled.runtime.snapshot import from_bytes
 from upcycled.runtime.train import run_plan
 
 # Files
@@ -121,6 +122,13 @@ def test_an_iteration_that_is_broken_off_leaves_no_trace_in_the_memories(tmp_pat
         with pytest.raises(KeyboardInterrupt):
             run_plan(plan_of(case, tmp_path, every="100s"), [], threads=1)
     assert kept_iterations(tmp_path) == [6]
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(plan_of(case, tmp_path / "clean", every="100s"), [Watcher(KeyboardInterrupt(), 6)], threads=1)
+    left, clean = (from_bytes(read_newest(folder, pytest.fail)[1]) for folder in (tmp_path, tmp_path / "clean"))
+    for rows, others in ((left.memory, clean.memory), (left.private, clean.private)):
+        assert rows.clients.tolist() == others.clients.tolist()
+        assert [array.tobytes() for array in rows.vectors.values()] == [a.tobytes() for a in others.vectors.values()]
+    assert left.memory.vectors or left.private.vectors
     result = run_plan(plan_of(case, tmp_path), [], threads=1)
     assert as_json(summary_of(result)) == as_json(reference)
 

@@ -202,6 +202,15 @@ def test_a_ledger_that_lacks_what_the_checkpoint_knows_is_refused(federation, tm
     assert len(up.train(federation, **arguments).history) == 6
 
 
+def test_the_ledger_of_another_private_run_is_refused(federation, tmp_path):
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": "system"}
+    stop_at(federation, 4, checkpoint=tmp_path / "a", **arguments)
+    up.train(federation, checkpoint=tmp_path / "b", **arguments)
+    (tmp_path / "b" / "ledger.jsonl").replace(tmp_path / "a" / "ledger.jsonl")
+    with pytest.raises(up.InputError, match="holds the charges of another run"):
+        up.train(federation, checkpoint=tmp_path / "a", **arguments)
+
+
 def test_notes_that_cost_nothing_are_on_the_disk_before_the_checkpoint_that_counts_them(
     federation, tmp_path, monkeypatch
 ):

@@ -78,7 +78,7 @@ def test_an_observer_that_fails_ends_its_run_and_no_other(data, engine):
     assert fine.error is None
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])
 def test_results_come_while_others_run_and_closing_the_iterator_stops_those(data, engine):
     # As much work by the count of samples, so the first is begun first: but that is done in 250 large steps.
     large, long = up.data.synthetic("iid", clients=1, sizes=80_000, dim=3, seed=0), 250_000
@@ -215,6 +215,17 @@ def test_a_private_run_shows_what_its_worst_client_has_spent(data, monkeypatch):
         row.epsilon = row._worst.of(None)
     # The mechanism has no delta of its own: 1e-5, and the number is that of the ledger at some iteration.
     assert 0 < row.epsilon <= result.privacy.max_epsilon(1e-5)
+
+
+def test_a_number_that_takes_long_is_not_computed_in_a_short_run(data, monkeypatch):
+    def refuse(self, delta):
+        raise AssertionError("this takes seconds")
+
+    monkeypatch.setattr("upcycled.runtime.spending.WorstEpsilon._compute", refuse)
+    mechanism = up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0)
+    row = Watched()
+    up.train(**a_run(data, "sequential", privacy=mechanism, observers=[row]), progress=False)
+    assert row.epsilon is None
 
 
 def test_a_display_never_stops_a_run(data, monkeypatch):

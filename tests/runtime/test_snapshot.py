@@ -94,6 +94,13 @@ def test_columns_can_be_made_bit_by_bit(history, cut):
     assert [parts_of(record) for record in to_records(pieces)] == [parts_of(record) for record in history]
 
 
+def test_names_that_look_alike_are_told_apart():
+    rows = Rows(np.zeros(0, dtype=np.int64), {})
+    rule = {"a.b": np.array([1.0]), "a": {"b": np.array([2.0])}, "a.b'": np.array([3.0])}
+    state = State(Server(np.ones(2, dtype=np.float32)), rule=rule)
+    assert parts_of(from_bytes(to_bytes(Snapshot(state, rows, rows, to_columns([]), {}))).state) == parts_of(state)
+
+
 def test_an_iterate_that_is_held_twice_is_stored_once():
     server = Server(np.ones(1000, dtype=np.float32))
     rows, columns = Rows(np.zeros(0, dtype=np.int64), {}), to_columns([])

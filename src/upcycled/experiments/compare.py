@@ -13,7 +13,8 @@ from upcycled.core.errors import InputError, check_number, suggest
 from upcycled.core.files import write_whole
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.config import Experiment, parse
-from upcycled.experiments.results import plain, report_on
+from upcycled.experiments.report import write_report
+from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
 from upcycled.experiments.sentences import named
 from upcycled.runtime.comparison import vanilla_iterations
@@ -164,7 +165,7 @@ def compare_experiment(
         rows = _rows(names, batch.run(options), confidence)
         found = Compared(experiment, rows, equal, confidence, folder, repeat)
         write_whole(folder / DOCUMENT, (json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n").encode())
-        return replace(found, report=report_on(folder))
+        return replace(found, report=write_report(folder))
 
 
 def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | None, confidence: float) -> list[str]:

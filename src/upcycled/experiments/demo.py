@@ -14,7 +14,8 @@ from upcycled.core.files import write_whole
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.config import Experiment, parse
 from upcycled.experiments.plots import curve, write_comparison
-from upcycled.experiments.results import read_history, report_on
+from upcycled.experiments.report import write_report
+from upcycled.experiments.results import read_history
 from upcycled.runtime.hold import hold
 
 ROUNDS = 80
@@ -131,7 +132,7 @@ def _demonstrated(runs: Sequence[Contestant], found: Sequence[Outcome], output: 
     demo = Demo(tuple(zip(runs, found, strict=True)), output / PLOT, repeat)
     write_comparison(demo.plot, curves, "Vanilla against upcycled at equal data rounds", subtitle)
     write_whole(output / MARK, (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
-    return replace(demo, report=report_on(output))
+    return replace(demo, report=write_report(output))
 
 
 def _check_ours(output: Path) -> None:

@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.coefficients import Constant, Decaying, LambdaHalf, Proximal
+from upcycled.core.coefficients import (
+    Anderson,
+    Constant,
+    Decaying,
+    FedExP,
+    Hypergradient,
+    LambdaHalf,
+    Proximal,
+    Trend,
+)
 from upcycled.core.cohort import SAMPLINGS, Participation
 from upcycled.core.errors import InputError, suggest
 from upcycled.core.solvers import LocalSGD
@@ -33,6 +42,10 @@ UPCYCLES: dict[str, type[BuiltTable]] = {
     "lambda_half": table_of(LambdaHalf, tag=("kind", "lambda_half"), types={"lam": _LAM}),
     "proximal": table_of(Proximal, tag=("kind", "proximal"), types={"lam": _LAM}),
     "decaying": table_of(Decaying, tag=("kind", "decaying")),
+    "trend": table_of(Trend, tag=("kind", "trend")),
+    "hypergradient": table_of(Hypergradient, tag=("kind", "hypergradient")),
+    "fedexp": table_of(FedExP, tag=("kind", "fedexp")),
+    "anderson": table_of(Anderson, tag=("kind", "anderson")),
 }
 
 

@@ -91,15 +91,6 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def report_on(folder: Path) -> Path | None:
-    """Write the HTML page of a folder of results, and return where it is; None where reports are not built in."""
-    try:
-        from upcycled.experiments.report import write_report
-    except ImportError:
-        return None
-    return write_report(folder)
-
-
 def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
     """Say in the folder whose it is, before anything else is in it."""
     content = experiment.for_seed(seed).resolved_toml().encode()

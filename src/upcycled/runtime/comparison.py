@@ -98,7 +98,8 @@ def compare(
         raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
     if equal == "epsilon" and getattr(arguments.get("privacy"), "epsilon", None) is None:
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
-    vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal)}
+    per_round = int(getattr(upcycle, "per_round", 1))
+    vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal, per_round)}
     upcycled = {"upcycle": upcycle, "iterations": iterations}
     runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in (vanilla, upcycled) for seed in seeds]
     results = train_many(runs, progress=progress)
@@ -110,13 +111,15 @@ def compare(
     return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence)
 
 
-def vanilla_iterations(iterations: int, equal: str) -> int:
-    """Return how many iterations vanilla gets against so many upcycled ones, half of which are data rounds.
+def vanilla_iterations(iterations: int, equal: str, per_round: int = 1) -> int:
+    """Return how many iterations vanilla gets against so many upcycled ones, ``per_round`` after each data round.
 
     >>> vanilla_iterations(160, "work"), vanilla_iterations(5, "work"), vanilla_iterations(160, "epsilon")
     (80, 3, 160)
+    >>> vanilla_iterations(120, "work", per_round=2)
+    40
     """
-    return -(-iterations // 2) if equal == "work" else iterations
+    return -(-iterations // (1 + per_round)) if equal == "work" else iterations
 
 
 def _accuracies(results: tuple[Result, ...]) -> Real:

@@ -13,10 +13,12 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.core.errors import UpcycledError
+from upcycled.engines.vectorised.parcels import packed, unpacked
 from upcycled.runtime.history import Record
 from upcycled.runtime.observe import Observer
 from upcycled.runtime.plan import Plan
@@ -46,13 +48,27 @@ def attempt(plan: Plan, observers: Sequence[Observer], threads: int | None) -> R
         return error
 
 
+@dataclass(frozen=True)
+class Parcel:
+    """A plan on its way to a worker; made of bytes only when it is sent, so that runs that wait take no memory."""
+
+    plan: Plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpacked, (packed(self.plan),)
+
+
 # In the worker.
 
 
-def attempt_here(plan: Plan, folder: str, place: int, parent: int) -> Result | Exception:
+def _unpacked(content: bytes) -> Parcel:
+    return Parcel(unpacked(content))
+
+
+def attempt_here(parcel: Parcel, folder: str, place: int, parent: int) -> Result | Exception:
     """Carry out one run of a batch in this worker, on one thread."""
     with _ends_with(parent), _interrupts_ignored():
-        return attempt(plan, [_Reporter(Path(folder), place)], threads=1)
+        return attempt(parcel.plan, [_Reporter(Path(folder), place)], threads=1)
 
 
 class _Reporter:

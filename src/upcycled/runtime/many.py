@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from upcycled.core.errors import InputError
 from upcycled.engines.vectorised.workers import IDLE_SECONDS
 from upcycled.runtime.batch_progress import BatchProgress
-from upcycled.runtime.elsewhere import STOP, Mailbox, Stopped, attempt, attempt_here, delivering
+from upcycled.runtime.elsewhere import STOP, Mailbox, Parcel, Stopped, attempt, attempt_here, delivering
 from upcycled.runtime.history import Record
 from upcycled.runtime.observe import Observer
 from upcycled.runtime.plan import Plan, make_plan
@@ -161,7 +161,7 @@ def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _En
         for job in jobs:
             row = table.row(job.title)
             mailbox = Mailbox(Path(folder), job.place, job.plan, job.observers, row)
-            future = workers.submit(attempt_here, job.plan, folder, job.place, os.getpid())
+            future = workers.submit(attempt_here, Parcel(job.plan), folder, job.place, os.getpid())
             started[future] = job.place, row, mailbox
         try:
             with delivering([mailbox for _, _, mailbox in started.values()]):

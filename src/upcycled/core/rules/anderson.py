@@ -12,14 +12,15 @@ in the test whether updates grow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from upcycled.core.algorithm import Server
 from upcycled.core.errors import check_number
 from upcycled.core.rules.contract import Move, RuleState, Seen
-from upcycled.core.rules.energy import dot, noise_energy, without_noise
+from upcycled.core.rules.energy import dot, noise_energy, usual_energy, without_noise
 from upcycled.core.vectors import Real, Vector
 
 
@@ -34,7 +35,7 @@ class Anderson:
     most: float = 2.0
     """The longest move, in lengths of the last update."""
     growth: float = 2.0
-    """An update longer than this many times the one before starts the collection anew."""
+    """An update longer than this many times the usual one starts the collection anew."""
 
     depth: ClassVar[int] = 2
 
@@ -57,28 +58,47 @@ class Anderson:
         arrived = _flat(now, moves)
         update = arrived - _flat(before, moves)
         energy = without_noise(dot(update[:size], update[:size]), noise_energy(seen))
-        collected = bool(own) and energy <= self.growth**2 * float(own["energy"]) and np.isfinite(energy)
-        ends = np.vstack([own["ends"], arrived])[-self.points :] if collected else arrived[None, :]
-        updates = np.vstack([own["updates"], update])[-self.points :] if collected else update[None, :]
-        after: RuleState = {"ends": ends, "updates": updates, "energy": np.array(energy)}
+        usual = float(own["usual"]) if own else energy
+        collected = bool(own) and energy <= self.growth**2 * usual and np.isfinite(energy)
+        ends: list[Vector] = [arrived]
+        updates: list[Vector] = [update]
+        if collected:
+            ends = [*_listed(own, "end"), arrived][-self.points :]
+            updates = [*_listed(own, "update"), update][-self.points :]
+        after = _named("end", ends) | _named("update", updates) | {"usual": np.array(usual_energy(usual, energy))}
         if len(ends) == 1:
             return Move(now, 0.0), after
-        weights = self._weights(updates[:, :size])
-        step = np.einsum("p,pd->d", weights, ends - arrived)
+        weights = self._weights([one[:size] for one in updates])
+        # The newest point itself contributes nothing: the weights have the sum one.
+        step = np.zeros_like(arrived)
+        for weight, end in zip(weights[:-1], ends[:-1], strict=True):
+            step += np.float32(weight) * (end - arrived)
         length, limit = np.sqrt(dot(step[:size], step[:size])), self.most * np.sqrt(dot(update[:size], update[:size]))
         if not np.isfinite(length) or length == 0 or not np.isfinite(limit):
             return Move(now, 0.0), after
-        step *= min(1.0, limit / length)
-        return Move(_moved(now, step.astype(np.float32), moves), None), after
+        step = np.float32(min(1.0, limit / length)) * step
+        return Move(_moved(now, step, moves), None), after
 
-    def _weights(self, updates: Vector) -> Real:
-        gram = np.einsum("pd,qd->pq", updates, updates, dtype=np.float64, casting="same_kind")
+    def _weights(self, updates: list[Vector]) -> Real:
+        gram = np.zeros((len(updates), len(updates)))
+        for i, one in enumerate(updates):
+            for j, other in enumerate(updates[: i + 1]):
+                gram[i, j] = gram[j, i] = dot(one, other)
         gram = gram + self.ridge * np.trace(gram) / len(gram) * np.eye(len(gram))
         if not np.isfinite(gram).all() or np.trace(gram) == 0:
             return _last(len(gram))
         solved = np.linalg.solve(gram, np.ones(len(gram)))
         weights: Real = solved / solved.sum()
         return weights
+
+
+def _named(kind: str, vectors: list[Vector]) -> dict[str, NDArray[Any]]:
+    return {f"{kind}{i}": vector for i, vector in enumerate(vectors)}
+
+
+def _listed(own: RuleState, kind: str) -> list[Vector]:
+    count = sum(name.startswith(kind) for name in own)
+    return [own[f"{kind}{i}"] for i in range(count)]
 
 
 def _last(count: int) -> Real:

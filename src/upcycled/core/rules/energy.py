@@ -18,6 +18,8 @@ from upcycled.core.vectors import Vector
 
 LEAST_PART = 0.25
 """What is left of an energy is at least this part of it: a difference of two near numbers says little."""
+USUAL_MEMORY, RISE = 0.85, 1.01
+_PART = 4096
 
 
 def pull(seen: Seen) -> Vector:
@@ -32,8 +34,8 @@ def noise_energy(seen: Seen) -> float:
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """Return <a, b>, summed in float64; not by BLAS, whose sums depend on its threads."""
-    return float(np.einsum("d,d->", a, b, dtype=np.float64, casting="same_kind"))
+    """Return <a, b>: parts too short for BLAS to share them out among threads, their sums added in float64."""
+    return sum(float(np.dot(a[i : i + _PART], b[i : i + _PART])) for i in range(0, a.size, _PART))
 
 
 def without_noise(energy: float, noise: float) -> float:
@@ -51,6 +53,17 @@ def cosine(product: float, one: float, other: float) -> float:
     if not size > 0 or not np.isfinite(size) or not np.isfinite(product):
         return 0.0
     return float(np.clip(product / np.sqrt(size), -1.0, 1.0))
+
+
+def usual_energy(before: float, energy: float) -> float:
+    """Return the energy that pulls usually have: it follows them down, and up by one per cent a round at most.
+
+    So a run that drifts apart, however slowly, leaves it behind, and rules that allow a multiple of it fall back.
+
+    >>> usual_energy(1.0, 0.0), usual_energy(1.0, 100.0)
+    (0.85, 1.01)
+    """
+    return min(smoothed(before, energy, USUAL_MEMORY), RISE * before) if np.isfinite(energy) else before
 
 
 def smoothed(before: float, now: float, memory: float) -> float:

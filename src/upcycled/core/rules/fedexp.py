@@ -18,7 +18,7 @@ import numpy as np
 
 from upcycled.core.errors import check_number
 from upcycled.core.rules.contract import Move, RuleState, Seen, extrapolate
-from upcycled.core.rules.energy import dot, noise_energy, pull, without_noise
+from upcycled.core.rules.energy import dot, noise_energy, pull, usual_energy, without_noise
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FedExP:
     small: float = 1e-3
     """Added below the line, as a part of the sum above it."""
     growth: float = 2.0
-    """A pull longer than this many times the one before is answered by the plain step."""
+    """A pull longer than this many times the usual one is answered by the plain step."""
 
     depth: ClassVar[int] = 2
     uses_spread: ClassVar[bool] = True
@@ -50,9 +50,9 @@ class FedExP:
             return Move(seen.iterates[-1], 0.0), own
         d = pull(seen)
         energy = without_noise(dot(d, d), noise_energy(seen))
-        before = float(own["energy"]) if own else energy
+        usual = float(own["usual"]) if own else energy
         spread = energy if seen.spread is None else max(0.0, seen.spread)
         below = 2 * energy + self.small * spread
-        grows = energy > self.growth**2 * before or not np.isfinite(energy)
+        grows = energy > self.growth**2 * usual or not np.isfinite(energy)
         rho = 0.0 if grows or not below > 0 else float(np.clip(spread / below - 1, 0.0, self.most))
-        return Move(extrapolate(seen, rho, moves), rho), {"energy": np.array(energy)}
+        return Move(extrapolate(seen, rho, moves), rho), {"usual": np.array(usual_energy(usual, energy))}

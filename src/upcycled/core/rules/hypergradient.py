@@ -17,7 +17,7 @@ import numpy as np
 
 from upcycled.core.errors import check_number
 from upcycled.core.rules.contract import Move, RuleState, Seen, extrapolate
-from upcycled.core.rules.energy import cosine, dot, noise_energy, pull, smoothed, without_noise
+from upcycled.core.rules.energy import cosine, dot, noise_energy, pull, smoothed, usual_energy, without_noise
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Hypergradient:
     memory: float = 0.5
     """How much of the average cosine is kept from round to round."""
     growth: float = 2.0
-    """A pull longer than this many times the one before is answered by the plain step."""
+    """A pull longer than this many times the usual one is answered by the plain step."""
 
     depth: ClassVar[int] = 2
 
@@ -55,21 +55,21 @@ class Hypergradient:
             return Move(now, 0.0), own
         sent, d, noise = seen.iterates[-2].model, pull(seen), noise_energy(seen)
         energy = without_noise(dot(d, d), noise)
-        step, average, before = 0.0, 0.0, energy
+        step, average, usual = 0.0, 0.0, energy
         if own:
-            step, average, before = (float(own[name]) for name in ("log_step", "cosine", "energy"))
+            step, average, usual = (float(own[name]) for name in ("log_step", "cosine", "usual"))
             s = own["displacement"]
             found = cosine(dot(d, s), energy, without_noise(dot(s, s), float(own["made"])))
             average = smoothed(average, found, self.memory)
             step = float(np.clip(step + self.rate * average, np.log1p(self.least), np.log1p(self.most)))
-        if energy > self.growth**2 * before or not np.isfinite(energy):
+        if energy > self.growth**2 * usual or not np.isfinite(energy):
             step = 0.0
         rho = float(np.expm1(step))
         moved = extrapolate(seen, rho, moves)
         return Move(moved, rho), {
             "log_step": np.array(step),
             "cosine": np.array(average),
-            "energy": np.array(energy),
+            "usual": np.array(usual_energy(usual, energy)),
             "displacement": moved.model - sent,
             "made": np.array((1 + rho) ** 2 * noise),
         }

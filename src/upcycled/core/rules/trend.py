@@ -23,7 +23,7 @@ import numpy as np
 
 from upcycled.core.errors import check_number
 from upcycled.core.rules.contract import Move, RuleState, Seen, extrapolate
-from upcycled.core.rules.energy import cosine, dot, noise_energy, pull, smoothed, without_noise
+from upcycled.core.rules.energy import cosine, dot, noise_energy, pull, smoothed, usual_energy, without_noise
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Trend:
 
     most: float = 4.0
     """The largest rho."""
-    threshold: float = 0.25
+    threshold: float = 0.2
     """Agreement that counts as none."""
-    memory: float = 0.85
+    memory: float = 0.9
     """How much of the average agreement is kept from round to round."""
     reach: float = 0.9
     """How much of the moving mean x is kept from round to round."""
@@ -81,7 +81,7 @@ class Trend:
             agreement = smoothed(agreement, cosine(dot(d, t), energy, way), self.memory)
             rho = self._rho(agreement)
         mean = np.float32(self.reach) * own["mean"] + np.float32(1 - self.reach) * sent
-        usual = smoothed(usual, energy, self.memory)
+        usual = usual_energy(usual, energy)
         after = _state(mean, agreement, usual, carried, (1 + rho) ** 2 * noise)
         return Move(extrapolate(seen, rho, ()), rho), after
 

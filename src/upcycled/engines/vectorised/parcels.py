@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import mmap
+import os
 import pickle
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,10 +88,20 @@ class Parcel:
 
 
 def packed(value: object) -> bytes:
-    """Pickle a value together with classes that were written in a notebook or a script."""
+    """Pickle a value together with classes that were written in a notebook or a script.
+
+    Modules beside which a command was given are found in the worker too: it looks where this process does.
+    """
     import cloudpickle
 
-    return bytes(cloudpickle.dumps(value))
+    return pickle.dumps([*sys.path, os.getcwd()]) + bytes(cloudpickle.dumps(value))
+
+
+def unpacked(content: bytes) -> Any:
+    """Return what :func:`packed` was given, in another process."""
+    stream = io.BytesIO(content)
+    sys.path.extend(path for path in pickle.load(stream) if path not in sys.path)
+    return pickle.load(stream)
 
 
 def send(task: Task, folder: Path) -> None:
@@ -108,7 +121,7 @@ def send(task: Task, folder: Path) -> None:
 
 def receive(folder: Path) -> Task:
     """Return the task that was sent; its data stay in their files until they are read."""
-    parcel: Parcel = pickle.loads((folder / PARCEL).read_bytes())
+    parcel: Parcel = unpacked((folder / PARCEL).read_bytes())
     return Task(
         module=parcel.module,
         layout=parcel.layout,

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from upcycled.experiments.paper.choose import Cell
+from upcycled.algorithms import ALGORITHMS
 from upcycled.experiments.paper.spec import Spec
 from upcycled.experiments.paper.store import Sources, Store
 from upcycled.runtime.many import train_many
 from upcycled.runtime.result import Result
 
+FEW = 0.1
+"""The share of clients in a measured round of an LSTM."""
+
 SAFE_LR = 1e-3
 """With a small step nothing diverges, and the work is the same."""
 
-Kind = tuple[str, str, str | None, bool]
-"""Runs of one kind cost the same for each sample and epoch: data set, algorithm, mechanism, whose solver."""
+Kind = tuple[str, str, bool, str | None, bool]
+"""Runs of one kind cost the same for each sample and epoch: data, model, inner loop or not, mechanism, whose solver."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,20 @@ class Budget:
         return f"{self.runs} runs to do, about {times}{source}"
 
 
-def budget(store: Store, sources: Sources, missing: Sequence[Spec], known: Iterable[Spec]) -> Budget:
-    """Estimate missing runs; ``known`` are specs that may be there and tell a rate."""
-    rates = measured(known, store, sources) if missing else {}
-    needed = {kind_of(spec): spec for spec in missing if kind_of(spec) not in rates}
+def budget(store: Store, sources: Sources, missing: Sequence[Spec]) -> Budget:
+    """Estimate missing runs, from the cells that are there or from short runs."""
+    rates = measured(store, sources, {spec.data for spec in missing})
+    needed = {kind_of(spec, sources): spec for spec in missing if kind_of(spec, sources) not in rates}
     for kind, spec in needed.items():
         rates[kind] = calibrate(spec, sources)
-    seconds = sum(rates[kind_of(spec)] * sample_epochs(spec, sources) for spec in missing)
+    seconds = sum(rates[kind_of(spec, sources)] * sample_epochs(spec, sources) for spec in missing)
     return Budget(len(missing), seconds, len(needed))
 
 
-def kind_of(spec: Spec) -> Kind:
-    """Return what a run's rate depends on."""
-    return spec.data, spec.algorithm, spec.mechanism, spec.lr is None
+def kind_of(spec: Spec, sources: Sources) -> Kind:
+    """Return what a run's rate depends on; algorithms differ by pFedMe's inner loop only."""
+    data = sources.settings.data[spec.data]
+    return data.source, data.model, ALGORITHMS[spec.algorithm]().is_personal, spec.mechanism, spec.lr is None
 
 
 def sample_epochs(spec: Spec, sources: Sources) -> float:
@@ -58,26 +62,28 @@ def sample_epochs(spec: Spec, sources: Sources) -> float:
     return spec.data_rounds * samples * spec.epochs * (1 - spec.stragglers / 2)
 
 
-def measured(known: Iterable[Spec], cell: Cell, sources: Sources) -> dict[Kind, float]:
-    """Return seconds for each sample and epoch, from cells that are there."""
+def measured(store: Store, sources: Sources, data: Collection[str]) -> dict[Kind, float]:
+    """Return seconds for each sample and epoch, from the cells of some data sets."""
     seconds: dict[Kind, float] = {}
     work: dict[Kind, float] = {}
-    for spec in known:
-        found = cell(spec)
-        if found is not None and found.get("seconds"):
-            kind = kind_of(spec)
+    for spec, found in store.known(data):
+        if found.get("seconds"):
+            kind = kind_of(spec, sources)
             seconds[kind] = seconds.get(kind, 0.0) + found["seconds"] + found.get("eval_seconds", 0.0)
             work[kind] = work.get(kind, 0.0) + sample_epochs(spec, sources)
     return {kind: seconds[kind] / work[kind] for kind in seconds}
 
 
 def calibrate(spec: Spec, sources: Sources) -> float:
-    """Measure two data rounds of two epochs; the first one warms up and is not counted."""
+    """Measure two data rounds, of which the first warms up and is not counted."""
     short = replace(spec, iterations=2, rho=None, stragglers=0.0)
+    if sources.settings.data[spec.data].model == "lstm":
+        short = replace(short, participation=FEW)
     if spec.lr is not None:
-        short = replace(short, lr=SAFE_LR, epochs=2)
-    arguments = short.arguments(sources.data(spec.data, "test"), sources.model(spec.data), short.iterations)
-    result = train_many([arguments], progress=False)[0]
+        short = replace(short, lr=SAFE_LR, epochs=1)
+    data = sources.data(spec.data, "test")
+    result = train_many([short.arguments(data, sources.model(spec.data), short.iterations)], progress=False)[0]
     if not isinstance(result, Result):
         raise result.error
-    return result.history[-1].seconds / sample_epochs(replace(short, iterations=1), sources)
+    last = result.history[-1]
+    return last.seconds / (float(data.sizes[last.clients].sum()) * short.epochs)

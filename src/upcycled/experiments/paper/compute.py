@@ -25,9 +25,6 @@ class Piece(Protocol):
     def outlook(self, cell: Cell) -> list[Spec]:
         """Return all missing runs, with stand-ins for those that cannot be named yet."""
 
-    def known(self, cell: Cell) -> list[Spec]:
-        """Return all runs that can be named by now, missing or not."""
-
 
 def compute(
     store: Store, sources: Sources, wanted: Iterable[Piece], tell: Callable[[str], None], progress: bool = True

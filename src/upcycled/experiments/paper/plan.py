@@ -69,10 +69,6 @@ class Block:
             later += self.runs(strategy, cell) or [final(self, point, seed) for seed in self.seeds]
         return [spec for spec in [*self.trials(cell), *later] if cell(spec) is None]
 
-    def known(self, cell: Cell) -> list[Spec]:
-        """Return all runs that can be named by now, missing or not."""
-        return self.trials(cell) + [spec for strategy in self.method.strategies for spec in self.runs(strategy, cell)]
-
     def next_runs(self, cell: Cell) -> list[Spec]:
         """Return missing runs that can be started now; empty when the block is complete."""
         missing = [spec for spec in self.trials(cell) if cell(spec) is None]
@@ -105,15 +101,15 @@ def final(block: Block, point: Point, seed: int) -> Spec:
 
 
 def blocks(settings: Settings, table: Table, only: Sequence[str] = ()) -> Iterator[Block]:
-    """Yield the blocks of a table in the order they are computed, costly methods last.
+    """Yield the blocks of a table in the order they are computed: column by column, costly methods last.
 
     ``only`` holds names of data sets, their groups, or methods; where it names some of a kind, others are left out.
     """
     data = {name for name, one in settings.data.items() if {name, one.group} & set(only)} or set(settings.data)
     named = [name for name in table.methods if name in only] or table.methods
     methods = [settings.methods[name] for name in named]
-    for is_costly in (False, True):
-        for column in table.columns:
+    for column in table.columns:
+        for is_costly in (False, True):
             for method in methods:
                 if method.is_costly == is_costly and column.data in data:
                     yield Block(settings, column, method, table.seeds)

@@ -95,10 +95,6 @@ class Panel:
             later += self.runs(strategy, cell) or [self.spec(strategy, guess, seed) for seed in self.seeds]
         return [spec for spec in [*self.trials(), *later] if cell(spec) is None]
 
-    def known(self, cell: Cell) -> list[Spec]:
-        """Return all runs that can be named by now, missing or not."""
-        return self.trials() + [spec for strategy in STRATEGIES for spec in self.runs(strategy, cell)]
-
     def next_runs(self, cell: Cell) -> list[Spec]:
         """Return missing runs that can be started now; empty when the panel is complete."""
         missing = [spec for spec in self.trials() if cell(spec) is None]

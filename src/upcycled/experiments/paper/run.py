@@ -92,12 +92,10 @@ def pieces(book: Book, asked: Asked) -> list[Piece]:
 def expect(book: Book, wanted: Iterable[Piece]) -> Budget:
     """Return how many runs are missing, and what they will cost."""
     missing: Counter[Spec] = Counter()
-    known: list[Spec] = []
     for piece in wanted:
         # A stand-in stands for several runs; a run that two pieces want is one run.
         missing |= Counter(piece.outlook(book.store))
-        known += piece.known(book.store)
-    return budget(book.store, book.sources, list(missing.elements()), known)
+    return budget(book.store, book.sources, list(missing.elements()))
 
 
 def run(asked: Asked, tell: Callable[[str], None], is_budget_only: bool = False) -> dict[str, Any]:
@@ -109,7 +107,8 @@ def run(asked: Asked, tell: Callable[[str], None], is_budget_only: bool = False)
         tell(f"{asked.what}: {cost}; cells in {asked.folder}")
         if not is_budget_only:
             if asked.what == TIME and cost.runs:
-                calibrate(wanted[0].known(book.store)[0], book.sources)  # so that no timed run has to warm up
+                first = next(spec for piece in wanted for spec in piece.outlook(book.store))
+                calibrate(first, book.sources)  # so that no timed run has to warm up
             compute(book.store, book.sources, wanted, tell)
             write_json(asked.folder / f"{asked.what}.json", numbers(book, asked.what))
             if asked.what == FIGURES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +57,38 @@ class Spec:
             words += [self.mechanism, *(f"{name}={value:g}" for name, value in self.noise)]
         return "|".join([*words, f"seed={self.seed}"])
 
+    @classmethod
+    def from_key(cls, key: str) -> Spec:
+        """Return the run that a cell is about.
+
+        >>> run = "syn_iid|test|fedavg|lr=0.1|vanilla|T=80"
+        >>> key = run + "|stragglers=0.9|clients=0.3|epochs=10|batch=32|momentum=0.5|seed=0"
+        >>> Spec.from_key(key).key == key, Spec.from_key(key).iterations
+        (True, 80)
+        """
+        data, part, algorithm, *words = key.split("|")
+        at = next(i for i, word in enumerate(words) if word.startswith("lr="))
+        lr, rho, *counts = words[at : at + 8]
+        private = words[at + 8 : -1]
+        of = dict(word.split("=") for word in counts)
+        return cls(
+            data=data,
+            part=part,
+            algorithm=algorithm,
+            own=_values(words[:at]),
+            lr=None if lr == "lr=own" else float(lr[3:]),
+            rho=None if rho == "vanilla" else float(rho[4:]),
+            iterations=int(of["T"]),
+            stragglers=float(of["stragglers"]),
+            participation=float(of["clients"]),
+            epochs=int(of["epochs"]),
+            batch_size=int(of["batch"]),
+            momentum=float(of["momentum"]),
+            seed=int(words[-1][5:]),
+            mechanism=private[0] if private else None,
+            noise=_values(private[1:]),
+        )
+
     @property
     def data_rounds(self) -> int:
         """How many iterations touch data."""
@@ -83,6 +115,10 @@ class Spec:
         if self.lr is None:
             return None
         return LocalSGD(lr=self.lr, momentum=self.momentum, epochs=self.epochs, batch_size=self.batch_size)
+
+
+def _values(words: Sequence[str]) -> Values:
+    return tuple((name, float(value)) for name, value in (word.split("=") for word in words))
 
 
 def brief(result: Result) -> dict[str, Any]:

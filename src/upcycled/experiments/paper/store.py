@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,16 @@ class Store:
         if name not in self._open:
             self._open[name] = Cells(self.folder / name)
         return self._open[name]
+
+    def known(self, data: Collection[str]) -> Iterator[tuple[Spec, Mapping[str, Any]]]:
+        """Yield all runs of some data sets that are there."""
+        for group in sorted({self.settings.data[name].group for name in data}):
+            for path in sorted(self.folder.glob(f"cells-{group}-*.jsonl")):
+                cells = self.named(path.name)
+                for key in cells.keys():  # noqa: SIM118
+                    spec = Spec.from_key(key)
+                    if spec.data in data:
+                        yield spec, cells[key]
 
     def __call__(self, spec: Spec) -> Mapping[str, Any] | None:
         """Return the cell of a run, None where it is not computed."""

@@ -25,6 +25,8 @@ class Entry:
     paper: tuple[float, float] | None
     seconds: float
     """What its runs took so far."""
+    failed: int = 0
+    """Runs that ended in an error (they diverged); they are not run again."""
 
     @property
     def is_complete(self) -> bool:
@@ -63,6 +65,7 @@ class Entry:
             "tried": None if chosen is None else chosen.tried,
             "at_edge": None if chosen is None else list(chosen.at_edge),
             "seconds": _short(self.seconds),
+            "failed": self.failed,
         }
 
 
@@ -117,7 +120,13 @@ class Filled:
     @property
     def missing(self) -> int:
         """Runs that are not computed."""
-        return sum(value is None for row in self.rows for entry in row.entries for value in entry.by_seed)
+        gaps = sum(value is None for row in self.rows for entry in row.entries for value in entry.by_seed)
+        return gaps - self.failed
+
+    @property
+    def failed(self) -> int:
+        """Runs that ended in an error."""
+        return sum(entry.failed for row in self.rows for entry in row.entries)
 
     @property
     def total(self) -> int:
@@ -135,7 +144,7 @@ class Filled:
             "title": self.table.title,
             "is_quick": self.settings.is_quick,
             "seeds": list(self.table.seeds),
-            "runs": {"wanted": self.total, "missing": self.missing},
+            "runs": {"wanted": self.total, "missing": self.missing, "failed": self.failed},
             "confidence": self.settings.confidence,
             "columns": [
                 {
@@ -192,6 +201,7 @@ def _row(block: Block, cell: Cell, numbers: dict[str, Any], confidence: float) -
             choice=block.choice(strategy, cell),
             paper=None if paper is None else (paper[0], paper[1]),
             seconds=sum(run.get("seconds") or 0.0 for run in runs if run is not None),
+            failed=sum(run is not None and run.get("accuracy") is None for run in runs),
         )
     return Row(block, entries["vanilla"], entries.get("upcycled"), confidence)
 

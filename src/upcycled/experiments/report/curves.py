@@ -120,7 +120,7 @@ def _epsilons(seed: Seed) -> Callable[[int, int], float]:
         by_round = dict(zip(spent.rounds, spent.worst, strict=True))
         return lambda iteration, data_round: by_round.get(data_round, math.nan)
     # A run that was stopped and went on has charges of iterations it did again: the last of each counts them all.
-    after = dict(sorted(dict(zip(spent.iterations, spent.worst, strict=True)).items()))
+    after = dict(zip(spent.iterations, spent.worst, strict=True))
     places, values = list(after), list(after.values())
 
     def so_far(iteration: int, data_round: int) -> float:

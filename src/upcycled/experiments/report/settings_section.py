@@ -34,7 +34,11 @@ def settings_section(every: Sequence[Drawn]) -> Html:
     return tag(
         "section",
         tag("h2", text("What was run")),
-        tag("p", text("Settings that all experiments share, defaults included."), class_="about") if shared else EMPTY,
+        tag(
+            "p",
+            text(f"{'Settings that all experiments share' if differing else 'All settings'}, defaults included."),
+            class_="about",
+        ),
         tag("div", *boxes, class_="tables"),
         _differing(every, differing),
         id="settings",

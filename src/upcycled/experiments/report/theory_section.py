@@ -53,7 +53,12 @@ def _averages(part: Part) -> dict[str, Real]:
 
 def _documents(part: Part) -> list[Row]:
     found = [seed.summary.get("theory") for seed in part.seeds]
-    return [d for d in found if isinstance(d, dict) and all(isinstance(d.get(k), dict) for k in ("measured", "forms"))]
+    return [document for document in found if isinstance(document, dict) and _is_whole(document)]
+
+
+def _is_whole(document: Row) -> bool:
+    forms, measured = document.get("forms"), document.get("measured")
+    return isinstance(measured, dict) and isinstance(forms, dict) and all(isinstance(f, dict) for f in forms.values())
 
 
 def _mean_of(rows: Sequence[Any]) -> Real | None:

@@ -67,8 +67,7 @@ def comparison(document: Row) -> Html:
     rows = differences(document)
     if not rows:
         return EMPTY
-    ends = [end for row in rows for end in (row.low, row.high) if not math.isnan(end)]
-    reach = max([0.1, *map(abs, ends)])
+    ends = [0.0, *(end for row in rows for end in (row.low, row.high) if not math.isnan(end))]
     percent = f"{100 * number(document.get('confidence')):g} %"
     is_corrected = any(row.corrected is not None for row in rows)
     head = ["algorithm", "vanilla %", "upcycled %", "difference", f"{percent} interval, in points", "", "verdict"]
@@ -80,7 +79,7 @@ def comparison(document: Row) -> Html:
             tag("td", spread(row.vanilla, 2, 100)),
             tag("td", spread(row.upcycled, 2, 100)),
             tag("td", text(signed(row.gain) if is_tested else NONE)),
-            tag("td", _whisker(row, reach) if is_tested else text(NONE)),
+            tag("td", _whisker(row, min(ends), max(ends)) if is_tested else text(NONE)),
             tag("td", text(f"{signed(row.low)} to {signed(row.high)}" if is_tested else NONE)),
             tag("td", text(row.verdict), class_="words"),
             *([tag("td", text(row.corrected or NONE), class_="words")] if is_corrected else []),
@@ -103,20 +102,21 @@ def _in_short(rows: Sequence[Difference]) -> str:
     if len(rows) == 1:
         return f"{rows[0].name}: {final[0]}."
     gains, losses = sum("gain" in words for words in final), sum("loss" in words for words in final)
+    found = f"{gains} significant gains and {losses} significant losses among {len(rows)} algorithms."
     if not gains and not losses:
-        return f"No significant difference for any of {len(rows)} algorithms."
-    return f"Of {len(rows)} algorithms: {gains} significant gains, {losses} significant losses."
+        found = f"no significant difference for any of {len(rows)} algorithms."
+    return f"After Holm's correction: {found}" if any(row.corrected for row in rows) else found.capitalize()
 
 
-def _whisker(row: Difference, reach: float) -> Html:
-    """Return an interval as a line with its mean, zero in the middle."""
+def _whisker(row: Difference, least: float, most: float) -> Html:
+    """Return an interval as a line with its mean, on a scale that all rows share; zero is marked."""
 
     def at(value: float) -> float:
-        return round(WIDTH / 2 + value / reach * (WIDTH / 2 - MARGIN), 1)
+        return round(MARGIN + (value - least) / (most - least or 1.0) * (WIDTH - 2 * MARGIN), 1)
 
     return tag(
         "svg",
-        tag("line", x1=WIDTH / 2, x2=WIDTH / 2, y1=0, y2=HEIGHT, class_="zero"),
+        tag("line", x1=at(0.0), x2=at(0.0), y1=0, y2=HEIGHT, class_="zero"),
         tag("line", x1=at(row.low), x2=at(row.high), y1=HEIGHT / 2, y2=HEIGHT / 2, class_="line"),
         tag("circle", cx=at(row.gain), cy=HEIGHT / 2, r=4.5, class_="dot"),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",

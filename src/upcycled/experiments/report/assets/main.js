@@ -162,6 +162,7 @@ for (const input of document.querySelectorAll("input[name=axis]")) {
   if (input.checked) axis = input.value;
 }
 wireTheme(document.getElementById("theme"));
+wirePrint();
 refresh();
 let width = innerWidth;
 addEventListener("resize", () => {

@@ -1,0 +1,78 @@
+"""The command, killed from outside and started again: the same bits, whichever way its runs are carried out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.experiments.small import small_file
+
+COMMAND = [sys.executable, "-m", "upcycled", "run", "small.toml", "--quiet"]
+
+
+def start(folder, *words):
+    return subprocess.Popen(
+        [*COMMAND, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finished(process):
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+
+
+def wait_for_checkpoints(folder, process):
+    """Wait until every seed has been saved at least once."""
+    until = time.monotonic() + 300
+    while time.monotonic() < until:
+        if all(list(folder.glob(f"seed-{k}/checkpoint/iteration-*")) for k in (0, 1)):
+            return
+        assert process.poll() is None, "the runs were over before they could be stopped"
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint was written in five minutes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fused", "sequential"])
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT], ids=lambda stop: stop.name)
+def test_a_command_that_was_stopped_goes_on_and_ends_in_the_same_bits(tmp_path, engine, stop):
+    iterations = {"fused": 2000, "sequential": 200}[engine]
+    words = [f"iterations={iterations}", f"engine={engine}", "checkpoint_every=1", "eval_every=100"]
+    seldom = [*words[:2], "checkpoint_every=1s", words[3]]
+    small_file(tmp_path)
+    stopped = start(tmp_path, *words)
+    wait_for_checkpoints(tmp_path / "results" / "small", stopped)
+    os.kill(stopped.pid, stop)
+    _, err = stopped.communicate(timeout=60)
+    if stop == signal.SIGINT:
+        assert stopped.returncode == 130
+        assert err.splitlines()[-1].endswith(f"to go on: upcycled run small.toml --quiet {' '.join(words)}")
+    else:
+        assert stopped.returncode == -signal.SIGKILL
+    assert not list((tmp_path / "results").rglob("summary.json")), "it was stopped too late to show anything"
+    # At once: the workers of a killed command have to be waited for.
+    finished(start(tmp_path, *seldom))
+    finished(start(tmp_path, *seldom, "results=whole"))
+    for seed in (0, 1):
+        for name in ("model.safetensors", "clients.jsonl"):
+            here, there = (tmp_path / root / "small" / f"seed-{seed}" / name for root in ("results", "whole"))
+            assert here.read_bytes() == there.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_second_command_in_the_same_folder_is_told_who_is_there(tmp_path):
+    small_file(tmp_path)
+    first = start(tmp_path, "iterations=200000", "eval_every=1000")
+    wait_for_checkpoints(tmp_path / "results" / "small", first)
+    second = start(tmp_path, "iterations=200000", "eval_every=1000")
+    _, err = second.communicate(timeout=120)
+    assert second.returncode == 1
+    assert err.startswith(f"error: results/small is in use by process {first.pid} since ")
+    assert err.count("\n") == 1
+    first.kill()
+    first.communicate()
