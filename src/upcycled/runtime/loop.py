@@ -135,12 +135,12 @@ def _spread(arrived: Arrived, sent: Server, charge: Charge | None, mechanism: Fi
         return 0.0
     shares = release.num_samples / release.num_samples.sum()
     drift = release.vectors - sent.model
-    found = shares @ np.einsum("cd,cd->c", drift, drift, dtype=np.float64, casting="same_kind")
+    found = float(shares @ np.einsum("cd,cd->c", drift, drift, dtype=np.float64, casting="same_kind"))
     if mechanism.is_central:
         noise = mechanism.mean_noise_std(release) ** 2
     else:
         noise = float(shares @ charge.noise_std**2) if charge is not None and charge.kind == "gaussian" else 0.0
-    return max(0.0, float(found) - drift.shape[-1] * noise)
+    return max(0.0, found - float(drift.shape[-1]) * noise)
 
 
 def _nobody(size: int) -> Trained:
