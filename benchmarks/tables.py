@@ -57,6 +57,9 @@ def other_table() -> list[str]:
     if compare:
         words = f"`upcycled compare`, {compare['runs']} runs of 80 data rounds, start-up and report included"
         rows.append((words, f"{compare['seconds']:.1f} s"))
+    rules = read("rules").get("upcycled iteration / data round", {})
+    words = "an upcycled iteration by `{}` over a data round of W3"
+    rows += [(words.format(name), f"{100 * ratio:.2f} %") for name, ratio in rules.items()]
     if lstm:
         rows.append(("BiLSTM client step over its GEMM limit", f"{lstm['step / GEMM limit']:.2f}x"))
     return ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]

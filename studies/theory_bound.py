@@ -96,22 +96,24 @@ def arguments(cell: Cell, data: up.FederatedData, mu: float, rounds: int) -> dic
 
 
 def chosen_mu(kind: str, name: str, data: up.FederatedData, rounds: int) -> float:
-    """Return twice the least mu for the largest B of a pilot run at that mu, with a margin for other seeds.
+    """Return twice the least mu for a B that pilot runs, one a seed, stay below.
 
-    The smaller mu is, the further a run goes and the larger its B becomes: so B of a pilot is used until it is enough.
+    The smaller mu is, the further a run goes and the larger its B becomes: so B starts with that of the initial
+    weights, and grows until it is enough.
     """
     smoothness = up.theory.estimate_smoothness(data, "logistic")
     form = "sharp" if kind == "sampled" else "repaired"
     cohort = round(PARTICIPATION * CLIENTS) if kind == "sampled" else None
+    pilots = [Cell(kind, name, "c = 1", seed) for seed in SEEDS]
     b = 1.0
-    for _ in range(20):
+    for attempt in range(20):
         least = up.theory.smallest_mu(smoothness=smoothness, dissimilarity=b, cohort=cohort, form=form)
         assert least is not None
-        pilot = up.train(**arguments(Cell(kind, name, "c = 1", 0), data, 2 * least, rounds), progress=False)
-        found = pilot.theory.terms.largest_dissimilarity
-        if found <= b:
+        results = up.train_many([arguments(cell, data, 2 * least, rounds if attempt else 1) for cell in pilots])
+        terms = [result.theory.terms for result in results]
+        if attempt and max(t.largest_dissimilarity for t in terms) <= b:
             return 2 * least
-        b = MARGIN * found
+        b = MARGIN * max(t.largest_dissimilarity if attempt else t.initial_dissimilarity for t in terms)
     raise RuntimeError(f"no mu was found for {kind} on Syn({name})")
 
 

@@ -30,13 +30,15 @@ def write_page(kept: dict[str, Any]) -> None:
     """Draw the plot, and put the tables into their place in the page."""
     plot(kept)
     text = PAGE.read_text()
-    heading = "**The paper's own settings**: its data, mu = 0.5, K = 9 of 30 clients."
+    heading = "**The paper's own settings**: its data, mu = 0.5 (the only one it names), K = 9 of 30 clients."
     block = [BEGIN, "", *verdict(kept), "", *table(kept), "", heading, "", *settings_table(kept), "", END]
     write_whole(PAGE, (text.split(BEGIN)[0] + "\n".join(block) + text.split(END)[1]).encode())
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}g}"
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
 def spread(values: list[float]) -> str:
@@ -59,6 +61,11 @@ def verdict(kept: dict[str, Any]) -> list[str]:
             f"within it in every data round of {inside} of them. It is {number(min(loose))} to {number(max(loose))} "
             f"times the measurement after the last round (median {number(float(np.median(loose)))})."
         )
+    shares = [_first_term(run) / run["forms"]["sharp"]["bound"] for run in found.values()]
+    lines.append(
+        f"- Its first term, (f(w(0)) - 0)/(M C1), is {100 * min(shares):.0f} to {100 * max(shares):.0f} % of the sharp "
+        f"bound (median {100 * float(np.median(shares)):.0f} %)."
+    )
     alone = [run for key, run in found.items() if not key.startswith("sampled")]
     steps = sum(run["rounds"] - 1 for run in alone)
     least = min(run["forms"]["repaired"]["least_slack"] for run in alone)
@@ -74,6 +81,10 @@ def verdict(kept: dict[str, Any]) -> list[str]:
         f"{broken['C1']['repaired']:.4f}) in {broken['violated']['repaired']}."
     )
     return lines
+
+
+def _first_term(run: dict[str, Any]) -> float:
+    return run["loss"][0] / (run["rounds"] * run["forms"]["sharp"]["C1"])
 
 
 def table(kept: dict[str, Any]) -> list[str]:

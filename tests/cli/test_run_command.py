@@ -134,3 +134,23 @@ def test_an_unwritable_folder_is_one_sentence_and_exit_code_1(here, capsys):
     err = capsys.readouterr().err
     assert err.startswith("error: results/small cannot be written (")
     assert err.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_and_said_once(here, capsys):
+    # 18 training samples: delta = 0.01 is more than 1/(10 n) = 0.0056, and less than 1/n.
+    private = "privacy={mechanism='model_clipping', clip_norm=1.0, epsilon=5.0, delta=0.01}"
+    assert main(["run", "small.toml", private, "--quiet"]) == 0
+    err = capsys.readouterr().err
+    assert err.startswith("warning: delta is 0.01, which is more than 1/(10 n)")
+    assert err.count("\n") == 1
+
+
+def test_a_second_command_in_the_folder_is_told_in_one_sentence(here, capsys):
+    from upcycled.runtime.hold import hold
+
+    with hold(here / "results" / "small"):
+        assert main(["run", "small.toml"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: results/small is in use by process ")
+    assert err.count("\n") == 1

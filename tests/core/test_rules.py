@@ -45,6 +45,35 @@ def play(rule, points, moves=(), **shown):
 # Hand-derived numbers, rule by rule.
 
 
+def test_the_trend_goes_on_by_the_agreement_above_its_threshold():
+    # Agreement, averaged from 0 with memory 1/2: 0, 1/2, 3/4. g = (c - 0.2) / 0.8 = 0.375, 0.6875; rho = g / (1 - g).
+    rhos, iterates, own = play(Trend(memory=0.5, threshold=0.2, reach=0.9, most=9.0), [(1.0, 0.0)] * 3)
+    assert rhos == pytest.approx([0.0, 0.6, 2.2])
+    # Sent were 0, 1 and 1 + 1 + 0.6 = 2.6, so the moving mean is 0.9 * (0.9 * 0 + 0.1 * 1) + 0.1 * 2.6.
+    assert iterates[1].tolist() == pytest.approx([2.6, 0.0])
+    assert own["mean"].tolist() == pytest.approx([0.35, 0.0])
+
+
+def test_the_trend_makes_no_move_when_the_pull_is_across_or_against_the_way_travelled():
+    assert play(Trend(memory=0.0), [(1.0, 0.0), (0.0, 1.0)])[0] == [0.0, 0.0]
+    assert play(Trend(memory=0.0), [(1.0, 0.0), (-1.0, 0.0)])[0] == [0.0, 0.0]
+
+
+def test_the_trend_looks_past_the_last_step():
+    # Sent 0, 4, 3 (rho stays 0 by a high threshold): the last step was -1, the way from the mean 0.4 is +2.6.
+    rule = Trend(memory=0.0, threshold=0.99, growth=99.0)
+    _, _, own = play(rule, [(4.0,), (-1.0,), (1.0,)])
+    assert float(own["agreement"]) == pytest.approx(1.0)
+
+
+def test_the_trend_moves_the_model_alone():
+    rule = Trend(memory=0.0)
+    _, own = rule.move(rule.start(), seen(server(0.0, c=[0.0]), server(1.0, c=[1.0])), ("c",))
+    move, _ = rule.move(own, seen(server(1.0, c=[1.0]), server(2.0, c=[2.0])), ("c",))
+    assert move.server.model.tolist() == pytest.approx([6.0])
+    assert move.server.vectors["c"].tolist() == [2.0]
+
+
 def test_the_hypergradient_step_grows_by_the_averaged_cosine():
     # Both updates are (1, 0): the cosine is 1, its average (memory 1/2, from 0) 1/2, so log(1 + rho) = 0.2 / 2.
     rhos, _, _ = play(Hypergradient(rate=0.2, memory=0.5), [(1.0, 0.0), (1.0, 0.0)])

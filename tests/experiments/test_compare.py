@@ -48,8 +48,8 @@ def test_equal_work_is_as_many_data_rounds_messages_and_gradients(here):
 
 
 def test_the_difference_is_that_of_the_runs_and_its_interval_students(here):
-    found = compare()
-    experiment = load_config("small.toml")
+    found = compare("data.sizes=100")
+    experiment = load_config("small.toml", ["data.sizes=100"])
     data = experiment.build_data()
     accuracies = {}
     for kind, changes in (("vanilla", {"upcycle": None, "iterations": 2}), ("upcycled", {})):
@@ -60,6 +60,7 @@ def test_the_difference_is_that_of_the_runs_and_its_interval_students(here):
     (row,) = document["rows"]
     # The 97.5 % point of Student's t with two degrees of freedom is 4.302653.
     half = 4.302653 * d.std(ddof=1) / 3**0.5
+    assert half > 0
     assert row["differences"] == pytest.approx(d.tolist())
     assert row["gain"] == pytest.approx(d.mean())
     assert row["interval"] == pytest.approx([d.mean() - half, d.mean() + half], rel=1e-6)
@@ -182,6 +183,8 @@ def test_the_table_has_means_the_difference_and_a_verdict_in_words(here, capsys)
         assert row["verdict"] in line
     assert "Each interval is for its own row." in out
     assert "Results: results/small/compare-work" in out
+    page = here / out.split("Report:")[1].strip()
+    assert "fedavg" in page.read_text().lower()
 
 
 def test_the_document_says_the_command_that_repeats_it(here, capsys):

@@ -331,3 +331,36 @@ def test_every_option_of_an_npz_reaches_the_data(tmp_path):
     assert sorted([*data.train.x.ravel(), *data.test.x.ravel()]) == list(range(8))
     assert (data.train.sizes.tolist(), data.test.sizes.tolist()) == ([3, 3], [1, 1])
     assert all(y == int(value) % 2 for value, y in zip(data.train.x.ravel(), data.train.y, strict=True))
+
+
+def test_ranges_of_a_sweep_come_back_from_the_complete_file():
+    table = """
+[sweep]
+local.lr = {low = 0.001, high = 0.1, log = true}
+"local.epochs" = {low = 1, high = 5, integer = true}
+"upcycle.coefficient" = [0.3, 0.6]
+"""
+    experiment = parse(tomllib.loads(SMALL + table))
+    assert list(experiment.sweep) == ["local.lr", "local.epochs", "upcycle.coefficient"]
+    assert experiment.sweep["local.lr"].log
+    assert experiment.sweep["upcycle.coefficient"] == (0.3, 0.6)
+    assert parse(tomllib.loads(experiment.resolved_toml())) == experiment
+
+
+@pytest.mark.parametrize("every", ["10", "'2s'", "'0.5s'"])
+def test_checkpoints_are_every_so_many_rounds_or_seconds(every):
+    experiment = parse(tomllib.loads(f"checkpoint_every = {every}\n" + SMALL))
+    assert parse(tomllib.loads(experiment.resolved_toml())) == experiment
+    assert parse(tomllib.loads(SMALL)).checkpoint_every == "1s"
+
+
+def test_scored_on_validation_the_held_out_samples_take_the_place_of_the_test_samples():
+    text = SMALL.replace("sizes = 20", "sizes = 40\nvalidation_fraction = 0.25")
+    plain, chosen = (parse(tomllib.loads(f'scored_on = "{on}"\n' + text)).build_data() for on in ("test", "validation"))
+    assert plain.test is not None
+    assert plain.validation is not None
+    assert chosen.validation is None
+    assert np.array_equal(chosen.test.x, plain.validation.x)
+    assert np.array_equal(chosen.train.x, plain.train.x)
+    # 40 samples: 4 for testing, a quarter of the other 36 for choosing.
+    assert (plain.test.num_rows, plain.validation.num_rows) == (4 * 4, 4 * 9)

@@ -61,6 +61,8 @@ def test_the_demo_writes_a_real_plot_a_summary_and_every_run(demo):
     assert width >= 1000
     assert height >= 600
     assert json.loads((output / "demo.json").read_text())["runs"][1]["upcycled"] is True
+    assert found.report == output / "report.html"
+    assert found.report.read_text().startswith("<!")
     assert (output / "fedprox-upcycled" / "seed-1" / "metrics.jsonl").read_text().count("\n") == 4
 
 

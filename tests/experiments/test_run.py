@@ -364,3 +364,16 @@ def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_i
     run_experiment(experiment, str(source))
     lines = [json.loads(line) for path in folder.glob("ledger*.jsonl") for line in path.read_text().splitlines()]
     assert sum(line["kind"] == "data" for line in lines) == rounds
+
+
+@pytest.mark.slow
+def test_a_model_of_a_module_beside_which_the_command_is_given_reaches_the_workers(here):
+    (here / "own_model.py").write_text(
+        "from torch import nn\n\n"
+        "class Net(nn.Linear):\n    def forward(self, x):\n        return nn.Linear.forward(self, x.tanh())\n\n"
+        "def make():\n    return Net(3, 2)\n"
+    )
+    together = run("model.kind='own_model:make'", "results=together")
+    assert [s.status for s in together.seeds] == ["finished", "finished"]
+    alone = run("model.kind='own_model:make'", "results=alone", "seeds=[0]")
+    assert together.seeds[0].summary["loss"] == alone.seeds[0].summary["loss"]

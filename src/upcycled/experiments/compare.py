@@ -24,7 +24,7 @@ from upcycled.runtime.paired import Paired, holm, verdict
 DOCUMENT = "compare.json"
 TOO_FEW = "too few finished seeds to judge"
 EQUAL_WORDS = {
-    "work": "at equal work: vanilla has as many data rounds, so half the iterations",
+    "work": "at equal work: as many data rounds each",
     "epsilon": "at equal proven epsilon: as many iterations, noise calibrated to the same epsilon",
 }
 
@@ -203,7 +203,8 @@ def _pair(experiment: Experiment, name: str, equal: str, folder: Path) -> tuple[
     table = base["algorithm"] if name == _own_name(experiment) else {"name": name}
     base |= {"algorithm": table, "results": str(folder)}
     vanilla = {key: value for key, value in base.items() if key != "upcycle"}
-    iterations = vanilla_iterations(experiment.iterations, equal)
+    per_round = 1 if experiment.upcycle is None else int(getattr(experiment.upcycle.build(), "per_round", 1))
+    iterations = vanilla_iterations(experiment.iterations, equal, per_round)
     return (
         parse(vanilla | {"name": f"{name}-vanilla", "iterations": iterations}),
         parse(base | {"name": f"{name}-upcycled"}),
