@@ -80,6 +80,7 @@ def test_the_documented_file_means_the_documented_call(tmp_path):
         "engine": "auto",
         "seed": 3,
         "eval_every": 1,
+        "theory": False,
     }
     assert experiment.sweep == {"local.lr": (0.001, 0.01, 0.1), "upcycle.coefficient": (0.3, 0.6, 0.9)}
 
@@ -164,6 +165,7 @@ files = st.fixed_dictionaries(
         "seeds": st.lists(st.integers(0, 2**62), min_size=1, max_size=4, unique=True),
         "results": words,
         "eval_every": st.integers(1, 100),
+        "theory": False,
         "model": models,
         "upcycle": upcycles,
         "local": st.fixed_dictionaries(

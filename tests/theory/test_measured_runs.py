@@ -301,3 +301,20 @@ def test_a_batch_of_runs_reports_the_same_as_runs_alone(unequal):
     alone = up.train(unequal, progress=False, **arguments)
     (together,) = up.train_many([{"data": unequal, **arguments}], progress=False)
     assert together.theory.as_json() == alone.theory.as_json()
+
+
+def test_coefficients_are_single_numbers_or_not_known():
+    from types import SimpleNamespace
+
+    from upcycled.theory.terms import terms_of
+
+    measured = {"loss": 1.0, "gradient_norm": 1.0, "step": 0.0, "initial_loss": 1.0, "initial_gradient_norm": 1.0}
+
+    def made(*iterations):
+        return [SimpleNamespace(kind=kind, coefficient=rho, theory=measured) for kind, rho in iterations]
+
+    data, zero, half, rule = ("data", None), ("upcycled", 0.0), ("upcycled", 0.5), ("upcycled", None)
+    assert terms_of(made(data, half, data, zero, data)).coefficient.tolist() == [0.5, 0.0, 0.0]
+    for unclear in (made(data, rule), made(data, half, half), made(data, zero, half)):
+        assert math.isnan(terms_of(unclear).coefficient[0])
+    assert terms_of(made(data)).largest_dissimilarity == math.inf

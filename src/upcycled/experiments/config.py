@@ -70,6 +70,7 @@ class Experiment(Table):
     checkpoint_every: Annotated[int | str, BeforeValidator(_checked_interval)] = Field(
         default="1s", description="a number of data rounds such as 10, or seconds such as '2s'"
     )
+    theory: bool = Field(default=False, description="true or false")
     engine: Annotated[str, AfterValidator(_known_engine)] = Field(
         default="auto", description="the name of an engine, or 'auto'"
     )
@@ -116,6 +117,7 @@ class Experiment(Table):
             "engine": self.engine,
             "seed": seed,
             "eval_every": self.eval_every,
+            "theory": self.theory,
         }
 
     def resolved(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: 
     >>> logistic((20,), 2)
     Linear(in_features=20, out_features=2, bias=True)
     """
-    linear = nn.Linear(math.prod(features), classes, bias=bias, device="meta").to_empty(device="cpu")
+    linear = _linear(math.prod(features), classes, bias)
     module = linear if len(features) == 1 else nn.Sequential(nn.Flatten(), linear)
     draw_weights(module, seed)
     return module
@@ -43,10 +43,19 @@ def mlp(features: Sequence[int], classes: int, *, hidden: Sequence[int] = (196,)
     widths = [math.prod(features), *hidden, classes]
     layers: list[nn.Module] = [] if len(features) == 1 else [nn.Flatten()]
     for i, (before, after) in enumerate(itertools.pairwise(widths)):
-        layers += ([nn.ReLU()] if i else []) + [nn.Linear(before, after, device="meta").to_empty(device="cpu")]
+        layers += ([nn.ReLU()] if i else []) + [_linear(before, after)]
     module = nn.Sequential(*layers)
     draw_weights(module, seed)
     return module
+
+
+def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """Return a layer whose weights are still to be drawn; the caller's generator is as before.
+
+    Layers on torch's "meta" device would skip the first draw, but they import sympy: a second of every start.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return nn.Linear(inputs, outputs, bias=bias)
 
 
 class Lstm(nn.Module):
@@ -59,7 +68,7 @@ class Lstm(nn.Module):
             device="cpu"
         )
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(2 * hidden, classes, device="meta").to_empty(device="cpu")
+        self.output = _linear(2 * hidden, classes)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Map token ids (batch, length) to logits (batch, classes)."""

@@ -83,9 +83,17 @@ def assumptions_of(facts: Facts, t: Terms, rho: float | None) -> tuple[Assumptio
         Assumption(
             "F_i + mu/2 ||. - w||^2 is rho-strongly convex",
             rho is not None and rho > 0,
-            f"rho = {rho:.4g}" if rho is not None else "the curvature of the F_i is not known for all parameters",
+            _about_rho(facts, rho),
         ),
         Assumption("clients are B-dissimilar", math.isfinite(B), f"B = {B:.4g} is the largest along this run"),
         Assumption("clients of a round", facts.cohort is None or facts.is_unbiased, drawn),
         Assumption("exact local minimisers", worst <= EXACT or (facts.cohort is None and not math.isnan(worst)), local),
     )
+
+
+def _about_rho(facts: Facts, rho: float | None) -> str:
+    if rho is not None:
+        return f"rho = {rho:.4g}"
+    if facts.mu is None:
+        return "there is no mu"
+    return "the curvature of the F_i is not known for all parameters; give report(curvature=...)"

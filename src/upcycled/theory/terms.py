@@ -87,6 +87,7 @@ def terms_of(records: Iterable[Measured]) -> Terms:
     """Collect the terms of a run from its records."""
     rounds: list[Mapping[str, float]] = []
     coefficients: list[float] = []
+    after = ""
     for record in records:
         if record.theory is None:
             raise InputError("the run has no terms of the bound: it must be trained with theory=True")
@@ -94,8 +95,9 @@ def terms_of(records: Iterable[Measured]) -> Terms:
             rounds.append(record.theory)
             coefficients.append(0.0)
         else:
-            is_first = coefficients[-1] == 0.0
-            coefficients[-1] = record.coefficient if is_first and record.coefficient is not None else math.nan
+            found = math.nan if record.coefficient is None else record.coefficient
+            coefficients[-1] = found if after == "data" else math.nan
+        after = record.kind
     first = rounds[0]
     return Terms(
         initial_loss=first["initial_loss"],
