@@ -165,7 +165,7 @@ files = st.fixed_dictionaries(
         "seeds": st.lists(st.integers(0, 2**62), min_size=1, max_size=4, unique=True),
         "results": words,
         "eval_every": st.integers(1, 100),
-        "theory": False,
+        "theory": st.booleans(),
         "model": models,
         "upcycle": upcycles,
         "local": st.fixed_dictionaries(
