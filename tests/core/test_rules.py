@@ -277,6 +277,24 @@ def test_the_noise_in_the_way_travelled_is_counted_with_the_moves_made(told, lea
     assert least < float(own["agreement"]) <= most
 
 
+@pytest.mark.parametrize("rho", [0.0, 0.5])
+def test_the_noise_counted_in_the_way_travelled_is_what_a_walk_of_noise_alone_covers(monkeypatch, rho):
+    """Nobody pulls, so all of t is noise: its squared norm must be what the rule has counted, moves by rho included."""
+    monkeypatch.setattr(Trend, "_rho", lambda self, agreement: rho)
+    rule, rng, size, std = Trend(growth=1e6), np.random.default_rng(5), 40_000, 0.3
+    own, y = rule.start(), np.zeros(size, dtype=np.float32)
+    for m in range(1, 26):
+        way = None if m == 1 else float(((y - own["mean"]).astype(np.float64) ** 2).sum())
+        now = (y + std * rng.normal(size=size)).astype(np.float32)
+        move, own = rule.move(own, Seen((Server(y), Server(now)), m, None, 0, std), ())
+        y = move.server.model
+    # 40,000 coordinates: the sum's own scatter is sqrt(2 / 40,000) = 0.7 %, and correlated over a few rounds.
+    assert way == pytest.approx(float(own["carried"]), rel=0.04)
+    # sum_j 0.9^(2 j) (1 + rho)^2 V: the first round, before anything was seen, made the plain step.
+    full = (1 + rho) ** 2 * size * std**2 * sum(0.81**j for j in range(23)) + 0.81**23 * size * std**2
+    assert float(own["carried"]) == pytest.approx(full)
+
+
 def spread_of_a_private_round(federation, std, seed):
     found = []
 
@@ -316,6 +334,23 @@ def test_a_central_mechanism_gives_fedexp_nothing_to_extrapolate(federation):
     privacy = up.privacy.CentralDPFedAvg(clip_norm=5.0, noise_multiplier=0.001)
     run = up.train(federation, algorithm=up.FedAvg(), upcycle=FedExP(), iterations=6, privacy=privacy, progress=False)
     assert [r.coefficient for r in run.history if r.kind == "upcycled"] == [0.0, 0.0, 0.0]
+
+
+def test_under_a_central_mechanism_the_spread_is_the_energy_of_the_noisy_mean_less_its_noise(federation):
+    looks = []
+
+    class Spy(FedExP):
+        def move(self, own, look, moves):
+            looks.append(look)
+            return FedExP.move(self, own, look, moves)
+
+    privacy = up.privacy.CentralDPFedAvg(clip_norm=5.0, noise_multiplier=0.3)
+    up.train(federation, algorithm=up.FedAvg(), upcycle=Spy(), iterations=12, privacy=privacy, progress=False)
+    for look in looks:
+        d = look.mean.astype(np.float64) - look.iterates[-2].model
+        assert look.noise_std > 0
+        assert look.spread == pytest.approx(max(0.0, d @ d - d.size * look.noise_std**2), rel=1e-4, abs=1e-6)
+    assert any(look.spread > 0 for look in looks)
 
 
 # Several iterations per data round.
