@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -417,3 +418,15 @@ def test_rules_are_frozen_dataclasses_with_defaults(rule):
     assert dataclasses.is_dataclass(rule)
     with pytest.raises(dataclasses.FrozenInstanceError):
         rule.depth_of_nothing = 1
+
+
+def test_auto_is_the_constant_that_the_page_names():
+    data = up.data.synthetic(0.5, 0.5, clients=4, seed=0)
+
+    def run(upcycle):
+        return up.train(data, algorithm=up.FedProx(mu=0.5), upcycle=upcycle, iterations=6, progress=False)
+
+    auto = run("auto")
+    assert torch.equal(auto.params, run(0.1).params)
+    assert not torch.equal(auto.params, run(None).params)
+    assert [record.coefficient for record in auto.history if record.kind == "upcycled"] == [0.1] * 3

@@ -78,9 +78,9 @@ WRONG = {
         changed("coefficient = 0.7", 'kind = "constnt"'),
         ["upcycle.kind is 'constnt'", "did you mean 'constant'?"],
     ),
-    "kind that comes later": (
-        changed("coefficient = 0.7", 'kind = "auto"'),
-        ["upcycle.kind is 'auto'", "not available yet"],
+    "a key that auto does not have": (
+        changed("coefficient = 0.7", 'kind = "auto"\ncoefficient = 0.7'),
+        ["upcycle.coefficient", "auto"],
     ),
     "schedule with a negative number": (
         changed("coefficient = 0.7", 'kind = "lambda_half"\nlam = [0.1, -2]'),

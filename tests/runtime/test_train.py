@@ -207,7 +207,7 @@ def test_the_record_of_a_run_is_a_table(federation):
         ({"sampling": "fix"}, "did you mean 'fixed'?"),
         ({"engine": "fussed"}, "engine 'fussed' is not known"),
         ({"upcycle": float("nan")}, "upcycle coefficient c is nan"),
-        ({"upcycle": "auto"}, "not available yet"),
+        ({"upcycle": "automatic"}, "upcycle is 'automatic', but it must be None, 'auto', a number"),
         ({"noise": "loud"}, "noise is 'loud'"),
         ({"theory": True, "noise": "system"}, "theory is True, but it must be False with noise='system'"),
         ({"theory": 1}, "theory is 1, but it must be True or False"),

@@ -20,6 +20,7 @@ from upcycled.core.rules.scalar import Coefficient, ScalarRule
 
 __all__ = [
     "Anderson",
+    "Auto",
     "Coefficient",
     "Constant",
     "Decaying",
@@ -55,6 +56,19 @@ class Constant:
     def rho(self, data_round: int, horizon: int | None) -> float:
         """Return c."""
         return float(self.c)
+
+
+@dataclass(frozen=True)
+class Auto:
+    """``upcycle="auto"``: the package's own choice, a small constant.
+
+    A rule takes this place when it is safe, better than vanilla, and nearly as good as a constant chosen by grid. None
+    is all three yet: docs/coefficients.md says how far ``Trend``, the nearest, gets, and why the constant is this one.
+    """
+
+    def rho(self, data_round: int, horizon: int | None) -> float:
+        """Return the constant."""
+        return 0.1
 
 
 @dataclass(frozen=True)
@@ -108,7 +122,9 @@ class Decaying:
 
 
 def as_rule(value: object) -> Rule:
-    """Turn what a user passes as ``upcycle=`` into a rule: a number, a coefficient, or a rule."""
+    """Turn what a user passes as ``upcycle=`` into a rule: ``"auto"``, a number, a coefficient, or a rule."""
+    if isinstance(value, str) and value == "auto":
+        return ScalarRule(Auto())
     if isinstance(value, Real) and not isinstance(value, bool):
         return ScalarRule(Constant(float(value)))
     if hasattr(value, "rho"):
@@ -117,7 +133,7 @@ def as_rule(value: object) -> Rule:
         rule: Rule = value  # type: ignore[assignment]
         return rule
     raise InputError(
-        f"upcycle is {value!r}, but it must be None, a number >= 0, or one of up.coefficients "
+        f"upcycle is {value!r}, but it must be None, 'auto', a number >= 0, or one of up.coefficients "
         "(Constant, LambdaHalf, Proximal, Decaying, Trend, Hypergradient, FedExP, Anderson, Repeated)"
     )
 

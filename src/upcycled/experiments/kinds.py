@@ -11,6 +11,7 @@ from pydantic import Field
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.coefficients import (
     Anderson,
+    Auto,
     Constant,
     Decaying,
     FedExP,
@@ -42,6 +43,7 @@ UPCYCLES: dict[str, type[BuiltTable]] = {
     "lambda_half": table_of(LambdaHalf, tag=("kind", "lambda_half"), types={"lam": _LAM}),
     "proximal": table_of(Proximal, tag=("kind", "proximal"), types={"lam": _LAM}),
     "decaying": table_of(Decaying, tag=("kind", "decaying")),
+    "auto": table_of(Auto, tag=("kind", "auto")),
     "trend": table_of(Trend, tag=("kind", "trend")),
     "hypergradient": table_of(Hypergradient, tag=("kind", "hypergradient")),
     "fedexp": table_of(FedExP, tag=("kind", "fedexp")),
@@ -55,8 +57,6 @@ class Choice:
 
     tag: str
     tables: Mapping[str, type[Table]]
-    later: tuple[str, ...] = ()
-    """Known names that cannot be used yet."""
     default: str | None = None
     others: Mapping[str, type[Table]] = field(default_factory=dict)
     """Tables for values that are not names, by a character that only they have."""
@@ -72,8 +72,6 @@ class Choice:
         for character, table in self.others.items():
             if character in value:
                 return table
-        if value in self.later:
-            raise InputError(f"{tag} is {value!r}, but that is not available yet: it must be {known}")
         if value not in self.tables:
             raise InputError(f"{tag} is {shown(value)}, but it must be a known name{suggest(value, self.tables)}")
         return self.tables[value]
@@ -91,7 +89,7 @@ TABLES: dict[str, Choice | type[Table]] = {
     "data": Choice("source", SOURCES),
     "model": Choice("kind", MODELS, others={":": Factory}, default="logistic"),
     "algorithm": Choice("name", {name: _algorithm(name, made) for name, made in ALGORITHMS.items()}),
-    "upcycle": Choice("kind", UPCYCLES, later=("auto",), default="constant"),
+    "upcycle": Choice("kind", UPCYCLES, default="constant"),
     "local": LOCAL,
     "clients": CLIENTS,
     "privacy": Choice("mechanism", {name: _mechanism(name, made) for name, made in MECHANISMS.items()}),

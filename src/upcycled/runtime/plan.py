@@ -180,8 +180,6 @@ def make_plan(
 def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
     if upcycle is None:
         return Vanilla(algorithm)
-    if upcycle == "auto":
-        raise InputError("upcycle='auto' is not available yet: pass a number such as 0.5, or one of up.coefficients")
     rule = as_rule(upcycle)
     return Upcycled(algorithm, rule, int(getattr(rule, "per_round", 1)))
 

@@ -60,8 +60,8 @@ def train(
         algorithm: such as ``up.FedAvg()`` or ``up.FedProx(mu=0.5)``.
         model: ``"logistic"``, ``"mlp"``, ``"lstm"`` or a torch module, which starts from its own weights.
         model_options: options of a model named by a string, such as ``{"hidden": [196]}``.
-        upcycle: None for a vanilla run; a number or a member of ``up.coefficients`` makes every even iteration a
-            server-only extrapolation.
+        upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
+            makes every even iteration a server-only extrapolation.
         iterations: global iterations, upcycled ones included.
         local: the clients' SGD.
         participation: the fraction of clients in a data round.
