@@ -20,7 +20,7 @@ from upcycled.experiments.paper.private import figure_titles, panels
 from upcycled.experiments.paper.run import FIGURES, TIME, Book, all_figures, draw_figures, numbers, write_json
 from upcycled.experiments.paper.settings import STRATEGIES
 from upcycled.experiments.paper.tables import Filled, fill
-from upcycled.experiments.paper.verdict import against_server_lr, gains, longer_steps
+from upcycled.experiments.paper.verdict import against_server_lr, gains, longer_steps, private_gains
 
 
 def write_document(book: Book, page: Path, images: Path) -> list[Path]:
@@ -54,12 +54,14 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
     found["verdict"] = [line for name in ("table1", "table2", "table3", "sent140") for line in _headline(filled[name])]
     found["table4"] = time_table(numbers(book, TIME)["rows"], settings)
     private = numbers(book, FIGURES)
+    found["private-verdict"] = []
     for name in private["titles"]:
         rows = [row for row in private["panels"] if row["figure"] == name]
         missing = sum(row["runs"]["missing"] for row in rows)
         wanted = sum(row["runs"]["wanted"] for row in rows)
         words = f"**Not computed yet: {missing} of {wanted} runs.**" if missing else f"Complete: {wanted} runs."
         found[f"private-{name}"] = [words, "", *private_table(rows)]
+        found["private-verdict"] += private_gains(private["titles"][name], rows)
     return found
 
 
@@ -106,5 +108,6 @@ def replaced(text: str, blocks: Mapping[str, list[str]]) -> str:
 
 
 def _headline(found: Filled) -> list[str]:
-    first, *_ = gains(found)
-    return [first.replace("All data sets together", found.table.title.split(":")[0])]
+    title, first = found.table.title.removeprefix("Test accuracy (%), "), gains(found)[0]
+    named = first.replace("All data sets together", title)
+    return [named if named != first else f"- **{title}**: {first.removeprefix('- ').lower()}"]

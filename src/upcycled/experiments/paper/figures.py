@@ -96,7 +96,7 @@ def draw(path: Path, picture: Picture) -> None:
     columns = list(dict.fromkeys(plot.column for plot in plots))
     subtitle = f"Test loss against {picture.xlabel}; mean over seeds, band of one standard deviation."
     width, height = max(6.0, 1.0 + 2.1 * len(columns)), 1.3 + 1.75 * len(rows)
-    figure = Figure(figsize=(width, height), dpi=110, facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=90, facecolor="white")
     figure.subplots_adjust(
         left=0.9 / width, right=0.99, top=1 - 1.0 / height, bottom=0.5 / height, wspace=0.28, hspace=0.28
     )

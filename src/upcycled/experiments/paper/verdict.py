@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from upcycled.experiments.paper.choose import Cell, Place, Point, trials_of
 from upcycled.experiments.paper.markdown import paired_words
@@ -80,6 +82,19 @@ def _mean(settings: Settings, place: Place, point: Point, cell: Cell) -> float |
     found = [cell(spec) for spec in trials_of(settings, place)(point)]
     known = [one["accuracy"] for one in found if one is not None and one.get("accuracy") is not None]
     return 100 * fmean(known) if len(known) == len(found) else None
+
+
+def private_gains(title: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Count the panels of a private figure in which upcycling ended with a lower loss, and with a higher one."""
+    found = [row["gain"] for row in rows if row["gain"] is not None]
+    if not found:
+        return [f"- **{title}**: nothing is complete yet."]
+    better = sum(one["is_significant"] and one["mean"] > 0 for one in found)
+    worse = sum(one["is_significant"] and one["mean"] < 0 for one in found)
+    return [
+        f"- **{title}** ({len(found)} of {len(rows)} panels): final loss significantly lower in {better}, higher in "
+        f"{worse}, no significant difference in {len(found) - better - worse}."
+    ]
 
 
 def _counted(title: str, rows: list[Row]) -> str:
