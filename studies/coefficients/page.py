@@ -59,7 +59,7 @@ def verdict(cells: list[Cell]) -> list[str]:
         return [f'**`{s.AUTO}` meets every criterion, so `upcycle="auto"` is `up.coefficients.{s.AUTO}()`.**']
     return [
         "**No rule meets every criterion, so the constant stays the default:** "
-        f'`upcycle="auto"` is rho = {Auto().rho(1, None):g}, the best single constant of the table of fixed constants below.'
+        f'`upcycle="auto"` is rho = {Auto().rho(1, None):g}, the best single constant of those in "One constant" below.'
     ]
 
 
