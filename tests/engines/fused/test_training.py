@@ -8,6 +8,9 @@ from torch import nn
 
 from tests.engines.fused.exact import distance, federation, open_fused, rounds, stack, task_for
 from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.engines.fused.moreau import gram_pays
+from upcycled.engines.fused.plan import plan_for
+from upcycled.engines.fused.support import stack_of
 
 RAGGED = (23, 7, 70, 41, 1)
 COHORTS = [
@@ -28,6 +31,12 @@ MODULES = {
     "stack 12-9-4": (lambda: stack(12, 9, 4), (12,), 4),
     "stack 3x6-33-17-8-5": (lambda: stack(18, 33, 17, 8, 5, flattens=True), (3, 6), 5),
     "stack 10-16-3 without bias": (lambda: stack(10, 16, 3, bias=False), (10,), 3),
+}
+
+WIDE = {
+    "linear 129-13": MODULES["linear 129-13"],
+    "stack 150-21-12-5": (lambda: stack(150, 21, 12, 5), (150,), 5),
+    "stack 200-33-4 without bias": (lambda: stack(200, 33, 4, bias=False), (200,), 4),
 }
 
 
@@ -79,6 +88,20 @@ def test_moreau_equals_float64_with_an_inner_rate_of_its_own(name, a, with_b, ba
     solver = MoreauSGD(LocalSGD(0.05, 0.0, 3, batch), lam=2.0, inner_steps=4, inner_lr=0.11)
     task = task_for(make(), federation(RAGGED, shape, classes), solver, classes)
     assert worst(task, a, with_b) < 1e-4
+
+
+@pytest.mark.parametrize("batch", [8, 31, 32, 40, None])
+@pytest.mark.parametrize("name", ["linear 129-13", "stack 150-21-12-5", "stack 200-33-4 without bias"])
+@pytest.mark.parametrize(("lam", "inner_lr", "inner_steps"), [(2.0, 0.11, 4), (15.0, 0.1, 5), (10.0, 0.1, 6)])
+def test_moreau_on_wide_rows_equals_float64_by_its_gram_matrix(name, batch, lam, inner_lr, inner_steps):
+    # inner_lr lam = 0.22, 1.5 and 1: theta is kept, turned round, and forgotten in every inner step.
+    make, shape, classes = WIDE[name]
+    solver = MoreauSGD(LocalSGD(0.02, 0.0, 3, batch), lam, inner_steps, inner_lr)
+    data = federation(RAGGED, shape, classes)
+    data.x[:] /= np.sqrt(shape[0])
+    task = task_for(make(), data, solver, classes)
+    assert gram_pays.py_func(plan_for(stack_of(task.module, task.layout)).table, inner_steps)
+    assert worst(task) < 1e-4
 
 
 @pytest.mark.parametrize("solver", [LocalSGD(0.1, 0.5, 3, 8), MoreauSGD(LocalSGD(0.1, 0.0, 3, 8), 1.5, 3, 0.05)])

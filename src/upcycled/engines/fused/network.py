@@ -105,17 +105,28 @@ def gather(
 @inlined
 def forward(work: Floats, table: Ints, theta: int, count: int) -> None:
     """Compute the outputs of every layer for the gathered samples; the logits are the last layer's outputs."""
-    last = table.shape[0] - 1
-    for k in range(last + 1):
-        outs, outputs, pitch = table[k, OUTS], table[k, OUTPUTS], table[k, PITCH]
-        dots(work, outs, TILE, theta + table[k, WEIGHTS], pitch, table[k, ACTS], table[k, ROW], outputs, count, pitch)
-        if k < last:
-            acts, row = table[k + 1, ACTS], table[k + 1, ROW]
-            for s in range(count):
-                for i in range(outputs):
-                    z = work[outs + i * TILE + s]
-                    # Written so that a NaN is passed on.
-                    work[acts + s * row + i] = _ZERO if z <= _ZERO else z
+    _outputs(work, table, theta, 0, count)
+    above(work, table, theta, count)
+
+
+@inlined
+def above(work: Floats, table: Ints, theta: int, count: int) -> None:
+    """Compute the outputs of every layer above the first from those of the first."""
+    for k in range(1, table.shape[0]):
+        outs, acts, row = table[k - 1, OUTS], table[k, ACTS], table[k, ROW]
+        for s in range(count):
+            for i in range(table[k - 1, OUTPUTS]):
+                z = work[outs + i * TILE + s]
+                # Written so that a NaN is passed on.
+                work[acts + s * row + i] = _ZERO if z <= _ZERO else z
+        _outputs(work, table, theta, k, count)
+
+
+@inlined
+def _outputs(work: Floats, table: Ints, theta: int, k: int, count: int) -> None:
+    """Compute the outputs of layer k."""
+    weights, pitch, outputs = theta + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
+    dots(work, table[k, OUTS], TILE, weights, pitch, table[k, ACTS], table[k, ROW], outputs, count, pitch)
 
 
 @inlined

@@ -37,7 +37,11 @@ SIZE = 3
 """Not a place: the number of padded parameters. The vectors below have that length."""
 START, POINT, MOVE, ANCHOR, LINEAR = 4, 5, 6, 7, 8
 """w; where the gradient is taken; the gradient or velocity; the x of the Moreau envelope; b."""
-_PLACES = 9
+GRAM = 9
+"""The inner products of a tile's samples. The three below have the shape of the first layer's outputs."""
+PULLED, DRIVEN, SUMMED = 10, 11, 12
+"""Its outputs at x; at theta, after every inner step; the sum of the inner steps' deltas."""
+_PLACES = 13
 
 _LINE = 16
 """float32 numbers in a cache line."""
@@ -89,4 +93,7 @@ def plan_for(stack: Stack) -> Plan:
     places[SIZE] = size
     for place in (START, POINT, MOVE, ANCHOR, LINEAR):
         places[place] = reserve(size)
+    places[GRAM] = reserve(TILE * TILE)
+    for place in (PULLED, DRIVEN, SUMMED):
+        places[place] = reserve(TILE * stack.layers[0].outputs)
     return Plan(table, places, free)

@@ -86,6 +86,12 @@ def sub(builder: Build, x: Any, y: Any) -> Any:
 
 
 @operation(VECTOR, VECTOR, VECTOR)
+def mul(builder: Build, x: Any, y: Any) -> Any:
+    """Return x y."""
+    return builder.fmul(x, y)
+
+
+@operation(VECTOR, VECTOR, VECTOR)
 def divide(builder: Build, x: Any, y: Any) -> Any:
     """Return x / y."""
     return builder.fdiv(x, y)

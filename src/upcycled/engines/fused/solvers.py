@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from upcycled.engines.fused.cache import inlined, kernel
+from upcycled.engines.fused.moreau import gram_pays, step_by_gradients, step_by_gram
 from upcycled.engines.fused.network import gradient, pad, unpad
 from upcycled.engines.fused.plan import ANCHOR, LINEAR, MOVE, OUTPUTS, POINT, SIZE, START, Floats, Ints, Order
 from upcycled.engines.fused.simd import add, fma, load, splat, store, sub, take
 from upcycled.engines.fused.streams import client_key, shuffle
-from upcycled.engines.fused.width import LANES
+from upcycled.engines.fused.width import LANES, TILE
 
 _ZERO = np.float32(0.0)
 
@@ -87,28 +88,6 @@ def _sgd_step(work: Floats, places: Ints, lr: float, a: float, corrected: bool) 
             store(work, point + j, fma(down, load(work, move + j), load(work, point + j)))
 
 
-@inlined
-def _inner_step(work: Floats, places: Ints, inner_lr: float, lam: float, a: float, corrected: bool) -> None:
-    """theta <- theta - inner_lr (g + lam (theta - x) + a (theta - w) + b)."""
-    point, move, start, linear, anchor = places[POINT], places[MOVE], places[START], places[LINEAR], places[ANCHOR]
-    down, pull, slope = splat(np.float32(-inner_lr)), splat(np.float32(lam)), splat(np.float32(a))
-    for j in range(0, places[SIZE], LANES):
-        theta = load(work, point + j)
-        g = fma(pull, sub(theta, load(work, anchor + j)), load(work, move + j))
-        if corrected:
-            g = add(fma(slope, sub(theta, load(work, start + j)), g), load(work, linear + j))
-        store(work, point + j, fma(down, g, theta))
-
-
-@inlined
-def _outer_step(work: Floats, places: Ints, rate: float) -> None:
-    """x <- x - rate (x - theta)."""
-    point, anchor, down = places[POINT], places[ANCHOR], splat(np.float32(-rate))
-    for j in range(0, places[SIZE], LANES):
-        x = load(work, anchor + j)
-        store(work, anchor + j, fma(down, sub(x, load(work, point + j)), x))
-
-
 @kernel
 def train_sgd(
     queue: Ints,
@@ -178,10 +157,10 @@ def train_moreau(
     inner_steps: int,
 ) -> None:
     """The Moreau envelope's gradient steps; ``numbers`` are lr lam, lam and inner_lr."""
-    rate, lam, inner_lr = numbers[0], numbers[1], numbers[2]
     pad(work, table, model, places[START])
     _clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
+    by_gram = not corrected and gram_pays(table, inner_steps)
     while True:
         lane = _next_lane(queue, lanes, y, offsets, clients, table, faults)
         if lane < 0:
@@ -195,9 +174,11 @@ def train_moreau(
             _arrange(own, epoch, samples, batch, order)
             for at in range(0, samples, length):
                 count = min(length, samples - at)
-                for inner in range(inner_steps):
-                    gradient(work, table, places, _ZERO, x, y, first, order, at, count, inner == 0)
-                    _inner_step(work, places, inner_lr, lam, a, corrected)
-                _outer_step(work, places, rate)
+                if by_gram and count <= TILE:
+                    step_by_gram(work, table, places, numbers, x, y, first, order, at, count, inner_steps)
+                else:
+                    step_by_gradients(
+                        work, table, places, numbers, a, corrected, x, y, first, order, at, count, inner_steps
+                    )
         unpad(work, table, places[ANCHOR], out[lane])
         unpad(work, table, places[POINT], private[lane])
