@@ -41,6 +41,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.compare
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.lstm
+	$(BIN)/python -m benchmarks.moreau
+	$(BIN)/python -m benchmarks.rules
 	$(BIN)/python -m benchmarks.tables
 
 clean:

@@ -57,6 +57,10 @@ def other_table() -> list[str]:
     if compare:
         words = f"`upcycled compare`, {compare['runs']} runs of 80 data rounds, start-up and report included"
         rows.append((words, f"{compare['seconds']:.1f} s"))
+    moreau = read("moreau")
+    if moreau:
+        words = "a data round of W3 by pFedMe (5 inner gradients a step) over one by FedAvg"
+        rows.append((words, f"{moreau['pFedMe / FedAvg']:.2f}x"))
     rules = read("rules").get("upcycled iteration / data round", {})
     words = "an upcycled iteration by `{}` over a data round of W3"
     rows += [(words.format(name), f"{100 * ratio:.2f} %") for name, ratio in rules.items()]

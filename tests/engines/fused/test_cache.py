@@ -116,6 +116,7 @@ def test_a_folder_that_cannot_be_written_means_no_cache_and_no_error(small, tmp_
     assert blocked.read_text() == ""
 
 
+@pytest.mark.slow
 def test_the_engine_says_that_it_compiles_and_the_next_process_need_not(tmp_path):
     script = tmp_path / "engine.py"
     script.write_text(ENGINE)
