@@ -12,6 +12,7 @@ import pytest
 
 import upcycled as up
 from upcycled.experiments.paper import compute as computing
+from upcycled.experiments.paper.budget import measured, sample_epochs
 from upcycled.experiments.paper.choose import Place, Point, best_of, choose, stages, trial
 from upcycled.experiments.paper.document import page_blocks, replaced
 from upcycled.experiments.paper.figures import Picture, convergence, draw, line
@@ -250,6 +251,19 @@ def test_the_budget_counts_what_is_missing_and_nothing_when_all_is_there(small_d
     assert cost.seconds > 0
     book = computed(small_data / "cells", only)
     assert str(expect(book, wanted)) == "nothing to do: all runs are there"
+
+
+def test_a_rate_is_that_of_the_newest_cells_and_one_slow_run_does_not_move_it(small_data):
+    only = ("syn_iid", "fedavg")
+    book = open_book(Asked("table1", quick=True, only=only, results=small_data / "cells"))
+    spec = next(iter(blocks(book.settings, book.settings.tables["table1"], only))).outlook(book.store)[0]
+
+    class Cells:
+        def known(self, data):
+            seconds = [100.0] * 40 + [2.0] * 15 + [1000.0]
+            yield from ((spec, {"seconds": one, "eval_seconds": 1.0}) for one in seconds)
+
+    assert set(measured(Cells(), book.sources, only).values()) == {3.0 / sample_epochs(spec, book.sources)}
 
 
 # ---------------------------------------------------------------- tables

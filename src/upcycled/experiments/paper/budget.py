@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from upcycled.algorithms import ALGORITHMS
 from upcycled.experiments.paper.spec import Spec
@@ -16,6 +17,9 @@ FEW = 0.1
 
 SAFE_LR = 1e-3
 """With a small step nothing diverges, and the work is the same."""
+
+NEWEST = 16
+"""Cells of a kind that its rate is the median of: older ones may be from a busier day, or another machine."""
 
 Kind = tuple[str, str, bool, str | None, bool]
 """Runs of one kind cost the same for each sample and epoch: data, model, inner loop or not, mechanism, whose solver."""
@@ -63,15 +67,13 @@ def sample_epochs(spec: Spec, sources: Sources) -> float:
 
 
 def measured(store: Store, sources: Sources, data: Collection[str]) -> dict[Kind, float]:
-    """Return seconds for each sample and epoch, from the cells of some data sets."""
-    seconds: dict[Kind, float] = {}
-    work: dict[Kind, float] = {}
+    """Return seconds for each sample and epoch, from the newest cells of some data sets."""
+    rates: dict[Kind, list[float]] = {}
     for spec, found in store.known(data):
         if found.get("seconds"):
-            kind = kind_of(spec, sources)
-            seconds[kind] = seconds.get(kind, 0.0) + found["seconds"] + found.get("eval_seconds", 0.0)
-            work[kind] = work.get(kind, 0.0) + sample_epochs(spec, sources)
-    return {kind: seconds[kind] / work[kind] for kind in seconds}
+            taken = found["seconds"] + found.get("eval_seconds", 0.0)
+            rates.setdefault(kind_of(spec, sources), []).append(taken / sample_epochs(spec, sources))
+    return {kind: median(found[-NEWEST:]) for kind, found in rates.items()}
 
 
 def calibrate(spec: Spec, sources: Sources) -> float:
