@@ -281,6 +281,25 @@ def known_cells(settings, accuracies):
     return cell
 
 
+def test_the_verdict_counts_gains_beside_the_papers_and_names_the_extremes():
+    settings = load_settings()
+
+    def cell(spec):
+        if spec.part == "validation":
+            return {"accuracy": 0.5, "loss": 1.0}
+        # FedAvg gains 1 point in every seed but for 0.01; FedProx loses 3, with a spread that hides it; others nothing.
+        gain = {"fedavg": 0.01, "fedprox": -0.03}.get(spec.algorithm, 0.0)
+        noise = {"fedavg": 1e-4, "fedprox": 0.1}.get(spec.algorithm, 0.0) * (-1) ** spec.seed
+        return {"accuracy": 0.8 + (gain + noise if spec.rho is not None else 0.0), "loss": 1.0, "seconds": 2.0}
+
+    found = fill(settings, settings.tables["table1"], cell, ("syn_iid", "fedavg", "fedprox", "scaffold"))
+    (line,) = [one for one in gains(found) if one.startswith("- **All")]
+    # (1 - 3 + 0) / 3; the paper gains 0.77, 1.10 and 1.17 there, and only FedProx's interval is wide enough for that.
+    assert "(3 pairs): gain on average -0.67 points, median +0.00, positive in 1 of 3; significant gain in 1" in line
+    assert "The paper: +1.01 on average, positive in 3 of 3; its gain lies inside our interval in 1." in line
+    assert line.endswith("Smallest -3.00 (FedProx on Syn(iid)), largest +1.00 (FedAvg on Syn(iid)).")
+
+
 def test_the_gain_is_paired_over_seeds_with_students_interval():
     settings = load_settings()
     vanilla, upcycled = (0.80, 0.90, 0.70, 0.60), (0.81, 0.92, 0.73, 0.64)

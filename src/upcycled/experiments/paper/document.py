@@ -51,7 +51,7 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
     for name in ("convergence-90", "convergence-30", *(f"private-{figure}" for figure in figure_titles())):
         picture = f"![{there[name].title}](images/reproduction-{name}.png)" if name in there else "No figure yet."
         found[f"figure-{name}"] = [picture]
-    found["verdict"] = [line for name in ("table1", "table2", "table3", "sent140") for line in _headline(filled[name])]
+    found["verdict"] = [line for name in ("table1", "table2", "table3") for line in _headline(filled[name])]
     found["table4"] = time_table(numbers(book, TIME)["rows"], settings)
     private = numbers(book, FIGURES)
     found["private-verdict"] = []
@@ -79,12 +79,19 @@ def _status(book: Book, filled: Mapping[str, Filled]) -> list[str]:
         kept = [cell for cell in cells if cell is not None]
         seconds = sum(cell.get("seconds") or 0.0 for cell in kept)
         lines.append(f"| {title} | {len(kept)} | {wanted - len(kept)} | {duration(seconds)} | `paper {FIGURES}` |")
+    timings = [one for row in numbers(book, TIME)["rows"] for each in row["seconds"].values() for one in each]
+    kept_times = [one for one in timings if one is not None]
+    lines.append(
+        f"| Training time | {len(kept_times)} | {len(timings) - len(kept_times)} | {duration(sum(kept_times))} | "
+        f"`paper {TIME}` |"
+    )
     for path in sorted(book.store.folder.glob("cells-*validation.jsonl")):
         cells_there = book.store.named(path.name)
         names = cells_there.keys()
         seconds = sum(cells_there[name].get("seconds") or 0.0 for name in names)
         lines.append(
-            f"| tries of grids, {path.stem.removeprefix('cells-')} | {len(cells_there)} | | {duration(seconds)} | |"
+            f"| grid search, {path.stem.removeprefix('cells-').removesuffix('-validation')} | {len(cells_there)} | | "
+            f"{duration(seconds)} | |"
         )
     return lines
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from upcycled.experiments.paper.choose import Cell, Place, Point, trials_of
@@ -23,7 +23,7 @@ def gains(found: Filled) -> list[str]:
     rows = [row for row in found.rows if row.gain is not None]
     if not rows:
         return ["- No pair of method and data set is complete yet."]
-    lines = [_counted("All data sets together", rows)]
+    lines = [_counted("All data sets together", rows) + _extremes(found, rows)]
     for column in found.table.columns:
         mine = [row for row in rows if row.block.column is column]
         if mine and len(found.table.columns) > 1:
@@ -97,26 +97,45 @@ def private_gains(title: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _counted(title: str, rows: list[Row]) -> str:
+def _counted(title: str, rows: Sequence[Row]) -> str:
     found = [row.gain for row in rows if row.gain is not None]
     better = sum(one.is_significant and one.mean > 0 for one in found)
     worse = sum(one.is_significant and one.mean < 0 for one in found)
     kept = sum(p < 1 - rows[0].confidence for p in holm([one.p_value for one in found]))
-    printed = [row.paper_gain for row in rows if row.paper_gain is not None]
-    paper = (
-        ""
-        if not printed
-        else (
-            f"; the paper's mean gain there is {fmean(printed):+.2f}, positive in {sum(one > 0 for one in printed)} of "
-            f"{len(printed)}"
-        )
-    )
-    mean = fmean(one.mean for one in found)
+    means = [one.mean for one in found]
     return (
-        f"- **{title}** ({len(found)} pairs): mean gain {mean:+.2f} points; significant gain in {better}, significant "
-        f"loss in {worse}, no significant difference in {len(found) - better - worse} (claims left after Holm's "
-        f"correction: {kept}){paper}."
+        f"- **{title}** ({len(found)} pairs): gain on average {fmean(means):+.2f} points, median {median(means):+.2f}, "
+        f"positive in {_of(means)}; significant gain in {better}, significant loss in {worse}, after Holm's correction "
+        f"{kept}{_papers(rows)}."
     )
+
+
+def _papers(rows: Sequence[Row]) -> str:
+    """Return the paper's gains of the same pairs, in words."""
+    both = [(row.paper_gain, row.gain) for row in rows if row.paper_gain is not None and row.gain is not None]
+    if not both:
+        return ""
+    printed = [paper for paper, _ in both]
+    inside = sum(gain.interval[0] <= paper <= gain.interval[1] for paper, gain in both)
+    return (
+        f". The paper: {fmean(printed):+.2f} on average, positive in {_of(printed)}; its gain lies inside our interval "
+        f"in {inside}"
+    )
+
+
+def _of(gains: Sequence[float]) -> str:
+    return f"{sum(one > 0 for one in gains)} of {len(gains)}"
+
+
+def _extremes(found: Filled, rows: Sequence[Row]) -> str:
+    """Return the smallest and the largest gain with their names: one pair can make a mean."""
+    named = [
+        (row.gain.mean, f"{row.block.method.title} on {found.settings.data[row.block.column.data].title}")
+        for row in rows
+        if row.gain is not None
+    ]
+    (low, worst), (high, best) = min(named), max(named)
+    return f" Smallest {low:+.2f} ({worst}), largest {high:+.2f} ({best})." if len(named) > 1 else ""
 
 
 def _title(found: Filled, name: str) -> str:
