@@ -15,7 +15,7 @@ import numpy as np
 
 from upcycled.engines.fused.blocks import dots, outers
 from upcycled.engines.fused.cache import inlined
-from upcycled.engines.fused.network import above, deltas, gather, gradient
+from upcycled.engines.fused.network import above, deltas, gather, gradient, products
 from upcycled.engines.fused.plan import (
     ACTS,
     ANCHOR,
@@ -33,7 +33,6 @@ from upcycled.engines.fused.plan import (
     SIZE,
     START,
     SUMMED,
-    WEIGHTS,
     Floats,
     Ints,
     Order,
@@ -122,7 +121,7 @@ def step_by_gram(
     dots(work, driven, TILE, theta, pitch, acts, row, units, count, pitch)
     dots(work, pulled, TILE, anchor, pitch, acts, row, units, count, pitch)
     dots(work, gram, TILE, acts, row, acts, row, count, count, pitch)
-    down, towards = splat(np.float32(-inner_lr)), splat(np.float32(pull))
+    down, towards, kept = splat(np.float32(-inner_lr)), splat(np.float32(pull)), splat(keep)
     for i in range(count):
         for s in range(0, columns, LANES):
             store(work, gram + i * TILE + s, mul(down, load(work, gram + i * TILE + s)))
@@ -132,14 +131,9 @@ def step_by_gram(
             store(work, outs + j, load(work, driven + j))
         above(work, table, theta, count)
         deltas(work, table, theta, places[LABELS], count, _ONE / np.float32(count))
-        for k in range(1, table.shape[0]):
-            to, width, outputs = places[MOVE] + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
-            outers(
-                work, to, width, _ZERO, table[k, OUTS], TILE, 1, table[k, ACTS], table[k, ROW], outputs, width, count
-            )
+        products(work, table, 1, places[MOVE], _ZERO, count)
         _inner_step(work, places, rest, inner_lr, lam, _ZERO, False)
         outers(work, driven, TILE, keep, outs, TILE, 1, gram, TILE, units, columns, count)
-        kept = splat(keep)
         for i in range(units):
             for s in range(i * TILE, i * TILE + columns, LANES):
                 store(work, driven + s, fma(towards, load(work, pulled + s), load(work, driven + s)))

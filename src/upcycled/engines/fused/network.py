@@ -171,6 +171,14 @@ def deltas(work: Floats, table: Ints, theta: int, labels: int, count: int, weigh
 
 
 @inlined
+def products(work: Floats, table: Ints, begin: int, out: int, keep: float, count: int) -> None:
+    """From layer ``begin`` on, out <- keep out + the products of deltas and inputs, summed over the samples."""
+    for k in range(begin, table.shape[0]):
+        to, pitch, outputs = out + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
+        outers(work, to, pitch, keep, table[k, OUTS], TILE, 1, table[k, ACTS], table[k, ROW], outputs, pitch, count)
+
+
+@inlined
 def gradient(
     work: Floats,
     table: Ints,
@@ -197,6 +205,4 @@ def gradient(
         forward(work, table, theta, here)
         deltas(work, table, theta, labels, here, weight)
         kept = keep if at == start else _ONE
-        for k in range(table.shape[0]):
-            to, pitch, outputs = out + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
-            outers(work, to, pitch, kept, table[k, OUTS], TILE, 1, table[k, ACTS], table[k, ROW], outputs, pitch, here)
+        products(work, table, 0, out, kept, here)
