@@ -89,6 +89,8 @@ def test_wrong_words_are_wrong_use(here, capsys):
     for words, sentence in (
         (["paper", "table5"], "WHAT is 'table5', but it must be known"),
         (["paper", "table1", "--only", "fedavgg"], "--only is 'fedavgg', but it must be a data set or a method"),
+        (["paper", "table3", "--only", "syn"], "table3 has nothing of --only syn to compute: --only must name"),
+        (["paper", "sent140", "--quick"], "so it must be asked for without --quick"),
         (["paper", "document"], "there is no docs/reproduction.md here"),
     ):
         assert main(words) == 2

@@ -40,10 +40,11 @@ def compute(
 def run_specs(store: Store, sources: Sources, specs: Sequence[Spec], progress: bool = True) -> None:
     """Run specs whose cells are missing; all of one data set and part."""
     wanted = {spec.key: partial(_arguments, sources, spec) for spec in specs}
-    compute_cells(store.cells(specs[0]), wanted, brief if specs[0].part == "validation" else full, progress=progress)
+    is_brief = specs[0].part in ("validation", "seeds")
+    compute_cells(store.cells(specs[0]), wanted, brief if is_brief else full, progress=progress)
 
 
 def _arguments(sources: Sources, spec: Spec) -> dict[str, object]:
-    # A try of a grid is scored at its end only.
+    # Only a table's and a figure's own runs have a curve; all others are scored at their end.
     every = sources.settings.data[spec.data].score_every if spec.part == "test" else spec.data_rounds
     return spec.arguments(sources.data(spec.data, spec.part), sources.model(spec.data), every)

@@ -20,7 +20,7 @@ from upcycled.experiments.paper.private import figure_titles, panels
 from upcycled.experiments.paper.run import FIGURES, TIME, Book, all_figures, draw_figures, numbers, write_json
 from upcycled.experiments.paper.settings import STRATEGIES
 from upcycled.experiments.paper.tables import Filled, fill
-from upcycled.experiments.paper.verdict import against_server_lr, gains, longer_steps, private_gains
+from upcycled.experiments.paper.verdict import against_server_lr, by_method, gains, longer_steps, private_gains
 
 
 def write_document(book: Book, page: Path, images: Path) -> list[Path]:
@@ -43,6 +43,9 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
         found[name] = [status_line(table), "", *accuracy_table(table), "", *gain_table(table)]
         found[f"{name}-verdict"] = gains(table)
         found[f"{name}-choices"] = choice_table(table)
+    many = filled["seeds"]
+    found["seeds-gains"] = [status_line(many), "", *gain_table(many)]
+    found["seeds-rho"], found["seeds-methods"] = gain_table(many, of_rho=True), by_method(many)
     for name in ("table1", "table2", "table3"):
         found[f"{name}-server-lr"] = against_server_lr(filled[name])
     found["status"] = _status(book, filled)
@@ -51,7 +54,7 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
     for name in ("convergence-90", "convergence-30", *(f"private-{figure}" for figure in figure_titles())):
         picture = f"![{there[name].title}](images/reproduction-{name}.png)" if name in there else "No figure yet."
         found[f"figure-{name}"] = [picture]
-    found["verdict"] = [line for name in ("table1", "table2", "table3") for line in _headline(filled[name])]
+    found["verdict"] = [line for name in ("table1", "table2", "table3", "seeds") for line in _headline(filled[name])]
     found["table4"] = time_table(numbers(book, TIME)["rows"], settings)
     private = numbers(book, FIGURES)
     found["private-verdict"] = []

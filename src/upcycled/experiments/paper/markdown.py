@@ -14,7 +14,7 @@ MISSING = "–"
 
 def accuracy_table(found: Filled) -> list[str]:
     """Return ours with the paper's in brackets, laid out as the paper does."""
-    lines = _header("method", [_column_title(found, column.name) for column in found.table.columns])
+    lines = _header("method", [column_title(found, column.name) for column in found.table.columns])
     for method in found.table.methods:
         rows = [found.row(column.name, method) for column in found.table.columns]
         title = found.settings.methods[method].title
@@ -24,19 +24,26 @@ def accuracy_table(found: Filled) -> list[str]:
     return lines
 
 
-def gain_table(found: Filled) -> list[str]:
-    """Return upcycled minus vanilla with its interval, the paper's difference in brackets."""
-    lines = _header("gain of upcycling", [_column_title(found, column.name) for column in found.table.columns])
+def gain_table(found: Filled, of_rho: bool = False) -> list[str]:
+    """Return upcycled minus vanilla with its interval, the paper's difference in brackets.
+
+    With ``of_rho`` vanilla has upcycled's settings, which is not what the paper's difference is about.
+    """
+    show = _gain_of_rho if of_rho else _gain
+    lines = _header(
+        "gain of rho" if of_rho else "gain of upcycling",
+        [column_title(found, column.name) for column in found.table.columns],
+    )
     for method in found.table.methods:
         if not found.settings.methods[method].is_ablation:
             rows = [found.row(column.name, method) for column in found.table.columns]
-            lines.append(_line(found.settings.methods[method].title, [_gain(row) for row in rows]))
+            lines.append(_line(found.settings.methods[method].title, [show(row) for row in rows]))
     return lines
 
 
 def choice_table(found: Filled) -> list[str]:
     """Return the chosen settings; a value at the edge of its grid is marked."""
-    lines = _header("chosen", [_column_title(found, column.name) for column in found.table.columns])
+    lines = _header("chosen", [column_title(found, column.name) for column in found.table.columns])
     for method in found.table.methods:
         rows = [found.row(column.name, method) for column in found.table.columns]
         for strategy in found.settings.methods[method].strategies:
@@ -126,7 +133,8 @@ def _line(first: str, values: Sequence[str]) -> str:
     return "| " + " | ".join([first, *values]) + " |"
 
 
-def _column_title(found: Filled, name: str) -> str:
+def column_title(found: Filled, name: str) -> str:
+    """Return what a column is called: its data, and the share of stragglers where columns differ in it."""
     column = next(one for one in found.table.columns if one.name == name)
     title = found.settings.data[column.data].title
     several = len({one.stragglers for one in found.table.columns}) > 1
@@ -145,6 +153,10 @@ def _accuracy(entry: Entry | None) -> str:
 def _gain(row: Row) -> str:
     paper = "" if row.paper_gain is None else f" ({row.paper_gain:+.2f})"
     return (MISSING if row.gain is None else paired_words(row.gain)) + paper
+
+
+def _gain_of_rho(row: Row) -> str:
+    return MISSING if row.gain_of_rho is None else paired_words(row.gain_of_rho)
 
 
 def _choice(entry: Entry | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from upcycled.experiments.paper.choose import Cell, Choice, Place, Point, choose, grid_of, stages, trial, trials_of
-from upcycled.experiments.paper.settings import Column, Method, Settings, Table
+from upcycled.experiments.paper.settings import SAME, Column, Method, Settings, Table
 from upcycled.experiments.paper.spec import Spec
 
 
@@ -18,6 +18,13 @@ class Block:
     column: Column
     method: Method
     seeds: tuple[int, ...]
+    part: str = "test"
+    has_same: bool = False
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Vanilla, upcycled, and what the table wants beside them."""
+        return (*self.method.strategies, SAME) if self.has_same else self.method.strategies
 
     @property
     def title(self) -> str:
@@ -34,6 +41,9 @@ class Block:
 
     def choice(self, strategy: str, cell: Cell) -> Choice | None:
         """Return the chosen settings, None while tries are missing."""
+        if strategy == SAME:
+            other = self.choice("upcycled", cell)
+            return None if other is None else replace(other, point=replace(other.point, rho=None))
         found = choose(self.settings, self.place, strategy, cell)
         if found is None or self.place.method is self.method:
             return found
@@ -60,9 +70,9 @@ class Block:
         grid, later = grid_of(self.settings, self.place.data), list[Spec]()
         own = {name: tried[0] for name, tried in self.method.own.items()} if self.method.is_ablation else None
         guess = Point(grid.lr[len(grid.lr) // 2], tuple((own or self.method.default).items()), None)
-        for strategy in self.method.strategies:
+        for strategy in self.strategies:
             point = replace(guess, rho=grid.rho[0] if strategy == "upcycled" else None)
-            if stages(self.settings, self.place, strategy, cell) is None:
+            if strategy != SAME and stages(self.settings, self.place, strategy, cell) is None:
                 tries = grid.rho if point.rho is not None else next(iter(self.method.own.values()))
                 at = replace(point, own=tuple((own or self.place.method.default).items()))
                 later += [trial(self.settings, self.place, at, seed) for seed in grid.seeds] * len(tries)
@@ -74,7 +84,7 @@ class Block:
         missing = [spec for spec in self.trials(cell) if cell(spec) is None]
         if missing:
             return missing
-        both = [self.runs(strategy, cell) for strategy in self.method.strategies]
+        both = [self.runs(strategy, cell) for strategy in self.strategies]
         # Seed by seed, so that a stopped command leaves pairs.
         return [spec for seeds in zip(*both, strict=True) for spec in seeds if cell(spec) is None]
 
@@ -85,7 +95,7 @@ def final(block: Block, point: Point, seed: int) -> Spec:
     rounds = settings.data[column.data].rounds
     return Spec(
         data=column.data,
-        part="test",
+        part=block.part,
         algorithm=method.algorithm,
         own=point.own,
         lr=point.lr,
@@ -112,4 +122,4 @@ def blocks(settings: Settings, table: Table, only: Sequence[str] = ()) -> Iterat
         for is_costly in (False, True):
             for method in methods:
                 if method.is_costly == is_costly and column.data in data:
-                    yield Block(settings, column, method, table.seeds)
+                    yield Block(settings, column, method, table.seeds, table.part, table.has_same)

@@ -155,8 +155,9 @@ def _ends(panel: Panel, strategy: str, cell: Cell) -> dict[str, Any]:
 def panels(settings: Settings, only: Sequence[str] = ()) -> Iterator[Panel]:
     """Yield the panels of all private figures; ``only`` may name data sets, groups and methods."""
     raw = read_toml("settings/private.toml")
-    small = read_toml("settings/quick.toml")["rounds"] if settings.is_quick else None
+    small = read_toml("settings/quick.toml") if settings.is_quick else {"left_out": []}
     data = {name for name, one in settings.data.items() if {name, one.group} & set(only)} or set(settings.data)
+    data -= {name for name, one in settings.data.items() if one.group in small["left_out"]}
     named = {name for name in settings.methods if name in only} or set(settings.methods)
     for figure, values in raw["figures"].items():
         for one in values["panels"]:
@@ -164,7 +165,7 @@ def panels(settings: Settings, only: Sequence[str] = ()) -> Iterator[Panel]:
             for name in merged["methods"]:
                 if one["data"] in data and name in named:
                     found = _panel(settings, raw, figure, merged, settings.methods[name])
-                    yield found if small is None else _made_small(found, small)
+                    yield _made_small(found, small["rounds"]) if settings.is_quick else found
 
 
 def figure_titles() -> dict[str, str]:
@@ -196,7 +197,7 @@ def _panel(settings: Settings, raw: Mapping[str, Any], figure: str, values: Mapp
 
 
 def _made_small(panel: Panel, rounds: Mapping[str, int]) -> Panel:
-    few = min(rounds[panel.settings.data[panel.data].group], panel.iterations)
+    few = min(rounds[panel.settings.data[panel.data].group], panel.iterations // 8)
     few += few % 2
     return replace(
         panel, iterations=few, grid_iterations=few, lr=panel.lr[:1], rho=panel.rho[-1:], seeds=panel.seeds[:2]

@@ -102,6 +102,12 @@ def run(asked: Asked, tell: Callable[[str], None], is_budget_only: bool = False)
     """Compute what is missing; return every number of what was asked for, which is in a file beside the cells too."""
     book = open_book(asked)
     wanted = pieces(book, asked)
+    if not wanted:
+        named = f" of --only {' '.join(asked.only)}" if asked.only else ""
+        right = "--only must name its data sets or methods"
+        if asked.quick:
+            right = "--quick leaves out Sent140, of which a run takes hours, so it must be asked for without --quick"
+        raise InputError(f"{asked.what} has nothing{named} to compute: {right}")
     with hold(asked.folder):
         cost = expect(book, wanted)
         tell(f"{asked.what}: {cost}; cells in {asked.folder}")

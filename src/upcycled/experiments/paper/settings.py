@@ -9,6 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 STRATEGIES = ("vanilla", "upcycled")
+SAME = "same"
+"""Vanilla at the settings that were chosen for upcycled: what is left of a gain is rho's alone."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Column:
     stragglers: float
     chosen_data: str
     chosen_stragglers: float
+    printed: tuple[str, str]
+    """The paper's table and column that it is set beside."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,10 @@ class Table:
     columns: tuple[Column, ...]
     seeds: tuple[int, ...]
     methods: tuple[str, ...]
+    part: str = "test"
+    """What its runs are for (see `Spec.part`)."""
+    has_same: bool = False
+    """Whether vanilla runs at upcycled's settings stand beside."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +155,14 @@ def _grid(values: Mapping[str, Any]) -> Grid:
 def _table(name: str, values: Mapping[str, Any], seeds: Iterable[int], methods: Iterable[str]) -> Table:
     columns = []
     for column in values["columns"]:
-        chosen = column.get("chosen", column)
+        chosen, printed = column.get("chosen", column), tuple(column.get("printed", (name, column["name"])))
         columns.append(
-            Column(column["name"], column["data"], column["stragglers"], chosen["data"], chosen["stragglers"])
+            Column(column["name"], column["data"], column["stragglers"], chosen["data"], chosen["stragglers"], printed)
         )
-    seeds, methods = values.get("seeds", seeds), values.get("methods", methods)
-    return Table(name, values["title"], tuple(columns), tuple(seeds), tuple(methods))
+    seeds = range(values["num_seeds"]) if "num_seeds" in values else values.get("seeds", seeds)
+    methods = values.get("methods", methods)
+    part, has_same = values.get("part", "test"), values.get("has_same", False)
+    return Table(name, values["title"], tuple(columns), tuple(seeds), tuple(methods), part, has_same)
 
 
 def _made_small(settings: Settings, quick: Mapping[str, Any]) -> Settings:

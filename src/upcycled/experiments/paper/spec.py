@@ -29,7 +29,11 @@ class Spec:
 
     data: str
     part: str
-    """What it is for: "test" or "time", trained on all training samples, or "validation", on what a choice leaves."""
+    """What it is for.
+
+    "test", "time", and "seeds", of which only the end is kept: trained on all training samples. "validation": on what a
+    choice leaves.
+    """
     algorithm: str
     own: Values
     lr: float | None
@@ -122,7 +126,7 @@ def _values(words: Sequence[str]) -> Values:
 
 
 def brief(result: Result) -> dict[str, Any]:
-    """Return what is kept of a try of a grid."""
+    """Return what is kept of a run whose end is all that counts."""
     last = result.history.last_scored()
     assert last is not None
     return {

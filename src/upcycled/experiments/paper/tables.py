@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from upcycled.experiments.paper.choose import Cell, Choice
+from upcycled.experiments.paper.choose import Cell, Choice, Point
 from upcycled.experiments.paper.plan import Block, blocks
-from upcycled.experiments.paper.settings import Settings, Table, paper_numbers
+from upcycled.experiments.paper.settings import SAME, Settings, Table, paper_numbers
 from upcycled.runtime.paired import Paired
 
 Accuracies = tuple[float | None, ...]
@@ -27,6 +27,11 @@ class Entry:
     """What its runs took so far."""
     failed: int = 0
     """Runs that ended in an error (they diverged); they are not run again."""
+
+    @property
+    def point(self) -> Point | None:
+        """The chosen settings; None while they are not chosen."""
+        return None if self.choice is None else self.choice.point
 
     @property
     def is_complete(self) -> bool:
@@ -78,11 +83,20 @@ class Row:
     upcycled: Entry | None
     """None for the ablation, which has no upcycled runs."""
     confidence: float
+    same: Entry | None = None
+    """Vanilla at upcycled's settings, where the table has such runs."""
 
     @property
     def gain(self) -> Paired | None:
         """Upcycled minus vanilla, seed by seed; None while a run is missing."""
         return None if self.upcycled is None else paired(self.upcycled, self.vanilla, self.confidence)
+
+    @property
+    def gain_of_rho(self) -> Paired | None:
+        """Upcycled minus vanilla at upcycled's settings: nothing differs but rho."""
+        if self.upcycled is None or self.same is None:
+            return None
+        return paired(self.upcycled, self.same, self.confidence)
 
     @property
     def paper_gain(self) -> float | None:
@@ -93,8 +107,9 @@ class Row:
 
     @property
     def entries(self) -> list[Entry]:
-        """Vanilla and upcycled, where there are both."""
-        return [self.vanilla] if self.upcycled is None else [self.vanilla, self.upcycled]
+        """Vanilla, upcycled, and vanilla at its settings; not the latter where vanilla has the same settings."""
+        same = None if self.same is None or self.same.point == self.vanilla.point else self.same
+        return [entry for entry in (self.vanilla, self.upcycled, same) if entry is not None]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -106,7 +121,14 @@ class Row:
             "upcycled": None if self.upcycled is None else self.upcycled.as_json(),
             "gain": None if self.gain is None else paired_json(self.gain),
             "paper_gain": _short(self.paper_gain),
-        }
+        } | (
+            {}
+            if self.same is None
+            else {
+                "vanilla_at_upcycled_settings": self.same.as_json(),
+                "gain_of_rho": None if self.gain_of_rho is None else paired_json(self.gain_of_rho),
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -162,7 +184,7 @@ class Filled:
 
 def fill(settings: Settings, table: Table, cell: Cell, only: Sequence[str] = ()) -> Filled:
     """Return a table from the cells that are there; rows in the table's own order."""
-    numbers = {} if settings.is_quick else paper_numbers().get(table.name, {})
+    numbers = {} if settings.is_quick else paper_numbers()
     rows = [_row(block, cell, numbers, settings.confidence) for block in blocks(settings, table, only)]
     columns = [column.name for column in table.columns]
     rows.sort(key=lambda row: (columns.index(row.block.column.name), table.methods.index(row.block.method.name)))
@@ -190,12 +212,13 @@ def paired_json(found: Paired) -> dict[str, Any]:
 
 
 def _row(block: Block, cell: Cell, numbers: dict[str, Any], confidence: float) -> Row:
-    printed = numbers.get(block.method.name, {})
+    table, column = block.column.printed
+    printed = numbers.get(table, {}).get(block.method.name, {})
     entries = {}
-    for strategy in block.method.strategies:
+    for strategy in block.strategies:
         runs = [cell(spec) for spec in block.runs(strategy, cell)] or [None] * len(block.seeds)
         accuracies = tuple(None if run is None else _percent(run.get("accuracy")) for run in runs)
-        paper = printed.get(strategy, {}).get(block.column.name)
+        paper = printed.get(strategy, {}).get(column)
         entries[strategy] = Entry(
             by_seed=accuracies,
             choice=block.choice(strategy, cell),
@@ -203,7 +226,7 @@ def _row(block: Block, cell: Cell, numbers: dict[str, Any], confidence: float) -
             seconds=sum(run.get("seconds") or 0.0 for run in runs if run is not None),
             failed=sum(run is not None and run.get("accuracy") is None for run in runs),
         )
-    return Row(block, entries["vanilla"], entries.get("upcycled"), confidence)
+    return Row(block, entries["vanilla"], entries.get("upcycled"), confidence, entries.get(SAME))
 
 
 def _known(values: Accuracies) -> list[float]:

@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import Any
 
 from upcycled.experiments.paper.choose import Cell, Place, Point, trials_of
-from upcycled.experiments.paper.markdown import paired_words
+from upcycled.experiments.paper.markdown import column_title, paired_words
 from upcycled.experiments.paper.settings import Settings
 from upcycled.experiments.paper.tables import Filled, Row, paired
 from upcycled.runtime.paired import holm
@@ -28,6 +28,30 @@ def gains(found: Filled) -> list[str]:
         mine = [row for row in rows if row.block.column is column]
         if mine and len(found.table.columns) > 1:
             lines.append(_counted(_title(found, column.name), mine))
+    return lines
+
+
+def by_method(found: Filled) -> list[str]:
+    """Return each method's gains over all columns: both sides tuned, and at the same settings, so of rho alone."""
+    views = [[row.gain for row in found.rows], [row.gain_of_rho for row in found.rows]]
+    complete = [[one for one in view if one is not None] for view in views]
+    if not complete[0] or any(len(view) < len(found.rows) for view in complete):
+        return ["Not computed yet."]
+    level = 1 - found.settings.confidence
+    # Of each view all pairs together are one family.
+    counted = [[p < level for p in holm([one.p_value for one in view])] for view in complete]
+    lines = [
+        "| method | both tuned: mean gain | better / worse | same settings: mean gain | better / worse |",
+        "|---|---|---|---|---|",
+    ]
+    for method in [*found.table.methods, None]:
+        at = [i for i, row in enumerate(found.rows) if method in (row.block.method.name, None)]
+        words = [f"**all {len(at)} pairs**" if method is None else found.settings.methods[method].title]
+        for view, is_sure in zip(complete, counted, strict=True):
+            better = sum(is_sure[i] and view[i].mean > 0 for i in at)
+            worse = sum(is_sure[i] and view[i].mean < 0 for i in at)
+            words += [f"{fmean(view[i].mean for i in at):+.2f}", f"{better} / {worse} of {len(at)}"]
+        lines.append("| " + " | ".join(words) + " |")
     return lines
 
 
@@ -101,12 +125,13 @@ def _counted(title: str, rows: Sequence[Row]) -> str:
     found = [row.gain for row in rows if row.gain is not None]
     better = sum(one.is_significant and one.mean > 0 for one in found)
     worse = sum(one.is_significant and one.mean < 0 for one in found)
-    kept = sum(p < 1 - rows[0].confidence for p in holm([one.p_value for one in found]))
+    kept = [p < 1 - rows[0].confidence for p in holm([one.p_value for one in found])]
+    sure = [sum(is_kept and sign * one.mean > 0 for is_kept, one in zip(kept, found, strict=True)) for sign in (1, -1)]
     means = [one.mean for one in found]
     return (
         f"- **{title}** ({len(found)} pairs): gain on average {fmean(means):+.2f} points, median {median(means):+.2f}, "
-        f"positive in {_of(means)}; significant gain in {better}, significant loss in {worse}, after Holm's correction "
-        f"{kept}{_papers(rows)}."
+        f"positive in {_of(means)}; significant gain in {better}, significant loss in {worse} (after Holm's correction "
+        f"{sure[0]} and {sure[1]}){_papers(rows)}."
     )
 
 
@@ -130,7 +155,7 @@ def _of(gains: Sequence[float]) -> str:
 def _extremes(found: Filled, rows: Sequence[Row]) -> str:
     """Return the smallest and the largest gain with their names: one pair can make a mean."""
     named = [
-        (row.gain.mean, f"{row.block.method.title} on {found.settings.data[row.block.column.data].title}")
+        (row.gain.mean, f"{row.block.method.title} on {column_title(found, row.block.column.name)}")
         for row in rows
         if row.gain is not None
     ]
