@@ -1,14 +1,30 @@
-"""Shared fixtures: a small ragged federation, and the folder of the real data (skipped where it is absent)."""
+"""Shared fixtures (a small federation, the real data where they are, known entropy), and how hypothesis searches."""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 import upcycled as up
+
+# Nothing is timed, and the same sources try the same examples: what passed once passes on every machine.
+usual = settings.get_profile("default")
+settings.register_profile("explore", usual, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gate", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("gate")
+
+
+def pytest_configure(config):
+    """Let loky say that it replaces an idle worker: as an error this ends its own thread, and breaks the pool."""
+    config.addinivalue_line("filterwarnings", "ignore:A worker .* while some jobs:UserWarning")
+    config.addinivalue_line("filterwarnings", "ignore:Trying to resize an executor with running jobs:UserWarning")
 
 
 def ragged(sizes=(23, 7, 41, 12), features=5, classes=3, seed=0):
@@ -32,3 +48,11 @@ def shared_data():
     if not (folder / "upcycled_synthetic.npz").exists():
         pytest.skip(f"the real data sets are not at {folder.name}/ (set UPCYCLED_DATA to their folder)")
     return folder
+
+
+@pytest.fixture
+def known_entropy(monkeypatch):
+    """Real noise from bytes that are the same in every run of the tests: a p-value is then small never, or always."""
+    calls = itertools.count()
+    stand_in = SimpleNamespace(urandom=lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size))
+    monkeypatch.setattr("upcycled.privacy.noise.os", stand_in)

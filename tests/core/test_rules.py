@@ -144,7 +144,7 @@ def test_what_is_left_of_an_energy_is_at_least_a_fixed_part():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(factor=st.sampled_from([2.0**-20, 0.5, 8.0, 2.0**20]), seed=st.integers(0, 99))
 def test_units_and_the_order_of_coordinates_do_not_matter(rule, factor, seed):
     """Powers of two scale floats exactly, so iterates must scale with them; a permutation changes sums by rounding."""
@@ -222,7 +222,7 @@ def test_a_model_that_stands_still_stays_where_it_is(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 999), largest=st.floats(0.05, 1.95), sampling=st.floats(0.0, 3.0))
 def test_a_rule_never_diverges_on_a_quadratic_where_the_plain_step_does_not(rule, seed, largest, sampling):
     """y -> y - A y + noise with eigenvalues of A up to ``largest`` < 2: vanilla contracts, so must the rule."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from upcycled.core.errors import InputError
@@ -195,7 +195,6 @@ def test_a_mistake_is_answered_by_its_sentence(case):
     assert str(error.value) == sentence
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=6),
     st.data(),

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from upcycled.data import FederatedData
@@ -36,7 +36,6 @@ def test_pooled_shares_weigh_samples_and_not_clients():
     assert data_of([[0], [1, 1, 1]]).describe().label_skew == pytest.approx(0.5)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=6), min_size=1, max_size=9),
     st.sampled_from([1, 2, 7, 1 << 20]),

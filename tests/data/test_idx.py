@@ -23,7 +23,7 @@ SOUND = idx_bytes(np.arange(24, dtype=np.uint8).reshape(4, 3, 2))
     ),
     zipped=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_what_was_written_is_read_back(tmp_path_factory, array, zipped):
     path = tmp_path_factory.mktemp("idx") / "a"
     path.write_bytes(gzip.compress(idx_bytes(array)) if zipped else idx_bytes(array))
@@ -33,7 +33,7 @@ def test_what_was_written_is_read_back(tmp_path_factory, array, zipped):
 
 
 @given(rows=st.lists(st.booleans(), min_size=1, max_size=40))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_only_the_marked_rows_are_kept(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("idx") / "a"
     array = np.arange(len(rows) * 6, dtype=np.int16).reshape(len(rows), 2, 3)
@@ -51,7 +51,7 @@ def test_rows_are_kept_over_the_borders_of_chunks(tmp_path):
 
 
 @given(cut=st.integers(0, len(SOUND) - 1))
-@settings(deadline=None, max_examples=len(SOUND))
+@settings(max_examples=len(SOUND))
 def test_a_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("idx") / "cut"
     path.write_bytes(SOUND[:cut])
@@ -61,7 +61,7 @@ def test_a_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factory, cut):
 
 
 @given(cut=st.integers(2, 40))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_gzipped_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("idx") / "cut.gz"
     whole = gzip.compress(SOUND)
@@ -71,7 +71,7 @@ def test_a_gzipped_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factor
 
 
 @given(content=st.binary(max_size=60))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_any_bytes_are_an_array_or_one_sentence(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("idx") / "any"
     path.write_bytes(content)

@@ -19,7 +19,7 @@ samples = st.lists(st.tuples(st.lists(st.floats(0, 1), max_size=3), st.integers(
 
 
 @given(users=st.dictionaries(names, samples, min_size=1, max_size=6), files=st.integers(1, 3))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_users_of_several_files_are_read_back(tmp_path_factory, users, files):
     folder = tmp_path_factory.mktemp("leaf")
     written = {name: ([x for x, _ in rows], [y for _, y in rows]) for name, rows in users.items()}
@@ -74,7 +74,7 @@ def test_a_wrong_file_is_answered_by_one_sentence(tmp_path, content, words):
 
 
 @given(cut=st.integers(0, len(wrong()) - 1))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("leaf") / "cut.json"
     path.write_text(wrong()[:cut])
@@ -102,7 +102,6 @@ def test_the_papers_merging():
 
 
 @given(users=st.integers(1, 300), devices=st.integers(1, 300))
-@settings(deadline=None)
 def test_merging_keeps_the_order_and_gives_exactly_so_many_devices(users, devices):
     each = -(-users // devices)
     if devices > users or -(-users // each) != devices:

@@ -49,7 +49,7 @@ def test_sizes_are_drawn_as_in_my_sample():
     stock=st.integers(1, 12),
     seed=st.integers(0, 2**40),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_dealing_has_the_stated_counts_and_classes(letters, per_class, stock, seed):
     pool = images(per_letter=stock, letters=letters)
     data = deal(pool, letters, np.array(per_class), seed)
@@ -75,7 +75,7 @@ def test_a_dealing_has_the_stated_counts_and_classes(letters, per_class, stock, 
 
 
 @given(stock=st.integers(1, 40), seed=st.integers(0, 1000))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_an_image_is_used_again_only_when_its_class_is_exhausted(stock, seed):
     data = deal(images(per_letter=stock, letters=5), 5, np.array([5] * 8), seed)
     uses = {}

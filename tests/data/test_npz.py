@@ -242,7 +242,7 @@ def test_a_file_of_a_later_zip_version_is_refused(tmp_path):
     assert "cannot be read as .npz, but it must be a whole .npz file" in message(lambda: load(tmp_path / "a.npz"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_still_right(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damage")

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from upcycled.core.errors import InputError
@@ -39,7 +39,6 @@ def check(parts, rows, clients, everything=True):
         assert len(joined) == rows
 
 
-@settings(deadline=None)
 @given(pools(), SEEDS)
 def test_iid_deals_everything_in_equal_sizes(pool, seed):
     labels, clients = pool
@@ -48,7 +47,6 @@ def test_iid_deals_everything_in_equal_sizes(pool, seed):
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 10), SEEDS)
 def test_iid_follows_given_sizes_and_leaves_the_rest(sizes, rest, seed):
     rows = sum(sizes) + rest
@@ -63,7 +61,6 @@ def test_iid_draws_every_row_alike():
     assert abs(hits - 100) < 5 * 8.7
 
 
-@settings(deadline=None)
 @given(pools(), st.floats(-6, 6), SEEDS)
 def test_dirichlet_deals_everything_and_leaves_no_client_empty(pool, exponent, seed):
     labels, clients = pool
@@ -93,7 +90,6 @@ def test_dirichlet_shares_have_the_variance_of_their_law():
     assert shares.var() == pytest.approx(expected, rel=0.1)
 
 
-@settings(deadline=None)
 @given(pools_for_classes(), SEEDS)
 def test_by_classes_gives_each_client_exactly_that_many_classes(case, seed):
     pool, clients, wanted = case
@@ -119,7 +115,6 @@ def test_by_classes_leaves_classes_out_when_clients_are_few():
     assert len(np.unique(labels[np.concatenate(parts)])) == 6
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["ann", "bob", "eve"]), min_size=1))
 def test_by_column_makes_a_client_of_every_value(values):
     parts = partition.by_column(values)
@@ -127,7 +122,6 @@ def test_by_column_makes_a_client_of_every_value(values):
     assert [{values[i] for i in part} for part in parts] == [{name} for name in sorted(set(values))]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 5000), st.floats(0, 5), SEEDS)
 def test_lognormal_sizes_add_up_and_leave_nobody_empty(clients, more, sigma, seed):
     sizes = partition.lognormal_sizes(clients + more, clients, sigma, seed)

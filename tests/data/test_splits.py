@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from upcycled.core.errors import InputError
@@ -16,7 +16,6 @@ def numbered(sizes):
     return FederatedData.from_flat(np.arange(total)[:, None], np.arange(total) % 3, offsets, num_classes=3)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=8),
     st.floats(0.0, 0.99),
@@ -115,7 +114,6 @@ def test_a_second_split_is_refused():
     fraction=st.floats(0, 0.99),
     seed=st.integers(0, 2**40),
 )
-@settings(deadline=None)
 def test_equal_rows_are_held_out_together_and_every_client_keeps_one(sizes, kinds, fraction, seed):
     rows = np.random.default_rng(seed).integers(0, kinds, sum(sizes))
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.real_files import one_sentence
@@ -34,7 +34,6 @@ def test_tokens(text, found):
 
 
 @given(texts=st.lists(st.text(max_size=30), max_size=5), length=st.integers(1, 8))
-@settings(deadline=None)
 def test_ids_stand_for_the_first_tokens_and_nothing_else(texts, length):
     words = vocabulary(texts, lambda _, count: count > 1)
     rows = encode(texts, words, length)

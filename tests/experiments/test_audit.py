@@ -237,6 +237,7 @@ def test_a_sound_mechanism_passes_with_at_least_19_of_20_seeds(name):
     assert len(broken) <= 1
 
 
+@pytest.mark.usefixtures("known_entropy")
 def test_real_noise_is_audited_as_real_noise():
     found = run(SOUND["model"] | {"noise": "system"}, replays=200)
     assert not found.is_broken

@@ -178,7 +178,7 @@ files = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(files)
 def test_the_complete_file_loads_back_to_an_equal_experiment(raw):
     experiment = parse(raw)

@@ -34,7 +34,7 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        found = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"], timeout=120_000)
         yield found
         found.close()
 
@@ -48,7 +48,7 @@ def visit(browser, page_file):
         context = browser.new_context(viewport=dict(zip(("width", "height"), size, strict=True)), **options)
         context.on("request", lambda request: asked.append(request.url))
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(120_000)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(file.as_uri())
@@ -156,6 +156,7 @@ def test_hovering_shows_the_values_of_the_files(visit, several):
     assert not readout.is_visible()
     box = host.bounding_box()
     host.hover(position={"x": box["width"] - 14, "y": box["height"] / 2})
+    readout.wait_for(state="visible")
     words = readout.inner_text()
     assert words.startswith("10 iterations")
     # Vanilla runs have five iterations: they are not in the box at the tenth.
@@ -168,7 +169,7 @@ def test_hovering_shows_the_values_of_the_files(visit, several):
     mean = sum(50 * row["accuracy"] for row in rows)
     assert f"{float(f'{mean:.4g}'):g} %" in words
     page.mouse.move(5, 5)
-    assert not readout.is_visible()
+    readout.wait_for(state="hidden")
 
 
 def test_arrow_keys_read_values_and_the_box_stays_inside(visit):

@@ -103,7 +103,7 @@ def test_further_values_computed_with_eighty_digits() -> None:
     assert acc.gdp_mu(epsilon=3, delta=1e-7) == pytest.approx(0.593169153497, rel=1e-6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     rounds=st.integers(1, 10_000),
     log_sensitivity=st.floats(-8, 4),
@@ -121,7 +121,7 @@ def test_calibrated_noise_spends_the_budget_and_never_more(
     assert acc.gaussian_delta(rounds=rounds, sensitivity=sensitivity, noise_std=std, epsilon=epsilon) <= delta
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(log_mu=st.floats(-13, 7), log_delta=st.floats(-690, -0.001), more=st.floats(1.001, 10))
 def test_epsilon_grows_with_mu_and_falls_with_delta(log_mu: float, log_delta: float, more: float) -> None:
     mu, delta = math.exp(log_mu), math.exp(log_delta)

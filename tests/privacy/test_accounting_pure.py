@@ -82,7 +82,7 @@ def test_unequal_rounds_on_a_common_grid_are_exact(epsilons: list[float], delta:
     assert brute_force_delta(epsilons, epsilon) == pytest.approx(delta, rel=1e-7)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(epsilons=st.lists(st.floats(1e-3, 3.0), min_size=2, max_size=9), log_delta=st.floats(-30, -1.5))
 def test_unequal_rounds_without_a_common_grid_are_bounded_closely_from_above(
     epsilons: list[float], log_delta: float

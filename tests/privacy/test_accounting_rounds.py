@@ -13,7 +13,7 @@ from upcycled.core.errors import InputError
 from upcycled.privacy import accounting as acc
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rounds=st.integers(1, 5000), ratio=st.floats(1e-3, 5.0), log_delta=st.floats(-50, -2))
 def test_what_rounds_cost_pays_for_exactly_those_rounds(rounds: int, ratio: float, log_delta: float) -> None:
     delta = math.exp(log_delta)
@@ -24,7 +24,7 @@ def test_what_rounds_cost_pays_for_exactly_those_rounds(rounds: int, ratio: floa
         assert almost == rounds - 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rounds=st.integers(1, 5000), log_epsilon=st.floats(-3, 3), log_delta=st.floats(-50, -2))
 def test_calibrated_noise_lasts_for_its_rounds(rounds: int, log_epsilon: float, log_delta: float) -> None:
     budget = (math.exp(log_epsilon), math.exp(log_delta))

@@ -32,6 +32,7 @@ def assert_scale(numbers, std):
         assert stats.kstest(numbers / wrong, "norm").pvalue < 1e-6
 
 
+@pytest.mark.usefixtures("known_entropy")
 @pytest.mark.parametrize("source", [SeededNoise(1, 2), SystemNoise()], ids=["seeded", "system"])
 def test_both_sources_give_standard_normals_and_uniforms(source):
     clients = np.arange(20)
@@ -53,6 +54,7 @@ def test_a_seeded_stream_goes_on_where_it_was_left():
     assert np.array_equal(np.hstack(parts), whole)
 
 
+@pytest.mark.usefixtures("known_entropy")
 @pytest.mark.parametrize("source", [SeededNoise(4, 1), SystemNoise()], ids=["seeded", "system"])
 def test_gamma_norm_noise_has_a_gamma_norm_and_a_uniform_direction(source):
     clients, size, rate = np.arange(1500), 7, 3.0
@@ -205,7 +207,8 @@ def test_two_runs_with_real_noise_never_share_it_and_two_seeded_ones_do():
     privacy = up.privacy.ModelClipping(1.0, 0.3)
     real = [up.train(data, algorithm=up.FedAvg(), privacy=privacy, noise="system", iterations=2, **QUIET) for _ in "ab"]
     seeded = [up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=2, **QUIET) for _ in "ab"]
-    assert not np.isin(real[0].params.numpy(), real[1].params.numpy()).any()
+    # Shared noise would make all 18 equal; on a grid one may be by chance (1e-5), two are not.
+    assert np.isin(real[0].params.numpy(), real[1].params.numpy()).sum() <= 1
     assert seeded[0].params.numpy().tobytes() == seeded[1].params.numpy().tobytes()
 
 

@@ -110,6 +110,7 @@ def test_dpsgd_clips_sample_by_sample_and_divides_by_the_expected_batch(federati
     assert 1e-5 < torch.linalg.norm(after - start) <= 1e-3 * (1 + 1e-5)
 
 
+@pytest.mark.usefixtures("known_entropy")
 @pytest.mark.parametrize("noise", ["seeded", "system"])
 def test_poisson_batches_have_the_stated_rate_and_empty_ones_still_take_a_noisy_step(monkeypatch, noise):
     from upcycled.engines import noisy

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.runtime.watching import QUIET, Watcher, kept_iterations, stop_at
+from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
 from upcycled.core.files import WriteError
 from upcycled.core.strategy import State
 from upcycled.runtime.checkpoint import read_newest
@@ -92,7 +92,8 @@ def test_a_schedule_given_as_a_function_is_known_again_in_another_place_of_memor
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_disk_that_fills_up_ends_the_run_in_one_sentence(federation, tmp_path, monkeypatch, call):
-    stop_at(federation, 3, checkpoint=tmp_path, **QUIET)
+    arguments = QUIET | {"checkpoint": tmp_path} | SELDOM
+    stop_at(federation, 3, **arguments)
     files = {path: path.read_bytes() for path in tmp_path.glob("iteration-*")}
 
     def full(*arguments, **options):
@@ -103,13 +104,13 @@ def test_a_disk_that_fills_up_ends_the_run_in_one_sentence(federation, tmp_path,
         with pytest.raises(
             WriteError, match=r"iteration-000006-.* cannot be written \(No space left on device\): free "
         ):
-            up.train(federation, checkpoint=tmp_path, **QUIET)
+            up.train(federation, **arguments)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"} == files
-    assert len(up.train(federation, checkpoint=tmp_path, **QUIET).history) == 6
+    assert len(up.train(federation, **arguments).history) == 6
 
 
 def test_a_ledger_that_cannot_be_written_ends_the_run_before_its_release_leaves(federation, tmp_path, monkeypatch):
-    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "checkpoint": tmp_path}
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "checkpoint": tmp_path} | SELDOM
     stop_at(federation, 3, **arguments)
 
     def full(*arguments, **options):
@@ -147,11 +148,11 @@ def test_two_threads_cannot_be_in_one_folder_and_the_next_one_can(tmp_path):
     def first():
         with hold(tmp_path):
             entered.set()
-            leave.wait()
+            leave.wait(60)
 
     thread = threading.Thread(target=first)
     thread.start()
-    entered.wait()
+    assert entered.wait(60)
     try:
         with hold(tmp_path):
             refusals.append("got in")
@@ -226,7 +227,7 @@ def test_notes_that_cost_nothing_are_on_the_disk_before_the_checkpoint_that_coun
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", spy)
-    arguments = QUIET | {"upcycle": 0.5, "iterations": 2, "privacy": up.privacy.ModelClipping(10.0, 0.8)}
+    arguments = QUIET | {"upcycle": 0.5, "iterations": 2, "privacy": up.privacy.ModelClipping(10.0, 0.8)} | SELDOM
     up.train(federation, checkpoint=tmp_path, **arguments)
     names = [name.replace(str(tmp_path), "").partition("-")[0] for name in calls]
     # Header and its folder, the charge, the note of iteration 2, the checkpoint and its folder.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -192,11 +191,14 @@ def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, 
     monkeypatch.setattr("upcycled.runtime.progress.QUIET_SECONDS", 0.0)
     monkeypatch.setattr("upcycled.runtime.progress.LINE_SECONDS", 0.0)
 
-    class Slow(Noting):
+    class Waiting(Noting):
         def record(self, record, run):
-            time.sleep(0.03)
+            # The display has a thread of its own: the last iteration is not over before it has spoken.
+            until = time.monotonic() + 120
+            while record.iteration == 4 and "iteration" not in sys.stderr.getvalue() and time.monotonic() < until:
+                time.sleep(0.01)
 
-    up.train_many([a_run(data, observers=[Slow()], seed=i) for i in range(2)])
+    up.train_many([a_run(data, observers=[Waiting()], seed=i) for i in range(2)])
     out, err = capsys.readouterr()
     assert out == ""
     assert "of 2 runs done" in err
@@ -209,7 +211,7 @@ def test_a_private_run_shows_what_its_worst_client_has_spent(data, monkeypatch):
     mechanism = up.privacy.ModelClipping(clip_norm=1.0, noise_std=2.0)
     row = Watched()
     result = up.train(**a_run(data, privacy=mechanism, observers=[row]), progress=False)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while row.epsilon is None and time.monotonic() < until:
         time.sleep(0.02)
         row.epsilon = row._worst.of(None)
@@ -222,6 +224,8 @@ def test_a_number_that_takes_long_is_not_computed_in_a_short_run(data, monkeypat
         raise AssertionError("this takes seconds")
 
     monkeypatch.setattr("upcycled.runtime.spending.WorstEpsilon._compute", refuse)
+    # A clock that stands still: what torch loads for the first such run may take long.
+    monkeypatch.setattr("upcycled.runtime.spending.time", SimpleNamespace(perf_counter=lambda: 1.0))
     mechanism = up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0)
     row = Watched()
     up.train(**a_run(data, "sequential", privacy=mechanism, observers=[row]), progress=False)
@@ -254,17 +258,17 @@ up.train_many([run | dict(seed=i, observers=[Tell()]) for i in range(2)], progre
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to see a process's children")
 def test_workers_leave_when_their_parent_is_killed():
-    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout.readline() == "started\n"
-    children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
-    workers = [pid for pid in children if b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert workers
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    parent.stdout.close()
-    until = time.monotonic() + 60
+    with subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout.readline() == "started\n"
+            children = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+            workers = [pid for pid in children if _lives(pid)]
+            assert workers
+        finally:
+            parent.kill()
+    until = time.monotonic() + 300
     while any(_lives(pid) for pid in workers):
-        assert time.monotonic() < until, "a worker outlived its parent by a minute"
+        assert time.monotonic() < until, "a worker outlived its parent by minutes"
         time.sleep(0.1)
 
 

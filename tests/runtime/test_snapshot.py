@@ -76,7 +76,7 @@ def parts_of(thing):
 
 
 @given(states(), st.dictionaries(NAMES, arrays(np.float32, (2, 5)), max_size=2), st.lists(records(), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_snapshot_comes_back_bit_by_bit(state, vectors, history):
     memory, nobody = Rows(np.array([7, 2]), vectors), Rows(np.zeros(0, dtype=np.int64), {})
     before = Snapshot(state, memory, nobody, to_columns(history), {"identity": {"seed": "1"}, "way": "é"})
@@ -88,7 +88,7 @@ def test_a_snapshot_comes_back_bit_by_bit(state, vectors, history):
 
 
 @given(st.lists(records(), max_size=5), st.integers(0, 5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_columns_can_be_made_bit_by_bit(history, cut):
     pieces = joined(to_columns(history[:cut]), to_columns(history[cut:]))
     assert [parts_of(record) for record in to_records(pieces)] == [parts_of(record) for record in history]

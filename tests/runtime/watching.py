@@ -7,6 +7,8 @@ import pytest
 import upcycled as up
 
 QUIET = {"progress": False, "engine": "sequential", "algorithm": up.FedAvg(), "iterations": 6}
+SELDOM = {"checkpoint_every": "10000s"}
+"""Where it counts which iterations are saved: by default the clock decides, and a busy machine may take a second."""
 
 
 class Watcher:

@@ -39,7 +39,7 @@ def test_the_least_mu_as_printed_is_the_root_of_its_own_quadratic():
     assert found == pytest.approx(3 + math.sqrt(9 + 6), rel=1e-12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.floats(0.01, 100), st.floats(1, 20), st.none() | st.integers(1, 2000), st.floats(-1, 1),
     st.sampled_from(up.theory.FORMS),

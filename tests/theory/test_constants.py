@@ -110,7 +110,7 @@ def test_every_part_agrees_with_the_proof_carried_out_symbolically(form, values)
 numbers = st.floats(0.01, 1000.0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(numbers, st.floats(1, 50), numbers, numbers, st.integers(1, 1000), st.floats(0, 1000))
 def test_the_paper_s_constants_agree_with_an_independent_evaluation_to_twelve_digits(s, b, m, r, k, lam):
     found = up.theory.constants(smoothness=s, dissimilarity=b, mu=m, strong_convexity=r, cohort=k, lam=lam)
@@ -148,7 +148,7 @@ def test_exact_fractions_give_the_same_numbers():
         assert getattr(found, name) == pytest.approx(float(exact), rel=1e-14)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(numbers, st.floats(1, 20), numbers, numbers, st.none() | st.integers(1, 500), numbers, st.floats(0.1, 10))
 def test_units_are_right_in_the_proven_forms(s, b, m, r, k, lam, scale):
     # Measuring f in other units scales L, mu, rho and lambda alike: C1 has the unit 1/L, C2 none, C3 that of L.
@@ -181,7 +181,7 @@ def test_units_are_wrong_in_the_printed_ones():
     assert not math.isclose(other.C1 * 2, one.C1, rel_tol=1e-3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     numbers, st.floats(1, 20), numbers, numbers, st.none() | st.integers(1, 500), st.floats(0, 1e4),
     st.floats(0, 10), st.floats(0, 10),
@@ -229,7 +229,7 @@ def test_the_theorem_as_printed_is_refuted_by_the_same_quadratic():
     assert squares.sum() / rounds <= repaired
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(numbers, st.floats(1, 50), numbers, st.integers(1, 1000))
 def test_the_printed_sampling_error_is_no_less_than_the_sharp_one_so_its_lemma_is_true(s, b, r, k):
     given_ = {"smoothness": s, "dissimilarity": b, "mu": 1.0, "strong_convexity": r, "cohort": k, "lam": 0.0}

@@ -108,7 +108,7 @@ def test_more_features_than_samples_make_no_difference(features):
         assert found == pytest.approx(np.linalg.norm(design, 2) ** 2 / 10, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.floats(0.01, 30), st.integers(2, 4))
 def test_no_hessian_of_softmax_regression_exceeds_its_smoothness(seed, scale, classes):
     xs, ys = ragged(sizes=(9, 4), features=3, classes=classes, seed=seed)
@@ -193,7 +193,7 @@ def test_dissimilarity_where_f_is_stationary_is_infinite_or_one():
     assert up.theory.estimate_dissimilarity(agreeing, model, np.zeros(2)) == 1.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from(["samples", "equal"]))
 def test_dissimilarity_is_at_least_one_and_within_the_lemma_s_bound(seed, weights):
     xs, ys = ragged(seed=seed)

@@ -49,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors a user can cause end in one sentence on standard error."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(words)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
+        code = _code_of(words)
+        sys.stdout.flush()  # that its reader has gone is noticed here, and not at exit
+        return code
     except InputError as error:
         return _fail(error, 2)
     except UpcycledError as error:
@@ -64,6 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`| head`): say nothing, and keep Python from trying again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+
+
+def _code_of(words: list[str]) -> int:
+    try:
+        return _run(words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
 
 
 def _run(words: list[str]) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -29,13 +31,39 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def one_blas_thread() -> Any:
-    """Let BLAS use one thread: sums split between threads round differently from machine to machine."""
-    return _blas().limit(limits=1, user_api="blas")
+@dataclass
+class _Blas:
+    """The BLAS libraries of this process, and how many runs count on their having one thread."""
+
+    lock: Lock = field(default_factory=Lock)
+    users: int = 0
+    limit: Any = None
+
+
+_BLAS = _Blas()  # one for the process, as the setting itself is
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS use one thread: sums split between threads round differently from machine to machine.
+
+    The setting belongs to the whole process, so it is given back when the last of several runs leaves.
+    """
+    with _BLAS.lock:
+        if not _BLAS.users:
+            _BLAS.limit = _controller().limit(limits=1, user_api="blas")
+        _BLAS.users += 1
+    try:
+        yield
+    finally:
+        with _BLAS.lock:
+            _BLAS.users -= 1
+            if not _BLAS.users:
+                _BLAS.limit.restore_original_limits()
 
 
 @cache
-def _blas() -> Any:
+def _controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

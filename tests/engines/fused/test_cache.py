@@ -51,6 +51,9 @@ print(engine.train(work).vectors.tobytes().hex())
 """
 
 
+NOTICE = "upcycled: compiling the fused kernels (once per version) ...\n"
+
+
 @pytest.fixture
 def small(tmp_path):
     path = tmp_path / "small.py"
@@ -89,7 +92,7 @@ def test_a_kernel_is_compiled_once_and_a_damaged_file_is_compiled_anew(small, tm
         damage(path, how)
         out, err = run(small, folder)
         assert out == "0 1"
-        assert err == ""
+        assert err in ("", NOTICE)  # on a busy machine even the small kernel takes over a second
     (sums,) = files(folder, "json")
     sums.write_text("{")
     assert run(small, folder)[0] == "0 1"
@@ -112,7 +115,9 @@ def test_damage_that_has_its_checksum_is_still_survived(small, tmp_path):
 def test_a_folder_that_cannot_be_written_means_no_cache_and_no_error(small, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert run(small, blocked / "cache") == ("0 1", "")
+    out, err = run(small, blocked / "cache")
+    assert out == "0 1"
+    assert err in ("", NOTICE)
     assert blocked.read_text() == ""
 
 
@@ -121,7 +126,7 @@ def test_the_engine_says_that_it_compiles_and_the_next_process_need_not(tmp_path
     script = tmp_path / "engine.py"
     script.write_text(ENGINE)
     vectors, err = run(script, tmp_path / "cache")
-    assert err == "upcycled: compiling the fused kernels (once per version) ...\n"
+    assert err == NOTICE
     assert run(script, tmp_path / "cache") == (vectors, "")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from upcycled.core import streams
@@ -13,13 +13,11 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 @given(KEYS)
-@settings(deadline=None)
 def test_mix_is_the_same_function(word):
     assert int(twin.mix(np.uint64(word))) == streams.mix(word)
 
 
 @given(KEYS, st.integers(0, 50), st.integers(0, 2**40))
-@settings(deadline=None)
 def test_a_client_has_the_same_key(seed, number, client):
     expected = streams.client_keys(seed, streams.Purpose.BATCHES, number, [client], 1)[0]
     key = np.uint64(streams.round_key(seed, streams.Purpose.BATCHES, number, 1))
@@ -27,7 +25,6 @@ def test_a_client_has_the_same_key(seed, number, client):
 
 
 @given(KEYS, st.integers(0, 120), st.integers(1, 4))
-@settings(deadline=None)
 def test_an_epoch_has_the_same_order(key, size, epochs):
     order = np.full(size + 3, -1, dtype=np.int32)
     for epoch, expected in enumerate(streams.permutations(key, size, epochs)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,9 +49,8 @@ def test_work_per_step_counts_and_not_only_parameters():
 @pytest.mark.parametrize("threads", [1, 2, None])
 def test_the_way_does_not_depend_on_the_number_of_threads(threads):
     for task, expected in ((task_of(cohort_size=MANY), "stacked"), (task_of("lstm"), "workers")):
-        engine = open_vectorised(task, threads)
-        assert (engine.name, engine.way) == ("vectorised", expected)
-        engine.close()
+        with closing(open_vectorised(task, threads)) as engine:
+            assert (engine.name, engine.way) == ("vectorised", expected)
 
 
 class SamplesSeeEachOther(nn.Module):

@@ -7,9 +7,10 @@ import threading
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from upcycled.engines.tensors import to_torch
-from upcycled.engines.threads import one_thread
+from upcycled.engines.threads import one_blas_thread, one_thread
 
 
 @pytest.fixture
@@ -59,3 +60,26 @@ def test_a_copy_is_aligned_whatever_the_array_is(dtype):
         assert copy.data_ptr() % 64 == 0
         assert np.array_equal(copy.numpy(), array)
         assert not np.shares_memory(copy.numpy(), array)
+
+
+def blas_threads():
+    return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+
+def test_blas_has_one_thread_until_the_last_of_several_runs_has_left():
+    """The first to come need not be the last to go."""
+    with threadpool_limits(limits=2, user_api="blas"):
+        before = blas_threads()
+        if before == {1}:
+            pytest.skip("BLAS has one thread here in any case")
+        first, second = one_blas_thread(), one_blas_thread()
+        first.__enter__()
+        second.__enter__()
+        assert blas_threads() == {1}
+        first.__exit__(None, None, None)
+        assert blas_threads() == {1}
+        second.__exit__(None, None, None)
+        assert blas_threads() == before
+        with pytest.raises(KeyError), one_blas_thread():
+            raise KeyError
+        assert blas_threads() == before

@@ -34,11 +34,10 @@ def small_rounds_use_processes_too(monkeypatch):
 def test_the_number_of_workers_does_not_show_in_a_single_bit(kind, solver):
     found = []
     for threads in (1, 2):
-        engine = open_vectorised(task_of(kind, SOLVERS[solver]), threads, "workers")
-        trained = engine.train(work_of(engine.task))
-        found.append((trained.vectors.tobytes(), trained.num_steps.tolist(), engine.score(trained.vectors[0])))
+        with closing(open_vectorised(task_of(kind, SOLVERS[solver]), threads, "workers")) as engine:
+            trained = engine.train(work_of(engine.task))
+            found.append((trained.vectors.tobytes(), trained.num_steps.tolist(), engine.score(trained.vectors[0])))
         found[-1] += () if trained.private is None else (trained.private.tobytes(),)
-        engine.close()
     assert found[0] == found[1]
 
 
@@ -64,10 +63,9 @@ def test_a_round_has_the_same_bits_in_another_process_and_in_another_thread(way,
 
 def test_scores_of_many_rows_are_shared_between_workers():
     task = task_of(test=shards("mlp", sizes=(700, 900, 800)))
-    alone, shared = open_vectorised(task_of(test=task.test), 1, "workers"), open_vectorised(task, 2, "workers")
-    model = work_of(task).model
-    assert shared.score(model) == alone.score(model) == SEQUENTIAL.open(task_of(test=task.test), None).score(model)
-    shared.close()
+    alone, model = open_vectorised(task_of(test=task.test), 1, "workers"), work_of(task).model
+    with closing(open_vectorised(task, 2, "workers")) as shared:
+        assert shared.score(model) == alone.score(model) == SEQUENTIAL.open(task_of(test=task.test), None).score(model)
 
 
 def test_longest_clients_go_first_and_only_short_ones_share_a_message():
@@ -111,11 +109,10 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_the_folder_goes_when_the_engine_is_closed_and_when_a_round_fails(temporary):
-    engine = open_vectorised(task_of(), 2, "workers")
-    assert len(list(temporary.glob("upcycled-*"))) == 1
-    with pytest.raises(IndexError):
-        engine.train(work_of(engine.task, clients=(0, 1, 99)))
-    engine.close()
+    with closing(open_vectorised(task_of(), 2, "workers")) as engine:
+        assert len(list(temporary.glob("upcycled-*"))) == 1
+        with pytest.raises(IndexError):
+            engine.train(work_of(engine.task, clients=(0, 1, 99)))
     assert not list(temporary.glob("upcycled-*"))
     engine.close()
 
@@ -164,9 +161,9 @@ def test_a_worker_that_dies_once_is_replaced_and_the_round_is_whole(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
 def test_workers_that_keep_dying_end_in_one_sentence():
-    with closing(open_vectorised(task_of(module=Mortal(None)), 2, "workers")) as engine:
-        with pytest.raises(UpcycledError, match="died twice in one round"):
-            engine.train(work_of(engine.task))
+    engine = open_vectorised(task_of(module=Mortal(None)), 2, "workers")
+    with closing(engine), pytest.raises(UpcycledError, match="died twice in one round"):
+        engine.train(work_of(engine.task))
 
 
 def test_a_task_survives_the_journey(tmp_path):
@@ -216,6 +213,5 @@ def test_memory_mapped_training_gives_the_same_bits(tmp_path):
     work = work_of(plain)
     for way in ("stacked", "workers"):
         one = open_vectorised(task_of(), 1, way)
-        two = open_vectorised(task_of(train=mapped), 2, way)
-        assert one.train(work).vectors.tobytes() == two.train(work).vectors.tobytes()
-        two.close()
+        with closing(open_vectorised(task_of(train=mapped), 2, way)) as two:
+            assert one.train(work).vectors.tobytes() == two.train(work).vectors.tobytes()
