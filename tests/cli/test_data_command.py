@@ -113,7 +113,7 @@ def test_names_in_files_are_never_taken_for_markup(upcycled, tmp_path):
 
 
 def test_check_says_ok_or_raises_the_sentence(upcycled, tmp_path):
-    save(synthetic("iid", clients=3, sizes=20), tmp_path / "a.npz")
+    save(synthetic("iid", clients=3, sizes=20, seed=3), tmp_path / "a.npz")
     code, shown, _ = upcycled("check", tmp_path / "a.npz")
     assert (code, shown) == (0, f"OK: {tmp_path / 'a.npz'} has 3 clients, 54 samples, 2 classes, 6 test samples\n")
     assert json.loads(upcycled("check", tmp_path / "a.npz", "--json")[1])["ok"] is True
@@ -200,3 +200,30 @@ def test_an_incomplete_command_ends_with_exit_code_2(upcycled, words):
     with pytest.raises(SystemExit) as end:
         upcycled(*words)
     assert end.value.code == 2
+
+
+def test_check_gives_hints_about_what_is_allowed_and_often_a_slip(upcycled, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("client,label,a\n a,1,1\na,2,2\nA,1,3\nb,2,4\n")
+    expected = [
+        "no sample has the label 0 of the 3 classes (labels count from 0)",
+        "' a', 'A', 'a' are different clients, though their names differ in spaces or capitals only",
+    ]
+    code, shown, _ = upcycled("check", path)
+    first, *lines = shown.splitlines()
+    assert (code, first) == (0, f"OK: {path} has 4 clients, 4 samples, 3 classes, 0 test samples")
+    assert lines == [f"hint: {text}" for text in expected]
+    assert json.loads(upcycled("check", path, "--json")[1])["hints"] == expected
+
+
+def test_make_partition_tells_how_many_copies_there_are(upcycled, tmp_path):
+    x = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
+    x[90:] = x[:10]
+    np.savez(tmp_path / "pool.npz", train_x=x, train_y=np.arange(100) % 2)
+    out = tmp_path / "out.npz"
+    code, _, chatter = upcycled("make", "partition", tmp_path / "pool.npz", out, "--scheme", "iid", "--clients", 4)
+    found = load(out)
+    train, test = ({row.tobytes() for row in part.x} for part in (found.train, found.test))
+    assert code == 0
+    assert not train & test
+    assert f"hint: {found.train.num_rows - len(train)} of {found.train.num_rows} training samples are copies" in chatter

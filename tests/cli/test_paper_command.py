@@ -91,6 +91,10 @@ def test_wrong_words_are_wrong_use(here, capsys):
         (["paper", "table1", "--only", "fedavgg"], "--only is 'fedavgg', but it must be a data set or a method"),
         (["paper", "table3", "--only", "syn"], "table3 has nothing of --only syn to compute: --only must name"),
         (["paper", "sent140", "--quick"], "so it must be asked for without --quick"),
+        (["paper", "sent140", "--only", "scaffold"], "sent140 has nothing of --only scaffold to compute"),
+        (["paper", "table4", "--only", "femnist"], "table4 has nothing of --only femnist to compute"),
+        (["paper", "table1", "--only", ""], "--only is '', but it must name data sets or methods"),
+        (["paper", "table1", "--only", "syn", ","], "--only is ',', but it must name data sets or methods"),
         (["paper", "document"], "there is no docs/reproduction.md here"),
     ):
         assert main(words) == 2
@@ -99,6 +103,62 @@ def test_wrong_words_are_wrong_use(here, capsys):
 
 
 def test_a_second_command_on_the_same_folder_is_told(here, capsys):
-    with hold(here / "busy"):
+    with hold(here / "busy" / "quick"):
         assert main([*QUICK, "--results", "busy"]) == 1
     assert "in use" in capsys.readouterr().err
+
+
+@pytest.fixture
+def checkout(here):
+    """A folder that looks like the project's own, without cells."""
+    (here / "src" / "upcycled" / "experiments" / "paper").mkdir(parents=True)
+    (here / "docs" / "reproduction").mkdir(parents=True)
+    page = here / "docs" / "reproduction.md"
+    page.write_text("numbers\n<!-- status: begin -->\nas they were\n<!-- status: end -->\n")
+    return page
+
+
+@pytest.mark.parametrize(
+    "options", [["--quick"], ["--only", "syn"], ["--budget"], ["--results", "x"], ["--json"], ["--only", ""]]
+)
+def test_the_page_is_written_whole_or_not_at_all_so_options_are_refused(checkout, options, capsys):
+    before = checkout.read_text()
+    assert main(["paper", "document", *options]) == 2
+    out, err = capsys.readouterr()
+    assert f"document takes no {options[0]}: it writes docs/reproduction.md" in err
+    assert (out, err.count("\n"), checkout.read_text()) == ("", 1, before)
+
+
+def test_without_cells_the_page_stays_as_it_was(checkout, capsys):
+    before = checkout.read_text()
+    (checkout.parent / "reproduction" / "cells-syn-test.jsonl").touch()
+    assert main(["paper", "document"]) == 2
+    assert "docs/reproduction has no cells, but the page is written from them" in capsys.readouterr().err
+    assert checkout.read_text() == before
+
+
+def test_the_page_is_written_beside_a_running_command_and_its_half_line_stays(checkout, capsys):
+    cells = checkout.parent / "reproduction" / "cells-syn-test.jsonl"
+    run = "syn_iid|test|fedavg|lr=0.1|vanilla|T=80|stragglers=0.9|clients=0.3|epochs=10|batch=32|momentum=0.5|seed=0"
+    cells.write_text(json.dumps({"key": run, "accuracy": 0.5, "loss": 1.0}) + '\n{"key":"syn_ii')
+    before = cells.read_bytes()
+    with hold(cells.parent):
+        assert main(["paper", "document"]) == 0
+    assert "as they were" not in checkout.read_text()
+    assert "docs/reproduction.md" in capsys.readouterr().out
+    assert cells.read_bytes() == before
+
+
+def test_tries_that_all_diverge_are_said_to_and_not_promised_again(here, capsys):
+    words = ["paper", "table1", "--quick", "--only", "syn_iid", "fedavg"]
+    assert main(words) == 0
+    path = here / "results" / "paper-quick" / "cells-syn-validation.jsonl"
+    cells = [json.loads(line) for line in path.read_text().splitlines()]
+    kept = [cell if "rho=" not in cell["key"] else {"key": cell["key"], "error": "diverged"} for cell in cells]
+    path.write_text("".join(json.dumps(cell) + "\n" for cell in kept))
+    capsys.readouterr()
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert "nothing to do" in err
+    assert "No setting of the grid works, every try diverged: fedavg on syn_iid, upcycled." in out
+    assert "goes on with them" not in out

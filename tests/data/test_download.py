@@ -360,3 +360,23 @@ def test_an_archive_that_is_not_whole_is_removed(tmp_path):
 def test_a_set_nobody_knows_is_named():
     with pytest.raises(InputError, match=r"^the set is 'femist', but it must be known; did you mean 'femnist'\?"):
         fetch("femist")
+
+
+def test_an_archive_found_in_the_folder_is_checked_and_a_wrong_one_refused_but_left(tmp_path, package):
+    found = tmp_path / "own" / "set.zip"
+    found.parent.mkdir()
+    other = archive(**{"a.txt": b"other", "b.txt": b"B"})
+    found.write_bytes(other)
+    with serving(Site(content=package)) as site:
+        with pytest.raises(InputError) as error:
+            fetch("femnist", tmp_path, site.url)
+        assert site.asked == []
+        assert one_sentence(error.value) == (
+            f"{found} has the sha256 {hashlib.sha256(other).hexdigest()}, but the published one is "
+            f"{hashlib.sha256(package).hexdigest()}: remove it to have the published one fetched"
+        )
+        assert [path.name for path in found.parent.iterdir()] == ["set.zip"]
+        assert found.read_bytes() == other
+        found.write_bytes(package)
+        assert fetch("femnist", tmp_path, site.url).checked == "sha256 is the published one"
+        assert site.asked == []

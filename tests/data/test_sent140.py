@@ -284,3 +284,82 @@ def test_the_texts_give_exactly_the_ids_of_the_token_file(shared_data, monkeypat
         ours, theirs = getattr(texts, part), getattr(ready, part)
         assert all(np.array_equal(getattr(ours, name), getattr(theirs, name)) for name in ("x", "y", "offsets"))
     assert np.array_equal(texts.vectors, ready.vectors)
+
+
+def table(path, **changes):
+    """Four tweets of two users, the first of them unused, with some columns changed."""
+    pandas = pytest.importorskip("pandas")
+    columns = {
+        "text": ["unused", *TEXTS[:3]],
+        "label": [0, 0, 1, 1],
+        "pseudo_user": ["u", "u", "u", "v"],
+        "split": ["unused", "train", "train", "train"],
+    }
+    pandas.DataFrame(columns | changes).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"label": ["x", "sad", "glad", "glad"]}, "has label 'sad' at row 1 (counted from 0), but it must be 0 or 1"),
+        ({"label": [0, 0, None, 1]}, "has label nan at row 2 (counted from 0), but it must be 0 or 1"),
+        ({"label": [0, 0, 0.7, 1]}, "has label 0.7 at row 2 (counted from 0), but it must be 0 or 1"),
+        ({"label": [0, 0, 4, 1]}, "has label 4 at row 2 (counted from 0), but it must be 0 or 1"),
+        (
+            {"pseudo_user": ["u", "u", None, "v"]},
+            "has no client in column 'pseudo_user' at row 2 (counted from 0), but every row needs one",
+        ),
+        ({"text": ["a", "b", None, "c"]}, "has no text at row 2 (counted from 0), but it must have one"),
+    ],
+)
+def test_a_table_of_tweets_with_wrong_values_is_one_sentence(tmp_path, changes, sentence):
+    path = table(tmp_path / "a.parquet", **changes)
+    with pytest.raises(up.InputError) as error:
+        up.data.sent140(path, dimension=None, devices=1)
+    assert one_sentence(error.value) == f"{path} {sentence}"
+
+
+def test_wrong_values_in_unused_rows_of_a_table_do_not_matter(tmp_path):
+    path = table(
+        tmp_path / "a.parquet", label=[None, 0, 1, 1], pseudo_user=[None, "u", "u", "v"], text=[None, *TEXTS[:3]]
+    )
+    data = up.data.sent140(path, dimension=None, devices=2)
+    assert (data.sizes.tolist(), data.train.y.tolist()) == ([2, 1], [0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"y": np.array(["a", "b"])}, "{} has y 'a' at row 0 (counted from 0), but it must be 0 or 1"),
+        ({"y": np.array([0, 0.7])}, "{} has y 0.7 at row 1 (counted from 0), but it must be 0 or 1"),
+        ({"y": np.array([0, np.nan])}, "{} has y nan at row 1 (counted from 0), but it must be 0 or 1"),
+        (
+            {"pseudo_user": np.array([0, np.nan])},
+            "pseudo_user of {} (of tweets with split 0 or 1) is nan at row 1 (counted from 0), "
+            "but it must be a whole number or a string",
+        ),
+    ],
+)
+def test_token_ids_with_wrong_values_are_one_sentence(tmp_path, changes, sentence):
+    arrays = {"x": np.ones((2, 3), int), "y": np.array([0, 1]), "pseudo_user": np.zeros(2, int), "split": np.zeros(2)}
+    np.savez(tmp_path / "a.npz", **(arrays | changes))
+    with pytest.raises(up.InputError) as error:
+        up.data.sent140(tmp_path / "a.npz", dimension=None, devices=1, length=3)
+    assert one_sentence(error.value) == sentence.format(tmp_path / "a.npz")
+
+
+def test_users_without_tweets_are_one_sentence(tmp_path):
+    path = write_leaf(tmp_path / "a.json", {"u": ([], []), "v": ([], [])})
+    with pytest.raises(up.InputError) as error:
+        up.data.sent140(path, dimension=None, devices=1)
+    assert one_sentence(error.value) == f"{path} has no training tweets, but it must have some"
+    write_leaf(tmp_path / "both" / "train" / "a.json", {"u": ([], [])})
+    write_leaf(tmp_path / "both" / "test" / "a.json", {"u": (["good"], [1])})
+    with pytest.raises(up.InputError, match="has no training tweets, but it must have some"):
+        up.data.sent140(tmp_path / "both", dimension=None, devices=1)
+
+
+def test_equal_tweets_are_not_taken_for_copies(tmp_path):
+    data = up.data.sent140(leaf(tmp_path), dimension=None, devices=3)
+    assert data.has_copies is False

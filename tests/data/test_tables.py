@@ -216,7 +216,7 @@ def test_a_csv_that_is_not_whole_is_refused(tmp_path, text, sentence):
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"client,label,a\n\xff\xfe\x00\x81,0,1\n")
-    assert "cannot be read as .csv" in message(lambda: load(tmp_path / "a.csv"))
+    assert "is not UTF-8 text" in message(lambda: load(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
@@ -236,4 +236,40 @@ def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, name, missing,
         monkeypatch.setitem(sys.modules, module, None)
     assert (
         message(lambda: load(path)) == f"{path} needs {needed}, which must be installed: pip install upcycled-fl[data]"
+    )
+
+
+def test_a_client_may_be_called_like_a_missing_value(tmp_path):
+    names = ["NA", "null", "None", "nan", "N/A"]
+    (tmp_path / "a.csv").write_text(
+        "client,label,a\n" + "".join(f"{name},{i % 2},{i}\n" for i, name in enumerate(names))
+    )
+    data = load(tmp_path / "a.csv")
+    assert data.client_names == tuple(sorted(names))
+    assert [names[int(x)] for x in data.train.x.ravel()] == sorted(names)
+
+
+@pytest.mark.parametrize("text", ["client,label,a\nx,0,1\n,1,2\n", "a,label,client\n1,0,x\n2,1\n"])
+def test_an_empty_cell_is_a_missing_client(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    assert message(lambda: load(tmp_path / "a.csv")) == (
+        f"{tmp_path / 'a.csv'} has no client in column 'client' at row 1 (counted from 0), but every row needs one"
+    )
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_another_encoding_is_refused_with_the_right_one(tmp_path, encoding):
+    (tmp_path / "a.csv").write_bytes("client,label,a\nMüller,0,1\n".encode(encoding))
+    assert message(lambda: load(tmp_path / "a.csv")).startswith(
+        f"{tmp_path / 'a.csv'} is not UTF-8 text, but a .csv must be: save it again as UTF-8 ("
+    )
+
+
+@pytest.mark.parametrize(("mark", "name"), [(";", "';'"), ("\t", "a tab")])
+@pytest.mark.parametrize("decimal", [".", ","])
+def test_another_separator_is_refused_with_the_right_one(tmp_path, mark, name, decimal):
+    rows = (("client", "label", "a"), ("x", "0", f"1{decimal}5"), ("x", "1", f"2{decimal}5"))
+    (tmp_path / "a.csv").write_text("".join(mark.join(row) + "\n" for row in rows))
+    assert message(lambda: load(tmp_path / "a.csv")) == (
+        f"{tmp_path / 'a.csv'} has {name} between its columns, but it must be a comma"
     )

@@ -128,11 +128,16 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from upcycled.data.hints import hints
+
     data = _load(args)
+    slips = hints(data)
     found = {"clients": data.num_clients, "samples": data.train.num_rows, "classes": data.num_classes}
     found["test_samples"] = 0 if data.test is None else data.test.num_rows
     if args.json:
-        print_json({"file": args.file, "ok": True, **found})
+        print_json({"file": args.file, "ok": True, **found, "hints": slips})
     else:
         print(f"OK: {args.file} has " + ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in found.items()))
+        for slip in slips:
+            print(f"hint: {slip}")
     return 0

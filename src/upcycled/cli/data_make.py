@@ -98,6 +98,7 @@ def _make_partition(args: argparse.Namespace) -> int:
 
     from upcycled.data import FederatedData
     from upcycled.data.files import read_pool
+    from upcycled.data.hints import hints
 
     _check_scheme(args)
     _check_out(args)
@@ -111,6 +112,8 @@ def _make_partition(args: argparse.Namespace) -> int:
         args.seed,
         client_names=None if pool.column is None else [str(value) for value in np.unique(pool.column)],
     )
+    for slip in hints(data):
+        note(f"hint: {slip}")
     return _write(data, args)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="data sets and methods: syn fedavg ...")
     parser.add_argument("--budget", action="store_true", help="print what is missing and what it costs, and stop")
     parser.add_argument(
-        "--results", metavar="DIR", help="the folder of the cells (default: docs/reproduction in a checkout)"
+        "--results",
+        metavar="DIR",
+        help="the folder of the cells (default: docs/reproduction in a checkout); --quick has a folder in it",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.set_defaults(run=_run)
@@ -59,10 +61,9 @@ def _run(args: argparse.Namespace) -> int:
 
     if args.what not in WHAT:
         raise InputError(f"WHAT is {args.what!r}, but it must be known{suggest(args.what, WHAT)}")
-    only = tuple(name for word in args.only for name in word.split(",") if name)
-    asked = Asked(args.what, args.quick, only, None if args.results is None else Path(args.results))
     if args.what == "document":
-        return _document(asked)
+        return _document(args)
+    asked = Asked(args.what, args.quick, _names(args.only), None if args.results is None else Path(args.results))
     found = run(asked, note, args.budget)
     if args.budget:
         return 0
@@ -78,13 +79,31 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _document(asked: Any) -> int:
+def _names(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of ``--only``: one or several in a word, between commas."""
     from upcycled.core.errors import InputError
 
-    written = _write_page(asked)
-    if not written:
-        raise InputError("there is no docs/reproduction.md here to write, so the folder must be a project's checkout")
-    for path in written:
+    found: list[str] = []
+    for word in words:
+        names = [name.strip() for name in word.split(",") if name.strip()]
+        if not names:
+            raise InputError(f"--only is {word!r}, but it must name data sets or methods")
+        found += names
+    return tuple(found)
+
+
+def _document(args: argparse.Namespace) -> int:
+    from upcycled.core.errors import InputError
+    from upcycled.experiments.paper.run import REPOSITORY, Asked, is_checkout
+
+    for name in ("quick", "only", "budget", "results", "json"):
+        if getattr(args, name) not in (False, None, []):
+            raise InputError(f"document takes no --{name}: it writes {REPOSITORY}.md from all cells in {REPOSITORY}")
+    if not is_checkout():
+        raise InputError(f"there is no {REPOSITORY}.md here to write, so the folder must be a project's checkout")
+    if not any(path.stat().st_size for path in REPOSITORY.glob("cells-*.jsonl")):
+        raise InputError(f"{REPOSITORY} has no cells, but the page is written from them: compute a table first")
+    for path in _write_page(Asked("document")):
         print(path)
     return 0
 
@@ -115,6 +134,12 @@ def _show_table(found: Mapping[str, Any]) -> None:
         print(f"Learning rate at the edge of its grid: {', '.join(edges)}.")
     if found["is_quick"]:
         print("Quick: few rounds, tries and seeds. These numbers cannot be set beside the paper's.")
+    _show_hopeless(
+        f"{row['method']} on {row['column']}, {side}"
+        for row in found["rows"]
+        for side in ("vanilla", "upcycled")
+        if row[side] is not None and not row[side]["by_seed"]
+    )
     missing, wanted = found["runs"]["missing"], found["runs"]["wanted"]
     if missing:
         print(f"Not computed yet: {missing} of {wanted} runs (-). The same command goes on with them.")
@@ -167,6 +192,20 @@ def _show_private(found: Mapping[str, Any]) -> None:
                 rows.append([f"{panel['title']}, {panel['method_title']}", *losses, shown])
         if rows:
             print_table(title, ("", "vanilla loss", "upcycled loss", "gain (95 % interval)"), rows)
+
+    _show_hopeless(
+        f"{panel['method']} on {panel['data']}, {side} ({panel['figure']})"
+        for panel in found["panels"]
+        for side in ("vanilla", "upcycled")
+        if panel[side]["settings"] is None and not panel[side]["missing"]
+    )
+
+
+def _show_hopeless(names: Iterable[str]) -> None:
+    """Name what has no numbers, and never will with these settings."""
+    found = list(names)
+    if found:
+        print(f"No setting of the grid works, every try diverged: {'; '.join(found)}.")
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

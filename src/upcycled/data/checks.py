@@ -148,7 +148,7 @@ def _check_shapes(part: Part, train: Part, names: Names) -> None:
         )
 
 
-def _chunks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+def chunks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield (first row, rows) so that a chunk's temporaries stay small."""
     step = max(1, _CHUNK_VALUES // max(1, int(np.prod(array.shape[1:], dtype=np.int64))))
     for start in range(0, len(array), step):
@@ -161,7 +161,7 @@ def _ready(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
 
 def _features(part: Part, dtype: np.dtype[Any], names: Names) -> NDArray[Any]:
     out = part.x if _ready(part.x, dtype) else np.empty(part.x.shape, dtype)
-    for start, chunk in _chunks(part.x):
+    for start, chunk in chunks(part.x):
         if chunk.dtype != dtype or out is not part.x:
             with np.errstate(over="ignore", invalid="ignore"):
                 out[start : start + len(chunk)] = chunk
@@ -190,7 +190,7 @@ def _bad_features(before: NDArray[Any], after: NDArray[Any]) -> tuple[int, ...] 
 
 def _labels(part: Part, names: Names) -> Ints:
     out: Ints = part.y if _ready(part.y, np.dtype(np.int64)) else np.empty(part.y.shape, np.int64)
-    for start, chunk in _chunks(part.y):
+    for start, chunk in chunks(part.y):
         if chunk.dtype.kind == "f":
             # Beyond 2^53 a float no longer tells whole numbers apart; nan fails every comparison.
             fine = (chunk >= 0) & (chunk < 2.0**53) & (chunk == np.floor(chunk))

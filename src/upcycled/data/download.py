@@ -158,15 +158,20 @@ def _next(url: str, response: http.client.HTTPResponse, done: int, total: int | 
         raise UpcycledError(f"{url} stopped after {done:,}{of} bytes ({why}): {_AGAIN}") from error
 
 
-def _check(url: str, part: Path, sums: Sums) -> None:
+def wrong_sum(path: Path, sums: Sums) -> str | None:
+    """Return a file's sum and the published one, in words, where they differ."""
     if sums.best is None:
-        return
+        return None
     name, right = sums.best
-    with part.open("rb") as file:
+    with path.open("rb") as file:
         found = hashlib.file_digest(file, name).hexdigest()
-    if found != right:
+    return None if found == right else f"the {name} {found}, but the published one is {right}"
+
+
+def _check(url: str, part: Path, sums: Sums) -> None:
+    wrong = wrong_sum(part, sums)
+    if wrong is not None:
         part.unlink()
         raise UpcycledError(
-            f"{url} gave a file with the {name} {found}, but the published one is {right}: it was removed, "
-            f"run the command again or give another address with --url"
+            f"{url} gave a file with {wrong}: it was removed, run the command again or give another address with --url"
         )

@@ -43,8 +43,11 @@ class FederatedData:
     validation: Shards | None = None
     vectors: NDArray[np.float32] | None = None
     """For token ids: a fixed vector for every id, which a model named "lstm" takes as its embedding."""
-    has_copies: bool = False
-    """Equal samples are one sample in several places (FEMNIST's images), so they are held out together."""
+    has_copies: bool | None = None
+    """Whether equal samples are one sample in several places (FEMNIST's images), so that they are held out together.
+
+    None looks for copies when samples are held out; ``replace(data, has_copies=False)`` spares the look.
+    """
 
     @classmethod
     def from_arrays(
@@ -152,8 +155,9 @@ class FederatedData:
         """Hold a random part of every client's training samples out as its test part.
 
         floor((1 - test_fraction) n) samples of a client stay, at least one. Its choice depends on the seed, its
-        number and its size only; where samples have copies, a part of the distinct samples is held out instead.
-        Copies the rows, so memory-mapped data ends up in memory.
+        number and its size only. A copy of a sample then goes where the first one is, so that none is in both parts
+        (``docs/data.md`` says what counts as a copy); where ``has_copies`` is True, a part of the distinct samples is
+        held out instead. Copies the rows, so memory-mapped data ends up in memory.
 
         >>> data = FederatedData.from_arrays([np.eye(10), np.eye(10)[:1]], [np.arange(10) % 2, [1]])
         >>> data.split(0.3).sizes.tolist()

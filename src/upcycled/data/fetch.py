@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 
 from upcycled.core.errors import InputError, UpcycledError, suggest
-from upcycled.data.download import Progress, Sums, cannot_keep, download
+from upcycled.data.download import Progress, Sums, cannot_keep, download, wrong_sum
 from upcycled.data.places import chosen_folder, fetched_folder
 
 
@@ -104,7 +104,9 @@ def fetch(
     if all(file.is_file() for file in files):
         return Fetched(name, files, "not checked again", was_there=True)
     archive = folder / PurePosixPath(package.url).name
-    if not archive.is_file():
+    if archive.is_file():
+        _check_found(archive, package)
+    else:
         download(url or package.url, archive, package.sums, progress)
     unpack(archive, files)
     archive.unlink(missing_ok=True)
@@ -113,6 +115,16 @@ def fetch(
         f"{best[0]} is the published one" if best else "no checksum is published; the archive's own sums are right"
     )
     return Fetched(name, files, checked)
+
+
+def _check_found(archive: Path, package: Package) -> None:
+    """Refuse an archive that lay there already and is not the published one; it is the user's, so it stays."""
+    try:
+        wrong = wrong_sum(archive, package.sums)
+    except OSError as error:
+        raise InputError(f"{archive} cannot be read ({error.strerror or error}), but it must be readable") from error
+    if wrong is not None:
+        raise InputError(f"{archive} has {wrong}: remove it to have the published one fetched")
 
 
 def unpack(archive: Path, files: tuple[Path, ...]) -> None:

@@ -98,7 +98,7 @@ def load_npz(path: Path, name: str | None, client: str | None, label: str | None
     )
     vectors, copies = archive.arrays.get("vectors"), archive.arrays.get("has_copies")
     data = data if vectors is None else data.with_vectors(vectors)
-    return replace(data, has_copies=copies is not None and bool(copies.any()))
+    return replace(data, has_copies=None if copies is None else bool(copies.any()))
 
 
 def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
@@ -187,6 +187,6 @@ def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
             arrays[key] = np.array(names, dtype=np.str_)
     if data.vectors is not None:
         arrays["vectors"] = data.vectors
-    if data.has_copies:
-        arrays["has_copies"] = np.array(True)
+    if data.has_copies is not None:
+        arrays["has_copies"] = np.array(data.has_copies)
     return arrays

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from upcycled.core.shards import Shards
 from upcycled.core.streams import mix, mix_array
 from upcycled.core.vectors import Ints
+from upcycled.data.copies import leaders
 
 TEST = 0x7E57
 VALIDATION = 0x7A11D
@@ -67,14 +68,30 @@ def _distinct(x: NDArray[Any]) -> Ints:
 
 
 def split_off(
-    shards: Shards, fraction: float, seed: int, purpose: int, together: bool = False
+    shards: Shards, fraction: float, seed: int, purpose: int, together: bool | None = False
 ) -> tuple[Shards, Shards]:
-    """Return (what stays, what is held out); both are copies and keep the order of the rows."""
+    """Return (what stays, what is held out); both are new arrays and keep the order of the rows.
+
+    ``together`` None holds rows out client by client, and then looks for copies and brings each to its first one.
+    """
     if together:
         mask = held_out_together(shards, fraction, seed, purpose)
     else:
         mask = held_out(shards.offsets, fraction, seed, purpose)
+        leader = leaders(shards.x) if together is None and mask.any() else None
+        mask = mask if leader is None else _following(mask, leader, shards.offsets)
     return _take(shards, ~mask), _take(shards, mask)
+
+
+def _following(mask: NDArray[np.bool_], leader: Ints, offsets: Ints) -> NDArray[np.bool_]:
+    """Return the mask with every row where its leader is; every client keeps a row, with all its copies."""
+    held = mask[leader]
+    kept = np.concatenate([[0], np.cumsum(~held)])[offsets]
+    bare = np.flatnonzero((kept[1:] == kept[:-1]) & (offsets[1:] > offsets[:-1]))
+    is_freed = np.zeros(len(held), dtype=np.bool_)
+    is_freed[leader[offsets[bare]]] = True
+    result: NDArray[np.bool_] = held & ~is_freed[leader]
+    return result
 
 
 def _take(shards: Shards, mask: NDArray[np.bool_]) -> Shards:

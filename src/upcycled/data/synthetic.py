@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,8 @@ def synthetic(
         own: NDArray[np.float64] = means[k] + scale * rng.standard_normal((rows.stop - rows.start, dim))
         x[rows] = own
         y[rows] = np.argmax(own @ weights[k % models] + biases[k % models], axis=1)
-    data = FederatedData.from_flat(x, y, offsets, num_classes=classes)
+    # Draws are never copies of each other, so a million clients need not be searched for any.
+    data = replace(FederatedData.from_flat(x, y, offsets, num_classes=classes), has_copies=False)
     return data.split(test_fraction, seed) if test_fraction else data
 
 

@@ -72,7 +72,7 @@ def read_table(path: Path, columns: Columns) -> Table:
         x=_features(path, frame, features),
         y=_label(path, frame, columns.label),
         feature_names=features,
-        client=None if columns.client is None else _client(path, frame, columns.client),
+        client=None if columns.client is None else clients_of(path, frame, columns.client),
         is_test=None if columns.split is None else _split(path, frame, columns.split),
     )
 
@@ -89,15 +89,37 @@ def _frame(path: Path, client: str | None) -> Any:
     # pandas and pyarrow raise many kinds of errors on damaged files, not all of one family.
     try:
         if needed == "pandas":
-            # Clients as text: "007" must not become 7.
-            frame = pandas.read_csv(path, low_memory=False, dtype=None if client is None else {client: str})
+            frame = _csv(path, client)
         else:
             frame = pandas.read_parquet(path, engine="pyarrow").reset_index(drop=True)
+    except InputError:
+        raise
+    except UnicodeError as error:
+        raise InputError(f"{path} is not UTF-8 text, but a .csv must be: save it again as UTF-8 ({error})") from error
     except Exception as error:
         raise unreadable(path, path.suffix.lower(), error) from error
     if not isinstance(frame.index, pandas.RangeIndex):
         # pandas takes surplus fields for row names and would shift every column.
         raise InputError(f"{path} has rows with more fields than its header, but they must be as many")
+    return frame
+
+
+def _csv(path: Path, client: str | None) -> Any:
+    import pandas
+
+    with path.open("rb") as file:
+        header = file.readline()
+    other = next((name for mark, name in ((b";", "';'"), (b"\t", "a tab")) if mark in header), None)
+    if b"," not in header and other is not None:
+        raise InputError(f"{path} has {other} between its columns, but it must be a comma")
+    if client is None:
+        return pandas.read_csv(path, low_memory=False)
+    # Clients as text, whatever it is: "007" must not become 7, nor "NA" a missing value. pandas looks for missing
+    # values after the converter, so a mark keeps every text from looking like one.
+    frame = pandas.read_csv(path, low_memory=False, converters={client: "={}".format})
+    if client in frame:
+        names = frame[client].str[1:]
+        frame[client] = names.mask(names == "")
     return frame
 
 
@@ -168,12 +190,14 @@ def _label(path: Path, frame: Any, name: str) -> NDArray[Any]:
     return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
-def _client(path: Path, frame: Any, name: str) -> NDArray[Any]:
+def clients_of(path: Path, frame: Any, name: str) -> NDArray[Any]:
+    """Return the column that says whose a row is; none may be missing."""
     column = frame[name]
     missing = np.flatnonzero(column.isna().to_numpy())
     if missing.size:
+        row = frame.index[missing[0]]
         raise InputError(
-            f"{path} has no client in column '{name}' at row {missing[0]} (counted from 0), but every row needs one"
+            f"{path} has no client in column '{name}' at row {row} (counted from 0), but every row needs one"
         )
     values = column.to_numpy()
     if values.dtype.kind not in "iufb":

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.data import splits
+from upcycled.data.grouping import client_column
 from upcycled.data.leaf import User, read_leaf
 from upcycled.data.npz import array_names, unreadable
+from upcycled.data.tables import clients_of
 
 # How FedProx made its set: users with 30 tweets or more, four fifths of a user's tweets for training.
 LEAST_TWEETS, TEST_SHARE = 30, 0.2
@@ -53,12 +55,18 @@ def read_tokens(path: Path) -> Tweets:
         raise InputError(
             f"{path} has arrays that do not fit together, but x must be (tweets, length) and the others as long"
         )
-    used = (split == 0) | (split == 1)
-    if not used.any():
+    used = np.flatnonzero((split == 0) | (split == 1))
+    if not used.size:
         raise InputError(f"{path} has no tweets with split 0 or 1, but it must have some")
-    _, numbered = np.unique(user[used], return_inverse=True)
+    _, numbered = np.unique(
+        client_column(f"pseudo_user of {path} (of tweets with split 0 or 1)", user[used]), return_inverse=True
+    )
     return Tweets(
-        label=y[used].astype(np.int64), user=numbered, is_test=split[used] == 1, texts=[], ids=x[used].astype(np.int64)
+        label=_labels(path, "y", y[used], used),
+        user=numbered,
+        is_test=split[used] == 1,
+        texts=[],
+        ids=x[used].astype(np.int64),
     )
 
 
@@ -74,12 +82,16 @@ def read_parquet(path: Path) -> Tweets:
         frame = pandas.read_parquet(path, engine="pyarrow", columns=names)
     except Exception as error:  # pyarrow raises many kinds of errors on damaged files and missing columns
         raise unreadable(path, f".parquet with the columns {', '.join(names)}", error) from error
+    frame = frame.reset_index(drop=True)
     frame = frame[frame["split"].isin(["train", "test"])]
     if frame.empty:
         raise InputError(f"{path} has no tweets with split 'train' or 'test', but it must have some")
-    _, numbered = np.unique(frame["pseudo_user"].to_numpy(), return_inverse=True)
+    without = np.flatnonzero(frame["text"].isna().to_numpy())
+    if without.size:
+        raise InputError(f"{path} has no text at row {frame.index[without[0]]} (counted from 0), but it must have one")
+    _, numbered = np.unique(clients_of(path, frame, "pseudo_user"), return_inverse=True)
     return Tweets(
-        label=frame["label"].to_numpy(dtype=np.int64),
+        label=_labels(path, "label", frame["label"].to_numpy(dtype=object), frame.index.to_numpy()),
         user=numbered,
         is_test=frame["split"].to_numpy() == "test",
         texts=[str(text) for text in frame["text"]],
@@ -115,9 +127,19 @@ def read_json(path: Path, seed: int) -> Tweets:
         raise InputError(f"{path} has test tweets of the user '{strange}', but it must have training tweets too")
     rows = [(number[user.name], part, *row) for part, users in enumerate((train, test or [])) for user in users
             for row in _json_rows(path, user)]  # fmt: skip
+    if not any(user.y for user in train):
+        raise InputError(f"{path} has no training tweets, but it must have some")
     owner = np.array([row[0] for row in rows], dtype=np.int64)
     is_test = np.array([row[1] for row in rows], dtype=np.bool_) if test is not None else _held_out(owner, seed)
     return Tweets(np.array([row[2] for row in rows], dtype=np.int64), owner, is_test, [row[3] for row in rows])
+
+
+def _labels(path: Path, name: str, values: NDArray[Any], rows: Ints) -> Ints:
+    """Return labels that are 0 or 1; ``rows`` says where in the file they stand."""
+    for value, row in zip(values.tolist(), rows, strict=True):
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise InputError(f"{path} has {name} {value!r} at row {row} (counted from 0), but it must be 0 or 1")
+    return values.astype(np.int64)
 
 
 def _held_out(user: Ints, seed: int) -> NDArray[np.bool_]:

@@ -203,13 +203,16 @@ def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapp
 
 
 def describe_data(data: FederatedData) -> dict[str, Any]:
-    """Return what identifies the data: its size, and a hash of every sample."""
+    """Return what identifies the data: its size, and a hash of every sample and of the word vectors."""
     parts = {"train": data.train, "test": data.test, "validation": data.validation}
     digest = hashlib.sha256()
     for title, shards in parts.items():
         for array in () if shards is None else (shards.x, shards.y, shards.offsets):
             digest.update(f"{title} {array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
+    if data.vectors is not None:
+        digest.update(f"vectors {data.vectors.dtype} {data.vectors.shape}".encode())
+        digest.update(np.ascontiguousarray(data.vectors).data)
     rows = {f"{title}_samples": 0 if shards is None else shards.num_rows for title, shards in parts.items()}
     return {"clients": data.num_clients, "classes": data.num_classes, **rows, "sha256": digest.hexdigest()}
 

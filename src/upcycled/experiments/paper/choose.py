@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -77,6 +77,12 @@ def trials_of(settings: Settings, place: Place) -> Callable[[Point], Sequence[Sp
     return lambda point: [trial(settings, place, point, seed) for seed in seeds]
 
 
+def first_stage(settings: Settings, place: Place) -> list[Point]:
+    """Return what a staged grid tries first: vanilla learning rates, the method's own parameters at their defaults."""
+    own = tuple(place.method.default.items())
+    return [Point(lr, own, None) for lr in grid_of(settings, place.data).lr]
+
+
 def stages(settings: Settings, place: Place, strategy: str, cell: Cell) -> list[list[Point]] | None:
     """Return the points to try, stage by stage; None while an earlier stage that decides them is not computed."""
     grid, method = grid_of(settings, place.data), place.method
@@ -84,7 +90,7 @@ def stages(settings: Settings, place: Place, strategy: str, cell: Cell) -> list[
     rhos: Sequence[float | None] = grid.rho if strategy == "upcycled" else [None]
     if grid.kind == "complete":
         return [[Point(*values) for values in itertools.product(grid.lr, own, rhos)]]
-    first = [Point(lr, tuple(method.default.items()), None) for lr in grid.lr]
+    first = first_stage(settings, place)
     if strategy == "vanilla" and not method.is_ablation:
         return [first]
     best = best_of(first, trials_of(settings, place), cell)
@@ -131,6 +137,20 @@ def choose(settings: Settings, place: Place, strategy: str, cell: Cell) -> Choic
     last = chosen[-1]
     edges = dict.fromkeys(name for choice in chosen for name in choice.at_edge)
     return Choice(last.point, last.accuracy, sum(choice.tried for choice in chosen), tuple(edges))
+
+
+def is_hopeless(choice: Choice | None, tries: Iterable[Spec], cell: Cell) -> bool:
+    """Whether all tries are there and no point of the grid works: then no run will ever be named."""
+    return choice is None and all(cell(spec) is not None for spec in tries)
+
+
+def in_turns(sides: Iterable[Sequence[Spec]], cell: Cell) -> list[Spec]:
+    """Return the missing runs of several sides, seed by seed, so that a stopped command leaves pairs.
+
+    A side without runs is one whose grid has no point that works; the others do not wait for it.
+    """
+    there = [runs for runs in sides if runs]
+    return [spec for of_seed in zip(*there, strict=True) for spec in of_seed if cell(spec) is None]
 
 
 def _edges(best: Point, points: Sequence[Point]) -> tuple[str, ...]:

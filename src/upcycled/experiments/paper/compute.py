@@ -9,7 +9,7 @@ from typing import Protocol
 from upcycled.experiments.cells import compute_cells
 from upcycled.experiments.paper.choose import Cell
 from upcycled.experiments.paper.spec import Spec, brief, full
-from upcycled.experiments.paper.store import Sources, Store
+from upcycled.experiments.paper.store import Sources, Store, check_data
 
 
 class Piece(Protocol):
@@ -38,7 +38,8 @@ def compute(
 
 
 def run_specs(store: Store, sources: Sources, specs: Sequence[Spec], progress: bool = True) -> None:
-    """Run specs whose cells are missing; all of one data set and part."""
+    """Run specs whose cells are missing; all of one data set and part, from the data that the other cells are from."""
+    check_data(store, sources, specs[0].data, specs[0].part)
     wanted = {spec.key: partial(_arguments, sources, spec) for spec in specs}
     is_brief = specs[0].part in ("validation", "seeds")
     compute_cells(store.cells(specs[0]), wanted, brief if is_brief else full, progress=progress)

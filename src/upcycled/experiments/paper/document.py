@@ -77,7 +77,7 @@ def _status(book: Book, filled: Mapping[str, Filled]) -> list[str]:
         lines.append(f"| {table.table.title} | {there} | {table.missing} | {duration(seconds)} | `paper {name}` |")
     for name, title in numbers(book, FIGURES)["titles"].items():
         mine = [panel for panel in panels(book.settings) if panel.figure == name]
-        wanted = sum(len(STRATEGIES) * len(panel.seeds) for panel in mine)
+        wanted = sum(panel.wanted(side, book.store) for panel in mine for side in STRATEGIES)
         cells = [book.store(spec) for panel in mine for side in STRATEGIES for spec in panel.runs(side, book.store)]
         kept = [cell for cell in cells if cell is not None]
         seconds = sum(cell.get("seconds") or 0.0 for cell in kept)

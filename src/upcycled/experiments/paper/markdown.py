@@ -10,6 +10,8 @@ from upcycled.experiments.paper.tables import Entry, Filled, Row
 from upcycled.runtime.paired import Paired
 
 MISSING = "–"
+HOPELESS = "no setting works"
+"""Where every try of the grid diverged: then there is nothing to compute."""
 
 
 def accuracy_table(found: Filled) -> list[str]:
@@ -51,7 +53,9 @@ def choice_table(found: Filled) -> list[str]:
             lines.append(
                 _line(f"{found.settings.methods[method].title}, {strategy}", [_choice(one) for one in entries])
             )
-    return lines
+    chosen = [entry.choice for row in found.rows for entry in row.entries if entry.choice is not None]
+    at_edge = sum(bool(choice.at_edge) for choice in chosen)
+    return [*lines, "", f"{at_edge} of these {len(chosen)} choices have a value at an edge."]
 
 
 def status_line(found: Filled) -> str:
@@ -85,7 +89,7 @@ def time_table(rows: Sequence[Mapping[str, Any]], settings: Settings) -> list[st
 
 def private_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the ends of the private runs: loss and accuracy, and what both claims of epsilon come to."""
-    titles = ["vanilla", "upcycled", "gain in loss", "paper's formula, mean", "proven epsilon, worst client"]
+    titles = ["vanilla", "upcycled", "gain in loss", "paper's formula, mean", "proven epsilon, worst client", "chosen"]
     lines = _header("data, method", titles)
     for row in rows:
         sides = [row["vanilla"], row["upcycled"]]
@@ -95,7 +99,9 @@ def private_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             " / ".join(MISSING if one["loss"] is None else _epsilon(one[name], place) for one in sides)
             for name, place in (("paper_epsilon", 0), ("epsilon", 1))
         ]
-        lines.append(_line(f"{row['title']}, {row['method_title']}", [*ends, _gain_in_loss(row["gain"]), *epsilons]))
+        chosen = "; ".join(_private_choice(one) for one in sides)
+        values = [*ends, _gain_in_loss(row["gain"]), *epsilons, chosen]
+        lines.append(_line(f"{row['title']}, {row['method_title']}", values))
     return lines
 
 
@@ -146,7 +152,7 @@ def _accuracy(entry: Entry | None) -> str:
         return ""
     paper = "" if entry.paper is None else f" ({entry.paper[0]:.2f})"
     if entry.mean is None:
-        return MISSING + paper
+        return (MISSING if entry.by_seed else HOPELESS) + paper
     return f"{entry.mean:.2f}" + ("" if entry.sd is None else f" ± {entry.sd:.2f}") + paper
 
 
@@ -161,10 +167,18 @@ def _gain_of_rho(row: Row) -> str:
 
 def _choice(entry: Entry | None) -> str:
     if entry is None or entry.choice is None:
-        return MISSING
+        return MISSING if entry is None or entry.by_seed else HOPELESS
     point, edges = entry.choice.point, entry.choice.at_edge
     named = {"lr": point.lr, **dict(point.own)} | ({} if point.rho is None else {"rho": point.rho})
     return ", ".join(f"{name} {value:g}{'!' if name in edges else ''}" for name, value in named.items())
+
+
+def _private_choice(side: Mapping[str, Any]) -> str:
+    """Return what a search chose of learning rate and rho; one that was fixed in advance has no edge."""
+    if side["settings"] is None:
+        return MISSING if side["missing"] else HOPELESS
+    named = {name: side["settings"][name] for name in ("lr", "rho") if side["settings"][name] is not None}
+    return ", ".join(f"{name} {value:g}{'!' if name in side['at_edge'] else ''}" for name, value in named.items())
 
 
 def _gain_in_loss(gain: Mapping[str, Any] | None) -> str:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from upcycled.experiments.paper.choose import Cell, Choice, Place, Point, choose, grid_of, stages, trial, trials_of
+from upcycled.experiments.paper.choose import (
+    Cell,
+    Choice,
+    Place,
+    Point,
+    choose,
+    first_stage,
+    grid_of,
+    in_turns,
+    is_hopeless,
+    stages,
+    trial,
+    trials_of,
+)
+from upcycled.experiments.paper.select import select
 from upcycled.experiments.paper.settings import SAME, Column, Method, Settings, Table
 from upcycled.experiments.paper.spec import Spec
 
@@ -51,19 +65,23 @@ class Block:
 
     def trials(self, cell: Cell) -> list[Spec]:
         """Return the runs of the grid that can be named by now."""
-        found: dict[Spec, None] = {}
+        return list(dict.fromkeys(self._tries(cell)))
+
+    def _tries(self, cell: Cell) -> Iterator[Spec]:
         for strategy in self.method.strategies:
             known = stages(self.settings, self.place, strategy, cell)
-            points = known if known is not None else (stages(self.settings, self.place, "vanilla", cell) or [])[:1]
-            for stage in points:
+            for stage in [first_stage(self.settings, self.place)] if known is None else known:
                 for point in stage:
-                    found |= dict.fromkeys(trials_of(self.settings, self.place)(point))
-        return list(found)
+                    yield from trials_of(self.settings, self.place)(point)
 
     def runs(self, strategy: str, cell: Cell) -> list[Spec]:
         """Return the table's own runs, one for each seed; empty while their settings are not chosen."""
         choice = self.choice(strategy, cell)
         return [] if choice is None else [final(self, choice.point, seed) for seed in self.seeds]
+
+    def wanted(self, strategy: str, cell: Cell) -> int:
+        """Return how many runs the table has: none where the grid has no setting that works."""
+        return 0 if is_hopeless(self.choice(strategy, cell), self._tries(cell), cell) else len(self.seeds)
 
     def outlook(self, cell: Cell) -> list[Spec]:
         """Return all missing runs of grid and table, with stand-ins for settings that are not chosen yet."""
@@ -71,6 +89,8 @@ class Block:
         own = {name: tried[0] for name, tried in self.method.own.items()} if self.method.is_ablation else None
         guess = Point(grid.lr[len(grid.lr) // 2], tuple((own or self.method.default).items()), None)
         for strategy in self.strategies:
+            if not self.wanted(strategy, cell):
+                continue
             point = replace(guess, rho=grid.rho[0] if strategy == "upcycled" else None)
             if strategy != SAME and stages(self.settings, self.place, strategy, cell) is None:
                 tries = grid.rho if point.rho is not None else next(iter(self.method.own.values()))
@@ -82,11 +102,7 @@ class Block:
     def next_runs(self, cell: Cell) -> list[Spec]:
         """Return missing runs that can be started now; empty when the block is complete."""
         missing = [spec for spec in self.trials(cell) if cell(spec) is None]
-        if missing:
-            return missing
-        both = [self.runs(strategy, cell) for strategy in self.strategies]
-        # Seed by seed, so that a stopped command leaves pairs.
-        return [spec for seeds in zip(*both, strict=True) for spec in seeds if cell(spec) is None]
+        return missing or in_turns([self.runs(strategy, cell) for strategy in self.strategies], cell)
 
 
 def final(block: Block, point: Point, seed: int) -> Spec:
@@ -113,13 +129,12 @@ def final(block: Block, point: Point, seed: int) -> Spec:
 def blocks(settings: Settings, table: Table, only: Sequence[str] = ()) -> Iterator[Block]:
     """Yield the blocks of a table in the order they are computed: column by column, costly methods last.
 
-    ``only`` holds names of data sets, their groups, or methods; where it names some of a kind, others are left out.
+    ``only`` holds names of data sets, their groups, or methods (see `select`).
     """
-    data = {name for name, one in settings.data.items() if {name, one.group} & set(only)} or set(settings.data)
-    named = [name for name in table.methods if name in only] or table.methods
-    methods = [settings.methods[name] for name in named]
+    left = select(settings, only)
+    methods = [settings.methods[name] for name in table.methods if name in left.methods]
     for column in table.columns:
         for is_costly in (False, True):
             for method in methods:
-                if method.is_costly == is_costly and column.data in data:
+                if method.is_costly == is_costly and column.data in left.data:
                     yield Block(settings, column, method, table.seeds, table.part, table.has_same)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any
 
-from upcycled.experiments.paper.choose import Cell, Choice, Point, best_of
+from upcycled.experiments.paper.choose import Cell, Choice, Point, best_of, in_turns, is_hopeless
+from upcycled.experiments.paper.select import select
 from upcycled.experiments.paper.settings import STRATEGIES, Method, Settings, read_toml
 from upcycled.experiments.paper.spec import Spec, Values, rounded
 from upcycled.experiments.paper.tables import paired_json
@@ -73,13 +74,14 @@ class Panel:
         return best_of(self.points(strategy), lambda point: self.tries_of(strategy, point), cell, by="loss")
 
     def trials(self) -> list[Spec]:
-        """Return the runs of the grid."""
+        """Return the runs of the grid; a side with one point needs none."""
+        grids = {strategy: self.points(strategy) for strategy in STRATEGIES}
         return [
             spec
-            for strategy in STRATEGIES
-            for point in self.points(strategy)
+            for strategy, points in grids.items()
+            if len(points) > 1
+            for point in points
             for spec in self.tries_of(strategy, point)
-            if len(self.points(strategy)) > 1
         ]
 
     def runs(self, strategy: str, cell: Cell) -> list[Spec]:
@@ -87,21 +89,22 @@ class Panel:
         choice = self.choice(strategy, cell)
         return [] if choice is None else [self.spec(strategy, choice.point, seed) for seed in self.seeds]
 
+    def wanted(self, strategy: str, cell: Cell) -> int:
+        """Return how many runs the figure has: none where the grid has no setting that works."""
+        return 0 if is_hopeless(self.choice(strategy, cell), self.trials(), cell) else len(self.seeds)
+
     def outlook(self, cell: Cell) -> list[Spec]:
         """Return all missing runs, with stand-ins for settings that are not chosen yet."""
         later = []
         for strategy in STRATEGIES:
-            guess = self.points(strategy)[0]
-            later += self.runs(strategy, cell) or [self.spec(strategy, guess, seed) for seed in self.seeds]
+            guess, seeds = self.points(strategy)[0], self.seeds[: self.wanted(strategy, cell)]
+            later += self.runs(strategy, cell) or [self.spec(strategy, guess, seed) for seed in seeds]
         return [spec for spec in [*self.trials(), *later] if cell(spec) is None]
 
     def next_runs(self, cell: Cell) -> list[Spec]:
         """Return missing runs that can be started now; empty when the panel is complete."""
         missing = [spec for spec in self.trials() if cell(spec) is None]
-        if missing:
-            return missing
-        both = [self.runs(strategy, cell) for strategy in STRATEGIES]
-        return [spec for pair in zip(*both, strict=True) for spec in pair if cell(spec) is None]
+        return missing or in_turns([self.runs(strategy, cell) for strategy in STRATEGIES], cell)
 
     @property
     def title(self) -> str:
@@ -125,7 +128,10 @@ def panel_json(panel: Panel, cell: Cell) -> dict[str, Any]:
         "method": panel.method.name,
         "method_title": panel.method.title,
         "iterations": panel.iterations,
-        "runs": {"wanted": 2 * len(panel.seeds), "missing": sum(one["missing"] for one in sides.values())},
+        "runs": {
+            "wanted": sum(panel.wanted(strategy, cell) for strategy in STRATEGIES),
+            "missing": sum(one["missing"] for one in sides.values()),
+        },
         **sides,
         "gain": gain,
     }
@@ -138,11 +144,12 @@ def _ends(panel: Panel, strategy: str, cell: Cell) -> dict[str, Any]:
     is_complete = len(whole) == len(panel.seeds)
     first = whole[0] if is_complete else {}
     return {
-        "missing": len(panel.seeds) - len(cells),
+        "missing": panel.wanted(strategy, cell) - len(cells),
         "noise": dict(panel.noise[strategy]),
         "settings": None
         if choice is None
         else {"lr": choice.point.lr, "rho": choice.point.rho, **dict(choice.point.own)},
+        "at_edge": None if choice is None else list(choice.at_edge),
         "losses": [found["loss"] for found in whole] if is_complete else None,
         "loss": rounded(fmean(found["loss"] for found in whole)) if is_complete else None,
         "loss_sd": rounded(stdev(found["loss"] for found in whole)) if is_complete and len(whole) > 1 else None,
@@ -156,14 +163,13 @@ def panels(settings: Settings, only: Sequence[str] = ()) -> Iterator[Panel]:
     """Yield the panels of all private figures; ``only`` may name data sets, groups and methods."""
     raw = read_toml("settings/private.toml")
     small = read_toml("settings/quick.toml") if settings.is_quick else {"left_out": []}
-    data = {name for name, one in settings.data.items() if {name, one.group} & set(only)} or set(settings.data)
-    data -= {name for name, one in settings.data.items() if one.group in small["left_out"]}
-    named = {name for name in settings.methods if name in only} or set(settings.methods)
+    left = select(settings, only)
+    data = {name for name in left.data if settings.data[name].group not in small["left_out"]}
     for figure, values in raw["figures"].items():
         for one in values["panels"]:
             merged = {**values, **one}
             for name in merged["methods"]:
-                if one["data"] in data and name in named:
+                if one["data"] in data and name in left.methods:
                     found = _panel(settings, raw, figure, merged, settings.methods[name])
                     yield _made_small(found, small["rounds"]) if settings.is_quick else found
 
@@ -189,7 +195,7 @@ def _panel(settings: Settings, raw: Mapping[str, Any], figure: str, values: Mapp
         lr=tuple(values.get("lr", [None])),
         rho=tuple(values["rho"]),
         seeds=tuple(values.get("seeds", raw["seeds"])),
-        grid_seeds=tuple(raw["grid_seeds"]),
+        grid_seeds=tuple(values.get("grid_seeds", raw["grid_seeds"])),
         grid_iterations=values.get("grid_iterations", values["iterations"]),
         participation=raw["participation"],
         stragglers=raw["stragglers"],

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError
 from upcycled.core.files import write_whole
 from upcycled.experiments.paper import figures
 from upcycled.experiments.paper.budget import Budget, budget, calibrate
 from upcycled.experiments.paper.compute import Piece, compute
 from upcycled.experiments.paper.plan import blocks
 from upcycled.experiments.paper.private import figure_titles, panel_json, panels
+from upcycled.experiments.paper.select import check_only
 from upcycled.experiments.paper.settings import Settings, load_settings
 from upcycled.experiments.paper.spec import Spec
 from upcycled.experiments.paper.store import Sources, Store
@@ -42,7 +43,7 @@ class Asked:
     def folder(self) -> Path:
         """Where the cells lie; the small version never mixes with the whole one."""
         if self.results is not None:
-            return self.results
+            return self.results / "quick" if self.quick else self.results
         if self.quick:
             return Path("results") / "paper-quick"
         return REPOSITORY if is_checkout() else Path("results") / "paper"
@@ -69,24 +70,16 @@ def open_book(asked: Asked) -> Book:
     return Book(settings, Store(asked.folder, settings), Sources(settings))
 
 
-def check_only(settings: Settings, only: Sequence[str]) -> None:
-    """Refuse names that are no data set, group or method."""
-    known = dict.fromkeys([*settings.methods, *settings.data, *(one.group for one in settings.data.values())])
-    for name in only:
-        if name not in known:
-            raise InputError(f"--only is {name!r}, but it must be a data set or a method{suggest(name, known)}")
-
-
-def pieces(book: Book, asked: Asked) -> list[Piece]:
+def pieces(settings: Settings, asked: Asked) -> list[Piece]:
     """Return what the command is made of, in the order it is computed."""
     if asked.what == TIME:
-        return list(timed(book.settings, asked.only))
+        return list(timed(settings, asked.only))
     if asked.what == FIGURES:
         # The sets stand in the order of what they cost.
-        order = list(book.settings.data)
-        found = sorted(panels(book.settings, asked.only), key=lambda panel: order.index(panel.data))
+        order = list(settings.data)
+        found = sorted(panels(settings, asked.only), key=lambda panel: order.index(panel.data))
         return list(found)
-    return list(blocks(book.settings, book.settings.tables[asked.what], asked.only))
+    return list(blocks(settings, settings.tables[asked.what], asked.only))
 
 
 def expect(book: Book, wanted: Iterable[Piece]) -> Budget:
@@ -101,12 +94,14 @@ def expect(book: Book, wanted: Iterable[Piece]) -> Budget:
 def run(asked: Asked, tell: Callable[[str], None], is_budget_only: bool = False) -> dict[str, Any]:
     """Compute what is missing; return every number of what was asked for, which is in a file beside the cells too."""
     book = open_book(asked)
-    wanted = pieces(book, asked)
+    wanted = pieces(book.settings, asked)
     if not wanted:
         named = f" of --only {' '.join(asked.only)}" if asked.only else ""
         right = "--only must name its data sets or methods"
-        if asked.quick:
-            right = "--quick leaves out Sent140, of which a run takes hours, so it must be asked for without --quick"
+        if asked.quick and pieces(load_settings(), asked):
+            right = (
+                "--quick leaves out Sent140, whose runs take most of an hour, so it must be asked for without --quick"
+            )
         raise InputError(f"{asked.what} has nothing{named} to compute: {right}")
     with hold(asked.folder):
         cost = expect(book, wanted)

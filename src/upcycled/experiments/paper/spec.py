@@ -19,6 +19,9 @@ from upcycled.runtime import Result
 DELTA = 1e-5
 """Of all epsilons that are kept with a run."""
 
+LISTS = ("rounds", "accuracies", "losses", "epsilon", "paper_epsilon")
+"""What a cell has several numbers of."""
+
 Values = tuple[tuple[str, float], ...]
 """Names and numbers (or True), as part of a spec."""
 
@@ -119,6 +122,40 @@ class Spec:
         if self.lr is None:
             return None
         return LocalSGD(lr=self.lr, momentum=self.momentum, epochs=self.epochs, batch_size=self.batch_size)
+
+
+def check_cell(key: str, cell: Mapping[str, Any]) -> None:
+    """Raise ValueError where a line of a file of cells cannot be what `brief` or `full` kept of a run, or its error.
+
+    >>> check_cell("hello", {"accuracy": 0.5, "loss": 1.0})
+    Traceback (most recent call last):
+    ...
+    ValueError: 'hello' is no run's key
+    """
+    try:
+        is_run = _is_possible(Spec.from_key(key))
+    except (ValueError, KeyError, AttributeError, StopIteration):
+        is_run = False
+    if not is_run:
+        raise ValueError(f"{key!r} is no run's key")
+    if isinstance(cell.get("error"), str):
+        return
+    if "accuracy" not in cell or "loss" not in cell:
+        raise ValueError("a cell has an accuracy and a loss, or an error")
+    for name, value in cell.items():
+        are_numbers = all(map(_is_number, value)) if name in LISTS and isinstance(value, list) else _is_number(value)
+        if not are_numbers:
+            raise ValueError(f"{name} is {value!r}")
+
+
+def _is_possible(spec: Spec) -> bool:
+    """Whether somebody can have carried a run out: what is counted of it later is not zero."""
+    is_some_work = spec.iterations > 0 and spec.participation > 0 and spec.epochs > 0
+    return spec.algorithm in ALGORITHMS and is_some_work and 0 <= spec.stragglers <= 1
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (type(value) in (float, int) and math.isfinite(value))
 
 
 def _values(words: Sequence[str]) -> Values:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from upcycled.core.errors import InputError
+from upcycled.core.files import write_whole
 from upcycled.data import FederatedData, femnist, load, sent140
 from upcycled.data.places import VARIABLE, find
 from upcycled.experiments.cells import Cells
 from upcycled.experiments.paper.settings import Settings
-from upcycled.experiments.paper.spec import Spec
+from upcycled.experiments.paper.spec import Spec, check_cell
+from upcycled.experiments.results import describe_data
 
 SYNTHETIC = "upcycled_synthetic.npz"
+DATA = "data.json"
+"""Beside the cells: which data they come from. A fingerprint for each source, of its test and its validation form."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Store:
     def named(self, name: str) -> Cells:
         """Return a file of cells."""
         if name not in self._open:
-            self._open[name] = Cells(self.folder / name)
+            self._open[name] = Cells(self.folder / name, check_cell)
         return self._open[name]
 
     def known(self, data: Collection[str]) -> Iterator[tuple[Spec, Mapping[str, Any]]]:
@@ -60,6 +65,7 @@ class Sources:
 
     settings: Settings
     _read: dict[tuple[str, str], FederatedData] = field(default_factory=dict, init=False)
+    _fingerprints: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
 
     def data(self, name: str, part: str) -> FederatedData:
         """Return a data set whose test part is what runs are scored on.
@@ -73,6 +79,12 @@ class Sources:
             else:
                 self._read[name, part] = self._load(name) if part == "test" else self.data(name, "test")
         return self._read[name, part]
+
+    def fingerprint(self, name: str, part: str) -> str:
+        """Return a hash of everything that runs see of a data set."""
+        if (name, part) not in self._fingerprints:
+            self._fingerprints[name, part] = describe_data(self.data(name, part))["sha256"]
+        return self._fingerprints[name, part]
 
     def model(self, name: str) -> dict[str, Any]:
         """Return ``train``'s arguments that say what is trained on a data set."""
@@ -93,3 +105,35 @@ class Sources:
                 f"{VARIABLE} names ('upcycled data fetch' does not offer it: it comes with the paper's official code)"
             )
         return load(path, name=source)
+
+
+def check_data(store: Store, sources: Sources, name: str, part: str) -> None:
+    """Refuse data other than those that the folder's cells come from; write down which they are where nothing is known.
+
+    A validation form comes from a test form, so that is looked at too: settings and runs are from the same files.
+    """
+    path, one = store.folder / DATA, store.settings.data[name]
+    kept = _fingerprints(path)
+    before = {source: dict(forms) for source, forms in kept.items()}
+    for form in ("test", "validation") if part == "validation" else ("test",):
+        now = sources.fingerprint(name, form)
+        if kept.setdefault(one.source, {}).setdefault(form, now) != now:
+            what = "files" if form == "test" else "validation samples"
+            raise InputError(
+                f"the {what} of {one.title} on this machine differ from those that the cells in {store.folder} come "
+                "from, so their runs must not be mixed: --results DIR computes anew in another folder"
+            )
+    if kept != before:
+        write_whole(path, (json.dumps(kept, indent=1, sort_keys=True) + "\n").encode())
+
+
+def _fingerprints(path: Path) -> dict[str, dict[str, str]]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_bytes().decode("utf-8"))
+        return {source: {form: str(value) for form, value in forms.items()} for source, forms in found.items()}
+    except (OSError, ValueError, AttributeError):
+        raise InputError(
+            f"{path} cannot be read, but it must be as it was written: it says which data the cells beside it come from"
+        ) from None

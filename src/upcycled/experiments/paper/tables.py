@@ -10,10 +10,13 @@ from typing import Any
 from upcycled.experiments.paper.choose import Cell, Choice, Point
 from upcycled.experiments.paper.plan import Block, blocks
 from upcycled.experiments.paper.settings import SAME, Settings, Table, paper_numbers
-from upcycled.runtime.paired import Paired
+from upcycled.runtime.paired import Paired, welch_p_value
+
+PAPER_RUNS = 4
+"""Of which the paper's means and standard deviations are."""
 
 Accuracies = tuple[float | None, ...]
-"""In percent, one for each seed; None where the run is not there."""
+"""In percent, one for each seed; None where the run is not there. Empty: no setting of the grid works."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,24 @@ class Row:
         return self.upcycled.paper[0] - self.vanilla.paper[0]
 
     @property
+    def is_unlike_paper(self) -> bool | None:
+        """Whether the paper's gain differs from ours significantly (Welch); None where one is missing."""
+        gain, paper = self.gain, self.paper_gain
+        if gain is None or paper is None:
+            return None
+        assert self.vanilla.paper is not None
+        assert self.upcycled is not None
+        assert self.upcycled.paper is not None
+        deviations = (self.vanilla.paper[1], self.upcycled.paper[1])
+        ours = gain.sd**2 / len(gain.differences)
+        p_value = welch_p_value(
+            gain.mean - paper,
+            variances=[ours, *(sd**2 / PAPER_RUNS for sd in deviations)],
+            degrees=[len(gain.differences) - 1, PAPER_RUNS - 1, PAPER_RUNS - 1],
+        )
+        return p_value < 1 - self.confidence
+
+    @property
     def entries(self) -> list[Entry]:
         """Vanilla, upcycled, and vanilla at its settings; not the latter where vanilla has the same settings."""
         same = None if self.same is None or self.same.point == self.vanilla.point else self.same
@@ -121,6 +142,7 @@ class Row:
             "upcycled": None if self.upcycled is None else self.upcycled.as_json(),
             "gain": None if self.gain is None else paired_json(self.gain),
             "paper_gain": _short(self.paper_gain),
+            "is_unlike_paper": self.is_unlike_paper,
         } | (
             {}
             if self.same is None
@@ -216,7 +238,7 @@ def _row(block: Block, cell: Cell, numbers: dict[str, Any], confidence: float) -
     printed = numbers.get(table, {}).get(block.method.name, {})
     entries = {}
     for strategy in block.strategies:
-        runs = [cell(spec) for spec in block.runs(strategy, cell)] or [None] * len(block.seeds)
+        runs = [cell(spec) for spec in block.runs(strategy, cell)] or [None] * block.wanted(strategy, cell)
         accuracies = tuple(None if run is None else _percent(run.get("accuracy")) for run in runs)
         paper = printed.get(strategy, {}).get(column)
         entries[strategy] = Entry(

@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from upcycled.experiments.paper.choose import Cell
+from upcycled.experiments.paper.select import select
 from upcycled.experiments.paper.settings import STRATEGIES, Method, Settings, paper_numbers, read_toml
 from upcycled.experiments.paper.spec import Spec, rounded
 
@@ -88,10 +89,12 @@ class Timed:
 
 
 def timed(settings: Settings, only: Sequence[str] = ()) -> Iterator[Timed]:
-    """Yield the methods of Table 4."""
+    """Yield the methods of Table 4; ``only`` may name its data set, and methods."""
     raw = read_toml("settings/time.toml")
-    named = [name for name in raw["methods"] if name in only] or raw["methods"]
-    for name in named:
+    left = select(settings, only)
+    for name in raw["methods"]:
+        if name not in left.methods or raw["data"] not in left.data:
+            continue
         yield Timed(
             settings=settings,
             method=settings.methods[name],

@@ -115,9 +115,10 @@ def private_gains(title: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return [f"- **{title}**: nothing is complete yet."]
     better = sum(one["is_significant"] and one["mean"] > 0 for one in found)
     worse = sum(one["is_significant"] and one["mean"] < 0 for one in found)
+    lower = _of([one["mean"] for one in found])
     return [
-        f"- **{title}** ({len(found)} of {len(rows)} panels): final loss significantly lower in {better}, higher in "
-        f"{worse}, no significant difference in {len(found) - better - worse}."
+        f"- **{title}** ({len(found)} of {len(rows)} panels): final loss lower in {lower}; significantly lower in "
+        f"{better}, significantly higher in {worse}."
     ]
 
 
@@ -137,15 +138,12 @@ def _counted(title: str, rows: Sequence[Row]) -> str:
 
 def _papers(rows: Sequence[Row]) -> str:
     """Return the paper's gains of the same pairs, in words."""
-    both = [(row.paper_gain, row.gain) for row in rows if row.paper_gain is not None and row.gain is not None]
-    if not both:
+    printed = [row.paper_gain for row in rows if row.paper_gain is not None and row.gain is not None]
+    if not printed:
         return ""
-    printed = [paper for paper, _ in both]
-    inside = sum(gain.interval[0] <= paper <= gain.interval[1] for paper, gain in both)
-    return (
-        f". The paper: {fmean(printed):+.2f} on average, positive in {_of(printed)}; its gain lies inside our interval "
-        f"in {inside}"
-    )
+    unlike = sum(row.is_unlike_paper is True for row in rows)
+    words = f"{fmean(printed):+.2f} on average, positive in {_of(printed)}"
+    return f". The paper: {words}; significantly unlike ours in {unlike}"
 
 
 def _of(gains: Sequence[float]) -> str:

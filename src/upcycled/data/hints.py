@@ -1,0 +1,67 @@
+"""What is allowed in data and yet is often a slip, each in one sentence."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from upcycled.data.copies import leaders, row_hashes
+from upcycled.data.federated import FederatedData
+
+_LISTED = 5
+
+
+def hints(data: FederatedData) -> list[str]:
+    """Return sentences about classes nobody has, clients with nearly the same name, and samples that occur twice.
+
+    >>> hints(FederatedData.from_arrays([[[0.1], [0.2]]], [[1, 2]]))
+    ['no sample has the label 0 of the 3 classes (labels count from 0)']
+    """
+    return [*_empty_classes(data), *_similar_names(data), *_copies(data)]
+
+
+def _empty_classes(data: FederatedData) -> list[str]:
+    parts = [part.y for part in (data.train, data.test, data.validation) if part is not None]
+    counts = sum(np.bincount(y, minlength=data.num_classes) for y in parts)
+    empty = np.flatnonzero(np.asarray(counts) == 0)
+    if not empty.size:
+        return []
+    more = f" and {empty.size - _LISTED} more" if empty.size > _LISTED else ""
+    listed = ", ".join(str(label) for label in empty[:_LISTED])
+    return [f"no sample has the label {listed}{more} of the {data.num_classes} classes (labels count from 0)"]
+
+
+def _similar_names(data: FederatedData) -> list[str]:
+    similar: defaultdict[str, list[str]] = defaultdict(list)
+    for name in data.client_names or ():
+        similar[" ".join(name.split()).casefold()].append(name)
+    groups = [names for names in similar.values() if len(names) > 1]
+    if not groups:
+        return []
+    more = f" (and {len(groups) - 1} more such names)" if len(groups) > 1 else ""
+    listed = ", ".join(repr(name) for name in groups[0][:_LISTED])
+    return [f"{listed} are different clients{more}, though their names differ in spaces or capitals only"]
+
+
+def _copies(data: FederatedData) -> list[str]:
+    if data.has_copies is False:
+        return []
+    own = row_hashes(data.train.x)
+    equal = copies = len(own) - len(np.unique(own))
+    if not data.has_copies:
+        leader = leaders(own[:, None])  # equal hashes are equal samples, and shorter
+        copies = 0 if leader is None else int(np.count_nonzero(leader != np.arange(len(own))))
+    found = []
+    of = f"of {len(own):,} training samples are"
+    if copies:
+        found.append(f"{copies:,} {of} copies of another; copies are held out together")
+    if equal > copies:
+        found.append(
+            f"{equal - copies:,} {of} equal to another, too many to be taken for copies: each is held out by itself"
+        )
+    for title, part in (("test", data.test), ("validation", data.validation)):
+        known = 0 if part is None else int(np.count_nonzero(np.isin(row_hashes(part.x), own)))
+        if part is not None and known:
+            found.append(f"{known:,} of {part.num_rows:,} {title} samples are equal to a training sample")
+    return found
