@@ -178,7 +178,8 @@ def _private_choice(side: Mapping[str, Any]) -> str:
     if side["settings"] is None:
         return MISSING if side["missing"] else HOPELESS
     named = {name: side["settings"][name] for name in ("lr", "rho") if side["settings"][name] is not None}
-    return ", ".join(f"{name} {value:g}{'!' if name in side['at_edge'] else ''}" for name, value in named.items())
+    words = [f"{name} {value:g}{'!' if name in side['at_edge'] else ''}" for name, value in named.items()]
+    return ", ".join(words) or "nothing"
 
 
 def _gain_in_loss(gain: Mapping[str, Any] | None) -> str:
