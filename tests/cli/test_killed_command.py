@@ -16,8 +16,14 @@ COMMAND = [sys.executable, "-m", "upcycled", "run", "small.toml", "--quiet"]
 
 
 def start(folder, *words):
+    """Start the command as from a terminal: a shell's background jobs, and so perhaps these tests, ignore Ctrl-C."""
     return subprocess.Popen(
-        [*COMMAND, *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*COMMAND, *words],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
