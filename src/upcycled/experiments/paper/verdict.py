@@ -41,8 +41,8 @@ def by_method(found: Filled) -> list[str]:
     # Of each view all pairs together are one family.
     counted = [[p < level for p in holm([one.p_value for one in view])] for view in complete]
     lines = [
-        "| method | both tuned: mean gain | better / worse | same settings: mean gain | better / worse |",
-        "|---|---|---|---|---|",
+        "| method | both tuned: mean gain | better / worse | same settings: mean gain | better / worse | the paper |",
+        "|---|---|---|---|---|---|",
     ]
     for method in [*found.table.methods, None]:
         at = [i for i, row in enumerate(found.rows) if method in (row.block.method.name, None)]
@@ -51,6 +51,8 @@ def by_method(found: Filled) -> list[str]:
             better = sum(is_sure[i] and view[i].mean > 0 for i in at)
             worse = sum(is_sure[i] and view[i].mean < 0 for i in at)
             words += [f"{fmean(view[i].mean for i in at):+.2f}", f"{better} / {worse} of {len(at)}"]
+        printed = [found.rows[i].paper_gain for i in at]
+        words.append(f"{fmean(gain for gain in printed if gain is not None):+.2f}" if None not in printed else "–")
         lines.append("| " + " | ".join(words) + " |")
     return lines
 
