@@ -537,9 +537,10 @@ def test_many_seeds_go_on_with_the_tables_own_runs():
 def test_many_seeds_have_the_settings_and_the_printed_numbers_of_their_tables():
     settings, store = committed()
     many = fill(settings, settings.tables["seeds"], store)
+    tables = {name: fill(settings, settings.tables[name], store, ("syn",)) for name in ("table1", "table2")}
     for row in many.rows:
         table, column = row.block.column.printed
-        (other,) = fill(settings, settings.tables[table], store, (column, row.block.method.name)).rows
+        other = tables[table].row(column, row.block.method.name)
         assert row.block.column.stragglers == other.block.column.stragglers == {"table1": 0.9, "table2": 0.3}[table]
         assert row.paper_gain == other.paper_gain is not None
         assert (row.vanilla.choice, row.upcycled.choice) == (other.vanilla.choice, other.upcycled.choice)

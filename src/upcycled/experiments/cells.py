@@ -48,6 +48,10 @@ class Cells:
     def __getitem__(self, key: str) -> dict[str, Any]:
         return self._kept[key]
 
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return a cell, None where it is not there."""
+        return self._kept.get(key)
+
     def __len__(self) -> int:
         return len(self._kept)
 

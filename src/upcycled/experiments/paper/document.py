@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from upcycled.core.errors import InputError
 from upcycled.core.files import write_whole
@@ -16,9 +17,8 @@ from upcycled.experiments.paper.markdown import (
     status_line,
     time_table,
 )
-from upcycled.experiments.paper.private import figure_titles, panels
+from upcycled.experiments.paper.private import figure_titles
 from upcycled.experiments.paper.run import FIGURES, TIME, Book, all_figures, draw_figures, numbers, write_json
-from upcycled.experiments.paper.settings import STRATEGIES
 from upcycled.experiments.paper.tables import Filled, fill
 from upcycled.experiments.paper.verdict import against_server_lr, by_method, gains, longer_steps, private_gains
 
@@ -48,7 +48,8 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
     found["seeds-rho"], found["seeds-methods"] = gain_table(many, of_rho=True), by_method(many)
     for name in ("table1", "table2", "table3"):
         found[f"{name}-server-lr"] = against_server_lr(filled[name])
-    found["status"] = _status(book, filled)
+    private = numbers(book, FIGURES)
+    found["status"] = _status(book, filled, private)
     found["steps"] = longer_steps(settings, book.store)
     there = all_figures(book)
     for name in ("convergence-90", "convergence-30", *(f"private-{figure}" for figure in figure_titles())):
@@ -56,7 +57,6 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
         found[f"figure-{name}"] = [picture]
     found["verdict"] = [line for name in ("table1", "table2", "table3", "seeds") for line in _headline(filled[name])]
     found["table4"] = time_table(numbers(book, TIME)["rows"], settings)
-    private = numbers(book, FIGURES)
     found["private-verdict"] = []
     for name in private["titles"]:
         rows = [row for row in private["panels"] if row["figure"] == name]
@@ -68,20 +68,17 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
     return found
 
 
-def _status(book: Book, filled: Mapping[str, Filled]) -> list[str]:
+def _status(book: Book, filled: Mapping[str, Filled], private: Mapping[str, Any]) -> list[str]:
     """Return what is there of everything, and what it took."""
     lines = ["| what | runs there | runs missing | training time of these runs | command |", "|---|---|---|---|---|"]
     for name, table in filled.items():
         seconds = sum(entry.seconds for row in table.rows for entry in row.entries)
         there = table.total - table.missing
         lines.append(f"| {table.table.title} | {there} | {table.missing} | {duration(seconds)} | `paper {name}` |")
-    for name, title in numbers(book, FIGURES)["titles"].items():
-        mine = [panel for panel in panels(book.settings) if panel.figure == name]
-        wanted = sum(panel.wanted(side, book.store) for panel in mine for side in STRATEGIES)
-        cells = [book.store(spec) for panel in mine for side in STRATEGIES for spec in panel.runs(side, book.store)]
-        kept = [cell for cell in cells if cell is not None]
-        seconds = sum(cell.get("seconds") or 0.0 for cell in kept)
-        lines.append(f"| {title} | {len(kept)} | {wanted - len(kept)} | {duration(seconds)} | `paper {FIGURES}` |")
+    for name, title in private["titles"].items():
+        mine = [row["runs"] for row in private["panels"] if row["figure"] == name]
+        wanted, missing, seconds = (sum(one[word] for one in mine) for word in ("wanted", "missing", "seconds"))
+        lines.append(f"| {title} | {wanted - missing} | {missing} | {duration(seconds)} | `paper {FIGURES}` |")
     timings = [one for row in numbers(book, TIME)["rows"] for each in row["seconds"].values() for one in each]
     kept_times = [one for one in timings if one is not None]
     lines.append(

@@ -86,7 +86,10 @@ class Panel:
 
     def runs(self, strategy: str, cell: Cell) -> list[Spec]:
         """Return the figure's own runs; empty while their settings are not chosen."""
-        choice = self.choice(strategy, cell)
+        return self.runs_at(strategy, self.choice(strategy, cell))
+
+    def runs_at(self, strategy: str, choice: Choice | None) -> list[Spec]:
+        """Return the runs at chosen settings."""
         return [] if choice is None else [self.spec(strategy, choice.point, seed) for seed in self.seeds]
 
     def wanted(self, strategy: str, cell: Cell) -> int:
@@ -128,23 +131,24 @@ def panel_json(panel: Panel, cell: Cell) -> dict[str, Any]:
         "method": panel.method.name,
         "method_title": panel.method.title,
         "iterations": panel.iterations,
-        "runs": {
-            "wanted": sum(panel.wanted(strategy, cell) for strategy in STRATEGIES),
-            "missing": sum(one["missing"] for one in sides.values()),
-        },
+        "runs": {name: sum(one[name] for one in sides.values()) for name in ("wanted", "missing", "seconds")},
         **sides,
         "gain": gain,
     }
 
 
 def _ends(panel: Panel, strategy: str, cell: Cell) -> dict[str, Any]:
-    choice, specs = panel.choice(strategy, cell), panel.runs(strategy, cell)
+    choice = panel.choice(strategy, cell)
+    specs = panel.runs_at(strategy, choice)
+    wanted = len(specs) or panel.wanted(strategy, cell)
     cells = [found for spec in specs if (found := cell(spec)) is not None]
     whole = [found for found in cells if found.get("loss") is not None and found.get("accuracy") is not None]
     is_complete = len(whole) == len(panel.seeds)
     first = whole[0] if is_complete else {}
     return {
-        "missing": panel.wanted(strategy, cell) - len(cells),
+        "wanted": wanted,
+        "missing": wanted - len(cells),
+        "seconds": rounded(sum(found.get("seconds") or 0.0 for found in cells)),
         "noise": dict(panel.noise[strategy]),
         "settings": None
         if choice is None

@@ -53,10 +53,7 @@ class Store:
 
     def __call__(self, spec: Spec) -> Mapping[str, Any] | None:
         """Return the cell of a run, None where it is not computed."""
-        cells = self.cells(spec)
-        if spec.key not in cells:
-            return None
-        return cells[spec.key]
+        return self.cells(spec).get(spec.key)
 
 
 @dataclass(frozen=True)
