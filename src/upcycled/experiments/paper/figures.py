@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from upcycled.experiments.paper.spec import Spec
 from upcycled.experiments.plots import COLOURS, GRID, INK, MUTED
 
 STYLES: dict[str, tuple[str, Any]] = {"vanilla": (COLOURS[1], (0, (3.5, 1.8))), "upcycled": (COLOURS[0], "-")}
+INCHES = 0.125
+"""A title's letter, at most, on average."""
 START = 0.1
 """The share of a curve, from its start, that may leave the picture at the top."""
 
@@ -95,13 +98,18 @@ def draw(path: Path, picture: Picture) -> None:
     rows = [row for row in dict.fromkeys(plot.row for plot in plots) if row in drawn]
     columns = list(dict.fromkeys(plot.column for plot in plots))
     subtitle = f"Test loss against {picture.xlabel}; mean over seeds, band of one standard deviation."
-    width, height = max(6.0, 1.0 + 2.1 * len(columns)), 1.3 + 1.75 * len(rows)
+    width = max(6.0, 1.0 + 2.1 * len(columns))
+    title = textwrap.wrap(picture.title, int(width / INCHES))
+    head = 1.25 + 0.24 * (len(title) - 1)
+    height = head + 0.3 + 1.75 * len(rows)
     figure = Figure(figsize=(width, height), dpi=90, facecolor="white")
     figure.subplots_adjust(
-        left=0.9 / width, right=0.99, top=1 - 1.0 / height, bottom=0.5 / height, wspace=0.28, hspace=0.28
+        left=0.9 / width, right=0.99, top=1 - head / height, bottom=0.5 / height, wspace=0.28, hspace=0.28
     )
-    figure.text(0.15 / width, 1 - 0.34 / height, picture.title, fontsize=13, fontweight="bold", color=INK)
-    figure.text(0.15 / width, 1 - 0.6 / height, subtitle, fontsize=9, color=MUTED)
+    for at, words in enumerate(title):
+        down = 0.34 + 0.24 * at
+        figure.text(0.15 / width, 1 - down / height, words, fontsize=13, fontweight="bold", color=INK)
+    figure.text(0.15 / width, 1 - (head - 0.65) / height, subtitle, fontsize=9, color=MUTED)
     grid = figure.subplots(len(rows), len(columns), squeeze=False)
     by_place = {(plot.row, plot.column): plot for plot in plots}
     for i, row in enumerate(rows):
@@ -118,7 +126,8 @@ def draw(path: Path, picture: Picture) -> None:
         figure.axes[0].plot([], [], color=colour, linestyle=style, linewidth=1.8, label=name)[0]
         for name, (colour, style) in STYLES.items()
     ]
-    figure.legend(handles=handles, loc="upper right", ncols=2, frameon=False, fontsize=9.5)
+    place = (0.06 / width, 1 - (head - 0.68) / height)
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=place, ncols=2, frameon=False, fontsize=9.5)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", backend="agg")
     write_whole(path, stream.getvalue())
