@@ -83,6 +83,7 @@ def damage(path, how):
     path.write_bytes(bytes(content))
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_once_and_a_damaged_file_is_compiled_anew(small, tmp_path):
     folder = tmp_path / "cache"
     assert run(small, folder)[0] == "0 1"
