@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from upcycled.core.shards import Shards
 from upcycled.core.streams import mix, mix_array
 from upcycled.core.vectors import Ints
-from upcycled.data.copies import leaders
+from upcycled.data.copies import leaders, numbered
 
 TEST = 0x7E57
 VALIDATION = 0x7A11D
@@ -48,7 +47,7 @@ def held_out_together(shards: Shards, fraction: float, seed: int, purpose: int) 
 
     Every client keeps a row.
     """
-    sample = _distinct(shards.x)
+    sample = numbered(shards.x)
     ranks = mix_array(np.arange(int(sample.max()) + 1, dtype=np.uint64) ^ np.uint64(mix(mix(seed) ^ purpose)))
     held = np.zeros(len(ranks), dtype=np.bool_)
     kept = int(kept_sizes(np.array([len(ranks)]), fraction)[0])
@@ -58,13 +57,6 @@ def held_out_together(shards: Shards, fraction: float, seed: int, purpose: int) 
             held[sample[start]] = False
     mask: NDArray[np.bool_] = held[sample]
     return mask
-
-
-def _distinct(x: NDArray[Any]) -> Ints:
-    """Return a number for every row, equal for equal rows."""
-    rows = np.ascontiguousarray(x).reshape(len(x), -1)
-    _, sample = np.unique(rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel(), return_inverse=True)
-    return sample.astype(np.int64)
 
 
 def split_off(

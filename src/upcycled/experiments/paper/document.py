@@ -1,4 +1,4 @@
-"""``docs/reproduction.md``: every number in it is written from the cells, between marks."""
+"""``docs/reproduction.md``: its tables and counts are written from the cells, between marks."""
 
 from __future__ import annotations
 

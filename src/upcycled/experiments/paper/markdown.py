@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from upcycled.experiments.paper.settings import STRATEGIES, Settings
@@ -170,7 +170,7 @@ def _choice(entry: Entry | None) -> str:
         return MISSING if entry is None or entry.by_seed else HOPELESS
     point, edges = entry.choice.point, entry.choice.at_edge
     named = {"lr": point.lr, **dict(point.own)} | ({} if point.rho is None else {"rho": point.rho})
-    return ", ".join(f"{name} {value:g}{'!' if name in edges else ''}" for name, value in named.items())
+    return _marked(named, edges)
 
 
 def _private_choice(side: Mapping[str, Any]) -> str:
@@ -178,8 +178,11 @@ def _private_choice(side: Mapping[str, Any]) -> str:
     if side["settings"] is None:
         return MISSING if side["missing"] else HOPELESS
     named = {name: side["settings"][name] for name in ("lr", "rho") if side["settings"][name] is not None}
-    words = [f"{name} {value:g}{'!' if name in side['at_edge'] else ''}" for name, value in named.items()]
-    return ", ".join(words) or "nothing"
+    return _marked(named, side["at_edge"]) or "nothing"
+
+
+def _marked(named: Mapping[str, float | None], edges: Collection[str]) -> str:
+    return ", ".join(f"{name} {value:g}{'!' if name in edges else ''}" for name, value in named.items())
 
 
 def _gain_in_loss(gain: Mapping[str, Any] | None) -> str:

@@ -12,6 +12,9 @@ from upcycled.experiments.paper.plan import Block, blocks
 from upcycled.experiments.paper.settings import SAME, Settings, Table, paper_numbers
 from upcycled.runtime.paired import Paired, welch_p_value
 
+Printed = tuple[float, float]
+"""A mean and a standard deviation of the paper."""
+
 PAPER_RUNS = 4
 """Of which the paper's means and standard deviations are."""
 
@@ -25,7 +28,7 @@ class Entry:
 
     by_seed: Accuracies
     choice: Choice | None
-    paper: tuple[float, float] | None
+    paper: Printed | None
     seconds: float
     """What its runs took so far."""
     failed: int = 0
@@ -104,25 +107,27 @@ class Row:
     @property
     def paper_gain(self) -> float | None:
         """The difference of the paper's two means."""
+        printed = self._printed
+        return None if printed is None else printed[1][0] - printed[0][0]
+
+    @property
+    def _printed(self) -> tuple[Printed, Printed] | None:
+        """What the paper prints of vanilla and of upcycled; None where it does not print both."""
         if self.upcycled is None or self.upcycled.paper is None or self.vanilla.paper is None:
             return None
-        return self.upcycled.paper[0] - self.vanilla.paper[0]
+        return self.vanilla.paper, self.upcycled.paper
 
     @property
     def is_unlike_paper(self) -> bool | None:
         """Whether the paper's gain differs from ours significantly (Welch); None where one is missing."""
-        gain, paper = self.gain, self.paper_gain
-        if gain is None or paper is None:
+        gain, paper, printed = self.gain, self.paper_gain, self._printed
+        if gain is None or paper is None or printed is None:
             return None
-        assert self.vanilla.paper is not None
-        assert self.upcycled is not None
-        assert self.upcycled.paper is not None
-        deviations = (self.vanilla.paper[1], self.upcycled.paper[1])
-        ours = gain.sd**2 / len(gain.differences)
+        count = len(gain.differences)
         p_value = welch_p_value(
             gain.mean - paper,
-            variances=[ours, *(sd**2 / PAPER_RUNS for sd in deviations)],
-            degrees=[len(gain.differences) - 1, PAPER_RUNS - 1, PAPER_RUNS - 1],
+            variances=[gain.sd**2 / count, *(sd**2 / PAPER_RUNS for _, sd in printed)],
+            degrees=[count - 1, PAPER_RUNS - 1, PAPER_RUNS - 1],
         )
         return p_value < 1 - self.confidence
 

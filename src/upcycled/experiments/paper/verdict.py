@@ -10,7 +10,7 @@ from upcycled.experiments.paper.choose import Cell, Place, Point, trials_of
 from upcycled.experiments.paper.markdown import column_title, paired_words
 from upcycled.experiments.paper.settings import Settings
 from upcycled.experiments.paper.tables import Filled, Row, paired
-from upcycled.runtime.paired import holm
+from upcycled.runtime.paired import Paired, holm
 
 STEP = 0.5
 """The rho of the list of learning rates."""
@@ -37,9 +37,7 @@ def by_method(found: Filled) -> list[str]:
     complete = [[one for one in view if one is not None] for view in views]
     if not complete[0] or any(len(view) < len(found.rows) for view in complete):
         return ["Not computed yet."]
-    level = 1 - found.settings.confidence
-    # Of each view all pairs together are one family.
-    counted = [[p < level for p in holm([one.p_value for one in view])] for view in complete]
+    counted = [_kept(view) for view in complete]  # of each view all pairs together are one family
     lines = [
         "| method | both tuned: mean gain | better / worse | same settings: mean gain | better / worse | the paper |",
         "|---|---|---|---|---|---|",
@@ -128,14 +126,19 @@ def _counted(title: str, rows: Sequence[Row]) -> str:
     found = [row.gain for row in rows if row.gain is not None]
     better = sum(one.is_significant and one.mean > 0 for one in found)
     worse = sum(one.is_significant and one.mean < 0 for one in found)
-    kept = [p < 1 - rows[0].confidence for p in holm([one.p_value for one in found])]
-    sure = [sum(is_kept and sign * one.mean > 0 for is_kept, one in zip(kept, found, strict=True)) for sign in (1, -1)]
+    kept = [one.mean for one, is_kept in zip(found, _kept(found), strict=True) if is_kept]
+    sure = [sum(sign * mean > 0 for mean in kept) for sign in (1, -1)]
     means = [one.mean for one in found]
     return (
         f"- **{title}** ({len(found)} pairs): gain on average {fmean(means):+.2f} points, median {median(means):+.2f}, "
         f"positive in {_of(means)}; significant gain in {better}, significant loss in {worse} (after Holm's correction "
         f"{sure[0]} and {sure[1]}){_papers(rows)}."
     )
+
+
+def _kept(family: Sequence[Paired]) -> list[bool]:
+    """Return which differences are significant after Holm's correction."""
+    return [p < 1 - one.confidence for p, one in zip(holm([one.p_value for one in family]), family, strict=True)]
 
 
 def _papers(rows: Sequence[Row]) -> str:
