@@ -51,6 +51,28 @@ def test_the_budget_comes_first_then_the_table_and_a_second_call_has_nothing_to_
     assert found["rows"][0] in kept["rows"]
 
 
+def test_a_command_that_is_stopped_says_what_is_kept_and_how_to_go_on(here, capsys, monkeypatch):
+    def stopped(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("upcycled.experiments.paper.run.compute", stopped)
+    assert main(QUICK) == 130
+    words = " ".join(QUICK)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"error: stopped by Ctrl-C; finished runs are kept; to go on: upcycled {words}"
+
+
+def test_edges_of_grids_are_counted_where_there_is_a_grid(capsys):
+    from upcycled.cli.paper import _show_edges
+
+    sides = [{"at_edge": ["lr", "rho"]}, {"at_edge": []}, {"at_edge": None}, None]
+    _show_edges([{"vanilla": one, "upcycled": other} for one in sides[:1] for other in sides])
+    out = capsys.readouterr().out
+    # Four rows: four vanilla sides and three upcycled ones, of which one has no choice yet.
+    assert "The learning rate is at an edge of its grid in 5 of 6 choices" in out
+    assert "rho is at an edge of its grid in 5 of 6 choices" in out
+
+
 def test_a_budget_alone_computes_nothing(here, capsys):
     assert main([*QUICK, "--budget", "--results", "elsewhere"]) == 0
     out, err = capsys.readouterr()

@@ -43,16 +43,15 @@ def options_of(args: argparse.Namespace, tell: Tell) -> Options:
 
 
 @contextmanager
-def resumable(args: argparse.Namespace) -> Iterator[None]:
+def resumable(
+    args: argparse.Namespace, kept: str = "finished runs and the checkpoints of the others are"
+) -> Iterator[None]:
     """Say on Ctrl-C what is kept and how to go on; and show warnings as single lines, each once."""
     with _warnings_in_a_line():
         try:
             yield
         except KeyboardInterrupt:
-            note(
-                "error: stopped by Ctrl-C; finished runs and the checkpoints of the others are kept; to go on: "
-                f"{args.repeat}"
-            )
+            note(f"error: stopped by Ctrl-C; {kept} kept; to go on: {args.repeat}")
             raise SystemExit(130) from None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from upcycled.cli.batches import names_of, resumable
 from upcycled.cli.show import note, number, print_json, print_table
 
 WHAT = {
@@ -64,7 +65,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.what == "document":
         return _document(args)
     asked = Asked(args.what, args.quick, _names(args.only), None if args.results is None else Path(args.results))
-    found = run(asked, note, args.budget)
+    with resumable(args, kept="finished runs are"):
+        found = run(asked, note, args.budget)
     if args.budget:
         return 0
     if args.json:
@@ -85,7 +87,7 @@ def _names(words: Sequence[str]) -> tuple[str, ...]:
 
     found: list[str] = []
     for word in words:
-        names = [name.strip() for name in word.split(",") if name.strip()]
+        names = [name for name in names_of(word) if name]
         if not names:
             raise InputError(f"--only is {word!r}, but it must name data sets or methods")
         found += names
@@ -129,11 +131,10 @@ def _show_table(found: Mapping[str, Any]) -> None:
             title = f"{column['title']}, {share}, {column['data_rounds']} data rounds"
             print_table(title, COLUMNS, [[titles[row["method"]], *_line(row)] for row in rows])
     print(f"Test accuracy in %, mean ± sd over {len(found['seeds'])} seeds. * The paired interval excludes 0.")
-    edges = [f"{row['method']} on {row['column']}" for row in found["rows"] if "lr" in _edges(row)]
-    if edges:
-        print(f"Learning rate at the edge of its grid: {', '.join(edges)}.")
     if found["is_quick"]:
         print("Quick: few rounds, tries and seeds. These numbers cannot be set beside the paper's.")
+    else:
+        _show_edges(found["rows"])
     _show_hopeless(
         f"{row['method']} on {row['column']}, {side}"
         for row in found["rows"]
@@ -160,8 +161,14 @@ def _numbers(entry: Mapping[str, Any]) -> list[str]:
     return [ours, "" if entry["paper"] is None else f"{entry['paper'][0]:.2f}", _signed(entry["difference"])]
 
 
-def _edges(row: Mapping[str, Any]) -> Sequence[str]:
-    return [name for side in ("vanilla", "upcycled") for name in (row[side] or {}).get("at_edge") or ()]
+def _show_edges(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say how often a wider grid might have done better; the small version's grid is all edge."""
+    sides = [row[side] for row in rows for side in ("vanilla", "upcycled") if row[side] is not None]
+    chosen = [side["at_edge"] for side in sides if side["at_edge"] is not None]
+    for name, words in (("lr", "The learning rate"), ("rho", "rho")):
+        count = sum(name in edges for edges in chosen)
+        if count:
+            print(f"{words} is at an edge of its grid in {count} of {len(chosen)} choices (at_edge in --json).")
 
 
 def _show_times(found: Mapping[str, Any]) -> None:
