@@ -88,6 +88,7 @@ def test_times_and_private_figures_have_tables_too(here, capsys):
     out = capsys.readouterr().out
     assert "Output perturbation at the paper's noise" in out
     assert "not private" in out
+    assert "These numbers cannot be set beside the paper's" in out
     folder = here / "results" / "paper-quick"
     assert (folder / "reproduction-private-output.png").read_bytes()[:4] == b"\x89PNG"
     panels = json.loads((folder / "figures.json").read_text())["panels"]

@@ -444,6 +444,8 @@ def test_private_panels_have_equal_iterations_and_the_noise_of_the_paper():
 def test_the_small_version_leaves_out_what_takes_hours():
     quick, whole = ({panel.data for panel in panels(load_settings(quick=is_quick))} for is_quick in (True, False))
     assert whole - quick == {"sent140"}
+    tried = {panel.figure: (panel.lr, panel.rho) for panel in panels(load_settings(quick=True), ("syn_iid", "fedavg"))}
+    assert tried == {"output": ((0.1,), (0.5,)), "objective": ((0.001,), (0.5,))}  # one setting, not at an edge
     tables = load_settings(quick=True).tables.values()
     assert not {column.data for table in tables for column in table.columns} & {"sent140", "sent140_reduced"}
 

@@ -77,6 +77,8 @@ def _run(args: argparse.Namespace) -> int:
         _show_private(found)
     else:
         _show_table(found)
+    if args.quick and not args.json:
+        print("Quick: few rounds, tries and seeds. These numbers cannot be set beside the paper's.")
     _write_page(asked)
     return 0
 
@@ -131,9 +133,7 @@ def _show_table(found: Mapping[str, Any]) -> None:
             title = f"{column['title']}, {share}, {column['data_rounds']} data rounds"
             print_table(title, COLUMNS, [[titles[row["method"]], *_line(row)] for row in rows])
     print(f"Test accuracy in %, mean ± sd over {len(found['seeds'])} seeds. * The paired interval excludes 0.")
-    if found["is_quick"]:
-        print("Quick: few rounds, tries and seeds. These numbers cannot be set beside the paper's.")
-    else:
+    if not found["is_quick"]:
         _show_edges(found["rows"])
     _show_hopeless(
         f"{row['method']} on {row['column']}, {side}"

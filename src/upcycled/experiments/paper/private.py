@@ -209,6 +209,6 @@ def _panel(settings: Settings, raw: Mapping[str, Any], figure: str, values: Mapp
 def _made_small(panel: Panel, rounds: Mapping[str, int]) -> Panel:
     few = min(rounds[panel.settings.data[panel.data].group], panel.iterations // 8)
     few += few % 2
-    return replace(
-        panel, iterations=few, grid_iterations=few, lr=panel.lr[:1], rho=panel.rho[-1:], seeds=panel.seeds[:2]
-    )
+    # The middle of a grid: its ends are there to be ruled out.
+    lr, rho = panel.lr[len(panel.lr) // 2], panel.rho[len(panel.rho) // 2]
+    return replace(panel, iterations=few, grid_iterations=few, lr=(lr,), rho=(rho,), seeds=panel.seeds[:2])
