@@ -83,6 +83,7 @@ def signature():
     """What the last bit of a run depends on besides the code: the processor and the libraries."""
     import llvmlite.binding as llvm
     import numba
+    import scipy.linalg  # noqa: F401 - its BLAS counts too, loaded yet or not
     import torch
     from threadpoolctl import threadpool_info
 
