@@ -16,10 +16,33 @@ if TYPE_CHECKING:
     from upcycled import data, models, privacy, theory
     from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
     from upcycled.core import coefficients
-    from upcycled.core.errors import DivergedError, InputError, UpcycledError
-    from upcycled.core.solvers import LocalSGD
+    from upcycled.core.algorithm import Algorithm, Arrived, Server
+    from upcycled.core.coefficients import Coefficient, Move, Rule, Seen
+    from upcycled.core.cohort import Cohort
+    from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
+    from upcycled.core.facts import Facts
+    from upcycled.core.release import Charge, Fitted, Mechanism, NoiseSource, Promise, Release, Setting, Trained
+    from upcycled.core.sampler import FixedSampler, PoissonSampler, Sampler
+    from upcycled.core.solvers import LocalSGD, Problem
     from upcycled.data import FederatedData
-    from upcycled.runtime import Comparison, Failed, History, Record, Result, compare, train, train_many
+    from upcycled.privacy.budget import Budget
+    from upcycled.runtime import (
+        STOP,
+        Callback,
+        Comparison,
+        Failed,
+        History,
+        Plan,
+        Probe,
+        Record,
+        Result,
+        Run,
+        RunSpec,
+        Step,
+        compare,
+        train,
+        train_many,
+    )
 
 __version__ = "0.1.0"
 
@@ -28,16 +51,38 @@ _HOMES = {
     "upcycled": ("data", "models", "privacy", "theory"),
     "upcycled.core": ("coefficients",),
     "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
-    "upcycled.core.errors": ("DivergedError", "InputError", "UpcycledError"),
-    "upcycled.core.solvers": ("LocalSGD",),
+    "upcycled.core.algorithm": ("Algorithm", "Arrived", "Server"),
+    "upcycled.core.coefficients": ("Coefficient", "Move", "Rule", "Seen"),
+    "upcycled.core.cohort": ("Cohort",),
+    "upcycled.core.errors": ("BudgetSpentError", "DivergedError", "InputError", "UpcycledError"),
+    "upcycled.core.facts": ("Facts",),
+    "upcycled.core.release": (
+        *("Charge", "Fitted", "Mechanism", "NoiseSource", "Promise", "Release", "Setting", "Trained"),
+    ),
+    "upcycled.core.sampler": ("FixedSampler", "PoissonSampler", "Sampler"),
+    "upcycled.core.solvers": ("LocalSGD", "Problem"),
     "upcycled.data": ("FederatedData",),
-    "upcycled.runtime": ("Comparison", "Failed", "History", "Record", "Result", "compare", "train", "train_many"),
+    "upcycled.privacy.budget": ("Budget",),
+    "upcycled.runtime": (
+        *("STOP", "Callback", "Comparison", "Failed", "History", "Plan", "Probe", "Record", "Result", "Run", "RunSpec"),
+        *("Step", "compare", "train", "train_many"),
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "STOP",
+    "Algorithm",
+    "Arrived",
+    "Budget",
+    "BudgetSpentError",
+    "Callback",
+    "Charge",
+    "Coefficient",
+    "Cohort",
     "Comparison",
     "DivergedError",
+    "Facts",
     "Failed",
     "FedAvg",
     "FedAvgM",
@@ -45,13 +90,33 @@ __all__ = [
     "FedProx",
     "FedYogi",
     "FederatedData",
+    "Fitted",
+    "FixedSampler",
     "History",
     "InputError",
     "LocalSGD",
+    "Mechanism",
+    "Move",
+    "NoiseSource",
     "PFedMe",
+    "Plan",
+    "PoissonSampler",
+    "Probe",
+    "Problem",
+    "Promise",
     "Record",
+    "Release",
     "Result",
+    "Rule",
+    "Run",
+    "RunSpec",
+    "Sampler",
     "Scaffold",
+    "Seen",
+    "Server",
+    "Setting",
+    "Step",
+    "Trained",
     "UpcycledError",
     "coefficients",
     "compare",

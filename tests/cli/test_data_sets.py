@@ -156,7 +156,7 @@ def test_a_config_file_names_sent140_and_its_model_takes_the_vectors(tmp_path, o
     text = 'source = "sent140"\npath = "data/tweets"\ndevices = 2\ndimension = '
     experiment = config(tmp_path, text + "100", '[model]\nkind = "lstm"\nhidden = 3\n')
     assert experiment.build_data().vectors.shape == (3, 100)
-    assert "embedding" not in experiment.train_arguments(0)["model_options"]
+    assert "embedding" not in experiment.spec(0).model_options
     assert config(tmp_path, text + "0").build_data().vectors is None
 
 

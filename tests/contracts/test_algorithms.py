@@ -106,8 +106,9 @@ def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monk
 @pytest.mark.parametrize("name", NAMES)
 def test_an_even_iteration_is_the_same_when_the_training_data_raise_on_every_read(name):
     """The last iteration is an even one: replacing the data by a booby trap before it changes nothing."""
-    from upcycled.runtime.loop import iterate, start_run
+    from upcycled.runtime.loop import iterate
     from upcycled.runtime.plan import make_plan
+    from upcycled.runtime.state import start_run
 
     class Trap:
         def __getattr__(self, what):
@@ -117,10 +118,10 @@ def test_an_even_iteration_is_the_same_when_the_training_data_raise_on_every_rea
     arguments = settings(name, iterations=2, upcycle=0.5, model="logistic", model_options=None, sampling="fixed")
     arguments |= {"privacy": None, "noise": "seeded", "eval_every": 1, "device": "cpu"}
     del arguments["progress"]
-    plan = make_plan(up.FederatedData.from_arrays(xs, ys, num_classes=3), **arguments)
+    plan = make_plan(up.FederatedData.from_arrays(xs, ys, num_classes=3), up.RunSpec(**arguments))
     steps = iterate(plan, plan.engine.open(plan.task, None), start_run(plan))
     after_data, _ = next(steps)
-    trapped = dataclasses.replace(plan, task=dataclasses.replace(plan.task, train=Trap()))
+    trapped = dataclasses.replace(plan, on_data=(dataclasses.replace(plan.task, train=Trap()), plan.engine))
     after_trap, _ = next(iterate(trapped, Trap(), after_data))
     free, _ = next(steps)
     assert after_trap.state.server.model.tobytes() == free.state.server.model.tobytes()

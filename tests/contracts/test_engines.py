@@ -93,7 +93,7 @@ def test_a_batch_gives_bit_for_bit_what_the_runs_give_one_by_one(engine, name):
     ]
     together = up.train_many(runs, progress=False)
     for arguments, result in zip(runs, together, strict=True):
-        alone = up.train(**arguments)
+        alone = up.train(data, **{key: value for key, value in arguments.items() if key != "data"})
         assert result.error is None
         assert result.params.numpy().tobytes() == alone.params.numpy().tobytes()
         assert result.history.column("loss") == alone.history.column("loss")

@@ -31,8 +31,9 @@ def test_a_rule_that_never_moves_equals_vanilla_bit_for_bit(federation, name):
 @pytest.mark.parametrize(("name", "rule"), EVERY)
 def test_an_even_iteration_by_a_rule_reads_no_training_data(name, rule):
     """After two data rounds data and engine are replaced by booby traps: the rule's iterations give the same bits."""
-    from upcycled.runtime.loop import iterate, start_run
+    from upcycled.runtime.loop import iterate
     from upcycled.runtime.plan import make_plan
+    from upcycled.runtime.state import start_run
 
     class Trap:
         def __getattr__(self, what):
@@ -43,10 +44,10 @@ def test_an_even_iteration_by_a_rule_reads_no_training_data(name, rule):
     iterations = 2 * (1 + per_round)
     arguments = settings(name, iterations=iterations, upcycle=RULES[rule])
     del arguments["progress"]
-    plan = make_plan(up.FederatedData.from_arrays(xs, ys, num_classes=3), **arguments)
+    plan = make_plan(up.FederatedData.from_arrays(xs, ys, num_classes=3), up.RunSpec(**arguments))
     steps = iterate(plan, plan.engine.open(plan.task, None), start_run(plan))
     after_data = [next(steps)[0] for _ in range(iterations - per_round)][-1]
-    trapped = dataclasses.replace(plan, task=dataclasses.replace(plan.task, train=Trap()))
+    trapped = dataclasses.replace(plan, on_data=(dataclasses.replace(plan.task, train=Trap()), plan.engine))
     *_, (after_trap, _) = iterate(trapped, Trap(), after_data)
     *_, (free, _) = steps
     assert after_trap.state.server.model.tobytes() == free.state.server.model.tobytes()

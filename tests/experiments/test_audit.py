@@ -198,13 +198,9 @@ def counter_example(monkeypatch):
         y = np.arange(n) % 2
         y[0] = label
         worlds.append(up.FederatedData.from_arrays([x], [y], num_classes=2))
-    plan = make_plan(
-        worlds[0],
-        algorithm=up.FedAvg(),
-        privacy=up.privacy.ModelClipping(tau, 1.0),
-        iterations=1,
-        engine="sequential",
-    )
+    privacy = up.privacy.ModelClipping(tau, 1.0)
+    spec = up.RunSpec(algorithm=up.FedAvg(), privacy=privacy, iterations=1, engine="sequential")
+    plan = make_plan(worlds[0], spec)
     return plan, (worlds[0].train, worlds[1].train)
 
 
@@ -267,7 +263,7 @@ def test_one_run_catches_a_release_without_noise(monkeypatch):
 def test_neighbours_differ_in_one_record_of_the_client_and_in_nothing_else():
     file = experiment(SOUND["model"])
     data = file.build_data()
-    plan = make_plan(data, **file.train_arguments(0))
+    plan = make_plan(data, file.spec(0))
     one, two = neighbours(plan, data.train, 2)
     first = int(data.train.offsets[2])
     for world in (one, two):
@@ -280,10 +276,11 @@ def test_neighbours_differ_in_one_record_of_the_client_and_in_nothing_else():
 def test_words_of_a_vocabulary_are_audited_too():
     rng = np.random.default_rng(0)
     data = up.FederatedData.from_arrays([rng.integers(0, 9, (6, 4)) for _ in range(2)], [[0, 1] * 3] * 2)
-    plan = make_plan(
-        data, algorithm=up.FedAvg(), model="lstm", model_options={"hidden": 3, "embedding": 2, "vocabulary": 9},
+    spec = up.RunSpec(
+        algorithm=up.FedAvg(), model="lstm", model_options={"hidden": 3, "embedding": 2, "vocabulary": 9},
         privacy=up.privacy.ModelClipping(1.0, 1.0), iterations=1, engine="sequential",
     )  # fmt: skip
+    plan = make_plan(data, spec)
     worlds = neighbours(plan, data.train, 0)
     assert worlds[0].x.dtype == data.train.x.dtype
     assert not audit_worlds(plan, worlds, 0, replays=20).is_broken

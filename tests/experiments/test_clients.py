@@ -50,7 +50,7 @@ def scores_by_hand(module, x, y):
 def test_every_client_has_a_line_with_its_own_scores_and_work(here, algorithm):
     experiment, folder = run("iterations=3", *algorithm)
     rows, data = lines(folder / "clients.jsonl"), experiment.build_data()
-    result = up.train(data, **experiment.train_arguments(0), progress=False)
+    result = up.train(data, experiment.spec(0), progress=False)
     assert [row["client"] for row in rows] == [0, 1, 2, 3]
     for client, row in enumerate(rows):
         personal = result.personal_models
@@ -71,7 +71,7 @@ def test_every_client_has_a_line_with_its_own_scores_and_work(here, algorithm):
 
 def test_personal_models_are_kept_under_their_clients_numbers(here):
     experiment, folder = run("iterations=1", "algorithm={name='pfedme'}")
-    result = up.train(experiment.build_data(), **experiment.train_arguments(0), progress=False)
+    result = up.train(experiment.build_data(), experiment.spec(0), progress=False)
     kept = load_file(folder / "personal.safetensors")
     # Half of four clients took part in the only round.
     assert sorted(kept) == sorted(map(str, result.personal_models)) != ["0", "1", "2", "3"]
@@ -87,7 +87,7 @@ def private(noise):
 def test_a_simulated_private_run_has_scores_that_are_labelled_and_an_epsilon_each(here):
     experiment, folder = run(private("seeded"))
     summary = json.loads((folder / "summary.json").read_text())
-    result = up.train(experiment.build_data(), **experiment.train_arguments(0), progress=False)
+    result = up.train(experiment.build_data(), experiment.spec(0), progress=False)
     rows = lines(folder / "clients.jsonl")
     assert [row["epsilon"] for row in rows] == pytest.approx(result.privacy.epsilon(1e-5).tolist())
     assert all(row["accuracy"] is not None for row in rows)

@@ -53,7 +53,7 @@ def test_the_difference_is_that_of_the_runs_and_its_interval_students(here):
     data = experiment.build_data()
     accuracies = {}
     for kind, changes in (("vanilla", {"upcycle": None, "iterations": 2}), ("upcycled", {})):
-        runs = [up.train(data, **experiment.train_arguments(k) | changes, progress=False) for k in (0, 1, 2)]
+        runs = [up.train(data, experiment.spec(k), progress=False, **changes) for k in (0, 1, 2)]
         accuracies[kind] = np.array([result.accuracy for result in runs])
     d = accuracies["upcycled"] - accuracies["vanilla"]
     document = json.loads((found.folder / "compare.json").read_text())

@@ -21,6 +21,7 @@ from upcycled.experiments.config import Experiment, load_config, parse
 from upcycled.experiments.kinds import MECHANISMS, TABLES, Choice
 from upcycled.experiments.overrides import parse_override, with_overrides
 from upcycled.privacy import ModelClipping
+from upcycled.runtime.plan import make_plan
 
 DOCUMENTED = """\
 name = "syn-half"
@@ -65,7 +66,7 @@ stragglers = 0.9
 
 def test_the_documented_file_means_the_documented_call(tmp_path):
     experiment = load_config(small_file(tmp_path, text=DOCUMENTED))
-    assert experiment.train_arguments(3) == {
+    expected = {
         "model": "logistic",
         "model_options": {"bias": True},
         "algorithm": up.FedProx(mu=0.5),
@@ -82,15 +83,16 @@ def test_the_documented_file_means_the_documented_call(tmp_path):
         "eval_every": 1,
         "theory": False,
     }
+    assert experiment.spec(3) == up.RunSpec(**expected)
     assert experiment.sweep == {"local.lr": (0.001, 0.01, 0.1), "upcycle.coefficient": (0.3, 0.6, 0.9)}
 
 
 def test_only_name_data_and_algorithm_are_needed_and_the_rest_is_as_in_train():
     minimal = {"name": "x", "data": {"source": "synthetic", "alpha": "iid"}, "algorithm": {"name": "fedavg"}}
-    arguments = parse(minimal).train_arguments(0)
-    assert arguments["local"] == up.LocalSGD()
-    assert (arguments["iterations"], arguments["upcycle"], arguments["participation"]) == (100, None, 1.0)
-    assert (arguments["sampling"], arguments["stragglers"], arguments["eval_every"]) == ("fixed", 0.0, 1)
+    spec = parse(minimal).spec(0)
+    assert spec.local == up.LocalSGD()
+    assert (spec.iterations, spec.upcycle, spec.participation) == (100, None, 1.0)
+    assert (spec.sampling, spec.stragglers, spec.eval_every) == ("fixed", 0.0, 1)
 
 
 def made_values(made):
@@ -197,7 +199,7 @@ def test_experiments_that_differ_in_one_value_are_not_equal():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_of_the_table_is_a_choice_with_its_own_defaults(name):
     raw = tomllib.loads(SMALL) | {"algorithm": {"name": name}}
-    assert parse(raw).train_arguments(0)["algorithm"] == ALGORITHMS[name]()
+    assert parse(raw).spec(0).algorithm == ALGORITHMS[name]()
 
 
 @pytest.mark.parametrize(
@@ -211,20 +213,20 @@ def test_every_algorithm_of_the_table_is_a_choice_with_its_own_defaults(name):
     ],
 )
 def test_every_kind_of_coefficient_is_built(table, coefficient):
-    built = parse(tomllib.loads(SMALL) | {"upcycle": table}).train_arguments(0)["upcycle"]
+    built = parse(tomllib.loads(SMALL) | {"upcycle": table}).spec(0).upcycle
     assert built == coefficient
     assert [built.rho(m, 10) for m in (1, 2, 3)] == [coefficient.rho(m, 10) for m in (1, 2, 3)]
 
 
 def test_a_mechanism_is_built_and_its_noise_is_said():
     table = {"mechanism": "model_clipping", "clip_norm": 10, "noise_std": 0.8}
-    arguments = parse(tomllib.loads(SMALL) | {"privacy": table}).train_arguments(0)
-    assert (arguments["privacy"], arguments["noise"]) == (ModelClipping(clip_norm=10.0, noise_std=0.8), "seeded")
+    spec = parse(tomllib.loads(SMALL) | {"privacy": table}).spec(0)
+    assert (spec.privacy, spec.noise) == (ModelClipping(clip_norm=10.0, noise_std=0.8), "seeded")
 
 
 def test_full_batch_is_a_word_in_the_file_and_none_in_python():
     experiment = parse(with_overrides(tomllib.loads(SMALL), ["local.batch_size=full"]))
-    assert experiment.train_arguments(0)["local"].batch_size is None
+    assert experiment.spec(0).local.batch_size is None
     assert 'batch_size = "full"' in experiment.resolved_toml()
 
 
@@ -277,12 +279,12 @@ def test_unquoted_keys_of_a_sweep_are_the_same_as_quoted_ones():
     assert quoted == unquoted == {"local.lr": (0.1,)}
 
 
-def test_a_factory_is_called_once_a_seed_with_weights_of_that_seed(tmp_path, monkeypatch):
+def test_a_factory_gives_each_seed_weights_of_that_seed(tmp_path, monkeypatch):
     (tmp_path / "own_models.py").write_text("from torch import nn\n\ndef make():\n    return nn.Linear(3, 2)\n")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     experiment = parse(tomllib.loads(SMALL) | {"model": {"kind": "own_models:make"}})
-    before = torch.random.get_rng_state()
-    first, again, other = (experiment.train_arguments(seed)["model"].weight for seed in (0, 0, 1))
+    data, before = experiment.build_data(), torch.random.get_rng_state()
+    first, again, other = (make_plan(data, experiment.spec(seed)).module.weight for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -20,7 +20,7 @@ def file_with(privacy, **changes):
 
 
 def trained(file, **changes):
-    return up.train(file.build_data(), **(file.train_arguments(0) | changes), progress=False).privacy
+    return up.train(file.build_data(), file.spec(0), progress=False, **changes).privacy
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -32,7 +32,7 @@ def test_the_planned_epsilon_of_every_client_is_that_of_the_run(name):
     )
     delta = 1e-2 if name == "central" else 1e-5
     found = explain(file, "a.toml", delta)
-    upcycle = file.train_arguments(0)["upcycle"]
+    upcycle = file.spec(0).upcycle
     runs = [{"upcycle": None}, {"upcycle": upcycle}, {"upcycle": None, "iterations": 3}]
     assert len(found.variants) == 3
     for variant, changes in zip(found.variants, runs, strict=True):

@@ -190,7 +190,7 @@ def test_the_convergence_record_is_drawn_beside_its_bound(tmp_path):
     raw |= {"algorithm": {"name": "fedprox", "mu": 40.0}, "upcycle": {"coefficient": 0.5}}
     experiment = parse(raw | {"local": {"lr": 0.02, "epochs": 60, "batch_size": "full"}})
     data = experiment.build_data()
-    result = up.train(data, **experiment.train_arguments(0) | {"theory": True}, progress=False)
+    result = up.train(data, experiment.spec(0), theory=True, progress=False)
     write_seed(tmp_path / "theory" / "seed-0", experiment, 0, data, describe_data(data), result)
     page = write_report(tmp_path / "theory").read_text(encoding="utf-8")
     lines = charts_of(page)["parts"][0]["theory"]

@@ -59,7 +59,7 @@ def test_a_run_writes_what_train_gives(here):
     for seed in (0, 1):
         folder = here / "results" / "small" / f"seed-{seed}"
         assert sorted(p.name for p in folder.iterdir()) == FILES
-        expected = up.train(experiment.build_data(), **experiment.train_arguments(seed), progress=False)
+        expected = up.train(experiment.build_data(), experiment.spec(seed), progress=False)
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert [row["accuracy"] for row in rows] == expected.history.column("accuracy")
         assert [row["kind"] for row in rows] == ["data", "upcycled", "data", "upcycled"]

@@ -209,7 +209,7 @@ class Broken(Exception):
 
 
 class Breaking:
-    """An observer that ends a run after an iteration."""
+    """A callback that breaks a run after an iteration."""
 
     def __init__(self, after):
         self.after = after
@@ -230,7 +230,7 @@ def resumed(name, data, after, **arguments):
     def _(folder):
         kept = {"checkpoint": folder / "kept", "checkpoint_every": 1, **arguments}
         with contextlib.suppress(Broken):
-            trained(data(), observers=[Breaking(after)], **kept)
+            trained(data(), callbacks=[Breaking(after)], **kept)
         found = of_result(trained(data(), **kept))
         assert found == of_result(trained(data(), **arguments)), "a resumed run differs from one that was not stopped"
         return found

@@ -24,9 +24,9 @@ DROPPED = ("seconds", "version", "path", "folder", "file", "report", "plot", "re
 def of_result(result):
     """Everything of a run that its seed determines: part -> column -> values."""
     history = {name: [plain(getattr(record, name)) for record in result.history] for name in RECORD}
-    measured = [getattr(record, "theory", None) or {} for record in result.history]
+    measured = [record.metrics for record in result.history]
     for name in sorted({name for terms in measured for name in terms}):
-        history[f"theory_{name}"] = [plain(terms.get(name)) for terms in measured]
+        history[name] = [plain(terms.get(name)) for terms in measured]
     found = {"params": {"vector": plain(result.params)}, "history": history}
     if result.personal_models is not None:
         clients = sorted(result.personal_models)

@@ -7,7 +7,6 @@ from torch import nn
 
 import upcycled as up
 from upcycled.core.layout import assign, flatten, layout_of
-from upcycled.core.shards import Shards
 from upcycled.models import prepare_model
 
 
@@ -84,8 +83,8 @@ def test_tied_weights_are_counted_once():
 
 def tokens(options):
     """A named lstm for token ids 0 to 5, the highest not among the samples that are tried first."""
-    rows = Shards(np.array([[0, 1], [2, 3], [4, 5]]), np.array([0, 1, 0]), np.array([0, 3]))
-    return prepare_model("lstm", rows, None, 2, 0, options)
+    data = up.FederatedData.from_arrays([np.array([[0, 1], [2, 3], [4, 5]])], [[0, 1, 0]])
+    return prepare_model("lstm", data.facts(counts_tokens=True), 0, options, data.train.x[:2])
 
 
 @pytest.mark.parametrize(

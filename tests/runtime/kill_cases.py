@@ -69,7 +69,7 @@ def plan_of(name, checkpoint=None, every=1):
     arguments = {"iterations": ITERATIONS[arguments["engine"]], "seed": 3} | arguments
     if name not in ("erm", "erm-budget", "objective"):
         arguments["local"] = up.LocalSGD(lr=0.05, epochs=2, batch_size=10)
-    return make_plan(data, checkpoint=checkpoint, checkpoint_every=every, **arguments)
+    return make_plan(data, up.RunSpec(checkpoint=checkpoint, checkpoint_every=every, **arguments))
 
 
 def summary_of(result):

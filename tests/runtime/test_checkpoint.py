@@ -139,7 +139,7 @@ def test_a_finished_run_is_returned_at_once_without_training(federation, tmp_pat
     files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"}
     monkeypatch.setattr(importlib.import_module("upcycled.runtime.train"), "iterate", pytest.fail)
     watcher = Watcher()
-    again = up.train(federation, observers=[watcher], **arguments)
+    again = up.train(federation, callbacks=[watcher], **arguments)
     assert as_json(summary_of(again)) == as_json(summary_of(first))
     assert again.history.column("seconds") == first.history.column("seconds")
     assert (len(watcher.before), watcher.iterations, watcher.finished) == (6, [], 1)
@@ -152,7 +152,7 @@ def test_with_no_whole_checkpoint_the_run_starts_again(federation, tmp_path, cap
     for path in tmp_path.glob("iteration-*"):
         path.write_bytes(path.read_bytes()[:-1])
     watcher = Watcher()
-    again = up.train(federation, observers=[watcher], **arguments)
+    again = up.train(federation, callbacks=[watcher], **arguments)
     assert watcher.iterations == [1, 2, 3, 4, 5, 6]
     assert as_json(summary_of(again)) == as_json(summary_of(first))
     assert capsys.readouterr().err.count("is damaged") == 2
@@ -166,9 +166,9 @@ def test_what_was_measured_for_the_theory_is_kept_with_its_record(federation, tm
     stop_at(federation, 4, checkpoint=tmp_path, **arguments)
     for _ in range(2):  # going on, and finished
         found = up.train(federation, checkpoint=tmp_path, **arguments)
-        assert [record.theory for record in found.history] == [record.theory for record in whole.history]
+        assert [record.metrics for record in found.history] == [record.metrics for record in whole.history]
         assert repr(found.theory) == repr(whole.theory)
-    assert all(record.theory for record in whole.history)
+    assert all(record.metrics for record in whole.history)
 
 
 @pytest.mark.parametrize("engine", ["fused", pytest.param("sequential", marks=pytest.mark.slow)])

@@ -11,12 +11,14 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 
 import upcycled as up
 from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
 from upcycled.core.files import WriteError
 from upcycled.core.strategy import State
 from upcycled.runtime.checkpoint import read_newest
+from upcycled.runtime.fingerprint import versions
 from upcycled.runtime.hold import InUseError, hold
 
 # Refusals
@@ -70,21 +72,38 @@ def test_a_folder_of_another_run_is_refused_in_one_sentence_and_not_touched(fede
 
 def test_a_checkpoint_of_another_format_is_refused(federation, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.runtime.snapshot.FORMAT", 2)
+        patch.setattr("upcycled.runtime.snapshot.FORMAT", 1)
         up.train(federation, checkpoint=tmp_path, **QUIET)
-    with pytest.raises(up.InputError, match="has format 2, but this version of upcycled reads format 1"):
+    with pytest.raises(up.InputError, match="has format 1, but this version of upcycled reads format 2"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
 
 
-def test_a_schedule_given_as_a_function_is_known_again_in_another_place_of_memory(federation, tmp_path):
-    def arguments():
-        lam = lambda m: 1 / m  # noqa: E731
-        return QUIET | {"upcycle": up.coefficients.LambdaHalf(lam), "privacy": up.privacy.ModelClipping(10.0, 0.8)}
+def one_over(m):
+    return 1 / m
 
-    kept = [arguments(), arguments()]
-    assert repr(kept[0]["upcycle"]) != repr(kept[1]["upcycle"])
-    stop_at(federation, 3, checkpoint=tmp_path, **kept[0])
-    assert len(up.train(federation, checkpoint=tmp_path, **kept[1]).history) == 6
+
+def test_a_schedule_given_as_a_function_is_known_again_by_its_name(federation, tmp_path):
+    kept = QUIET | {"upcycle": up.coefficients.LambdaHalf(one_over), "privacy": up.privacy.ModelClipping(10.0, 0.8)}
+    stop_at(federation, 3, checkpoint=tmp_path, **kept)
+    assert len(up.train(federation, checkpoint=tmp_path, **kept).history) == 6
+
+
+def test_a_function_without_a_name_trains_and_cannot_be_kept(federation, tmp_path):
+    nameless = QUIET | {"upcycle": up.coefficients.LambdaHalf(lambda m: 1 / m)}
+    assert len(up.train(federation, **nameless).history) == 6
+    with pytest.raises(up.InputError, match=r"<lambda> has no name that a later process could find it by"):
+        up.train(federation, checkpoint=tmp_path / "kept", **nameless)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_run_kept_by_other_versions_goes_on_only_when_told_to(federation, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("upcycled.runtime.identity.versions", lambda: {**versions(), "torch": "1.0"})
+        stop_at(federation, 3, checkpoint=tmp_path, **QUIET)
+    with pytest.raises(up.InputError, match=r"was written with torch 1\.0, but this is .* say resume_anyway=True"):
+        up.train(federation, checkpoint=tmp_path, **QUIET)
+    whole = up.train(federation, **QUIET)
+    assert torch.equal(up.train(federation, checkpoint=tmp_path, resume_anyway=True, **QUIET).params, whole.params)
 
 
 # The disk
@@ -139,7 +158,7 @@ def test_an_error_of_the_run_is_not_hidden_by_a_full_disk(federation, tmp_path, 
 
     monkeypatch.setattr("upcycled.runtime.keeper.write", full)
     with pytest.raises(ZeroDivisionError):
-        up.train(federation, checkpoint=tmp_path, observers=[Watcher(ZeroDivisionError(), 2)], **QUIET)
+        up.train(federation, checkpoint=tmp_path, callbacks=[Watcher(ZeroDivisionError(), 2)], **QUIET)
 
 
 def test_two_threads_cannot_be_in_one_folder_and_the_next_one_can(tmp_path):

@@ -1,4 +1,4 @@
-"""Batches: observers, progress, stopping, and workers that do not outlive their parent."""
+"""Batches: callbacks, progress, stopping, and workers that do not outlive their parent."""
 
 from __future__ import annotations
 
@@ -53,10 +53,20 @@ def a_run(data, engine="fused", iterations=4, **more):
     return {"data": data, "algorithm": up.FedAvg(), "iterations": iterations, "engine": engine, "local": local, **more}
 
 
+def planned(run):
+    arguments = dict(run)
+    return make_plan(arguments.pop("data"), up.RunSpec(**arguments))
+
+
+def trained(run):
+    arguments = dict(run)
+    return up.train(arguments.pop("data"), progress=False, **arguments)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_observer_of_a_batch_is_told_everything_in_order(data, engine):
     observers = [Noting() for _ in range(3)]
-    runs = [a_run(data, engine, 3 + i, seed=i, observers=[observer]) for i, observer in enumerate(observers)]
+    runs = [a_run(data, engine, 3 + i, seed=i, callbacks=[observer]) for i, observer in enumerate(observers)]
     seen = []
     for place, result in train_each(runs, progress=False):
         assert len(result.history) == 3 + place
@@ -71,7 +81,7 @@ def test_every_observer_of_a_batch_is_told_everything_in_order(data, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_observer_that_fails_ends_its_run_and_no_other(data, engine):
-    runs = [a_run(data, engine, observers=[Noting(fail_at=2)]), a_run(data, engine, observers=[Noting()])]
+    runs = [a_run(data, engine, callbacks=[Noting(fail_at=2)]), a_run(data, engine, callbacks=[Noting()])]
     failed, fine = up.train_many(runs, progress=False)
     assert str(failed.error) == "the observer has had enough"
     assert fine.error is None
@@ -83,7 +93,7 @@ def test_results_come_while_others_run_and_closing_the_iterator_stops_those(data
     large, long = up.data.synthetic("iid", clients=1, sizes=80_000, dim=3, seed=0), 250_000
     first = a_run(large, engine, 1, local=up.LocalSGD(lr=0.01, epochs=250, batch_size=None))
     observer = Noting()
-    results = train_each([first, a_run(data, engine, long, eval_every=long, observers=[observer])], progress=False)
+    results = train_each([first, a_run(data, engine, long, eval_every=long, callbacks=[observer])], progress=False)
     place, result = next(results)
     assert (place, len(result.history)) == (0, 1)
     results.close()
@@ -95,9 +105,9 @@ def test_a_run_alone_has_all_cores_and_the_same_bits(data, monkeypatch):
     asked = []
     attempt = many.attempt
 
-    def noting(plan, observers, threads):
+    def noting(plan, callbacks, threads):
         asked.append(threads)
-        return attempt(plan, observers, threads)
+        return attempt(plan, callbacks, threads)
 
     monkeypatch.setattr(many, "attempt", noting)
     alone = up.train_many([a_run(data, participation=1.0)], progress=False)[0]
@@ -109,18 +119,18 @@ def test_a_run_alone_has_all_cores_and_the_same_bits(data, monkeypatch):
 def test_a_batch_goes_on_from_its_checkpoints(data, tmp_path):
     for stop, start in ((2, 0), (None, 2)):
         observer = Noting(fail_at=stop)
-        run = a_run(data, checkpoint=tmp_path / "a", observers=[observer])
+        run = a_run(data, checkpoint=tmp_path / "a", callbacks=[observer])
         up.train_many([run, a_run(data, seed=1)], progress=False)
         assert observer.told[0] == ("start", 4, start)
 
 
 def test_half_a_message_is_not_read_before_the_other_half_is_there(data, tmp_path):
-    plan, observer = make_plan(**a_run(data)), Noting()
+    plan, observer = planned(a_run(data)), Noting()
     reporter = _Reporter(tmp_path, 7)
     mailbox = Mailbox(tmp_path, 7, plan, [observer], Watched())
     mailbox.deliver()
     reporter.start(plan, ())
-    record = up.train(**a_run(data), progress=False).history[0]
+    record = trained(a_run(data)).history[0]
     reporter.record(record, None)
     content = (tmp_path / "7").read_bytes()
     for end in (3, 20, len(content) - 1, len(content)):
@@ -131,7 +141,7 @@ def test_half_a_message_is_not_read_before_the_other_half_is_there(data, tmp_pat
 
 def test_a_worker_is_asked_to_stop_by_a_file(data, tmp_path):
     reporter = _Reporter(tmp_path, 0)
-    record = up.train(**a_run(data), progress=False).history[0]
+    record = trained(a_run(data)).history[0]
     reporter.record(record, None)
     (tmp_path / "stop").touch()
     with pytest.raises(Stopped):
@@ -149,8 +159,8 @@ def shown(table):
 def test_the_table_has_a_row_for_each_running_run(data):
     table = BatchProgress(4, shown=True)
     rows = [table.row(f"seed {i}") for i in range(3)]
-    plan = make_plan(**a_run(data, upcycle=0.5))
-    records = up.train(**a_run(data, upcycle=0.5), progress=False).history
+    plan = planned(a_run(data, upcycle=0.5))
+    records = trained(a_run(data, upcycle=0.5)).history
     for row in rows[:2]:
         row.start(plan, ())
         for record in records[:2]:
@@ -175,9 +185,9 @@ def test_the_table_has_a_row_for_each_running_run(data):
 
 
 def test_a_run_that_goes_on_counts_what_was_there_before(data):
-    records = up.train(**a_run(data), progress=False).history
+    records = trained(a_run(data)).history
     row = Watched("x")
-    row.start(make_plan(**a_run(data)), tuple(records[:3]))
+    row.start(planned(a_run(data)), tuple(records[:3]))
     assert row.iteration == 3
     assert row.bytes == sum(r.bytes_up + r.bytes_down for r in records[:3])
     # The pace is that of this process, which has done nothing yet.
@@ -198,19 +208,19 @@ def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, 
             while record.iteration == 4 and "iteration" not in sys.stderr.getvalue() and time.monotonic() < until:
                 time.sleep(0.01)
 
-    up.train_many([a_run(data, observers=[Waiting()], seed=i) for i in range(2)])
+    up.train_many([a_run(data, callbacks=[Waiting()], seed=i) for i in range(2)])
     out, err = capsys.readouterr()
     assert out == ""
     assert "of 2 runs done" in err
     assert "iteration" in err
-    up.train(**a_run(data), progress=True)
+    trained(a_run(data), progress=True)
     assert "fedavg · fused engine: iteration 4/4, accuracy" in capsys.readouterr().err
 
 
 def test_a_private_run_shows_what_its_worst_client_has_spent(data, monkeypatch):
     mechanism = up.privacy.ModelClipping(clip_norm=1.0, noise_std=2.0)
     row = Watched()
-    result = up.train(**a_run(data, privacy=mechanism, observers=[row]), progress=False)
+    result = trained(a_run(data, privacy=mechanism, callbacks=[row]))
     until = time.monotonic() + 120
     while row.epsilon is None and time.monotonic() < until:
         time.sleep(0.02)
@@ -228,7 +238,7 @@ def test_a_number_that_takes_long_is_not_computed_in_a_short_run(data, monkeypat
     monkeypatch.setattr("upcycled.runtime.spending.time", SimpleNamespace(perf_counter=lambda: 1.0))
     mechanism = up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0)
     row = Watched()
-    up.train(**a_run(data, "sequential", privacy=mechanism, observers=[row]), progress=False)
+    trained(a_run(data, "sequential", privacy=mechanism, callbacks=[row]))
     assert row.epsilon is None
 
 
@@ -239,7 +249,7 @@ def test_a_display_never_stops_a_run(data, monkeypatch):
     monkeypatch.setattr("upcycled.privacy.ledger.Ledger.max_epsilon", broken)
     mechanism = up.privacy.ModelClipping(clip_norm=1.0, noise_std=2.0)
     display = LiveProgress()
-    result = up.train(**a_run(data, privacy=mechanism, observers=[display]), progress=False)
+    result = trained(a_run(data, privacy=mechanism, callbacks=[display]))
     assert len(result.history) == 4
 
 
@@ -251,7 +261,7 @@ class Tell:
     def start(self, plan, before): print("started", flush=True)
     def record(self, record, run): pass
     def finish(self): pass
-up.train_many([run | dict(seed=i, observers=[Tell()]) for i in range(2)], progress=False)
+up.train_many([run | dict(seed=i, callbacks=[Tell()]) for i in range(2)], progress=False)
 """
 
 

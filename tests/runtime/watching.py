@@ -1,8 +1,6 @@
-"""An observer for tests, and a run that is stopped."""
+"""A callback for tests, and a run that is stopped."""
 
 from __future__ import annotations
-
-import pytest
 
 import upcycled as up
 
@@ -12,7 +10,7 @@ SELDOM = {"checkpoint_every": "10000s"}
 
 
 class Watcher:
-    """An observer that writes down what it is told, and can raise at an iteration."""
+    """A callback that writes down what it is told, and can raise at an iteration."""
 
     def __init__(self, error=None, at=0):
         self.before, self.iterations, self.finished = None, [], 0
@@ -31,8 +29,11 @@ class Watcher:
 
 
 def stop_at(data, iteration, **arguments):
-    with pytest.raises(KeyboardInterrupt):
-        up.train(data, observers=[Watcher(KeyboardInterrupt(), iteration)], **arguments)
+    """Stop a run by Ctrl-C after an iteration, and return the result so far."""
+    result = up.train(data, callbacks=[Watcher(KeyboardInterrupt(), iteration)], **arguments)
+    assert isinstance(result.error, KeyboardInterrupt)
+    assert len(result.history) == iteration
+    return result
 
 
 def kept_iterations(folder):

@@ -1,56 +1,73 @@
-"""Who trains in a data round, and for how many epochs."""
+"""The clients of a data round, and for how many epochs each of them trains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
-from upcycled.core.streams import Purpose, choose, client_keys, round_key, uniforms
+from upcycled.core.errors import InputError, check_number
+from upcycled.core.sampler import Sampler, as_sampler, expected_cohort
+from upcycled.core.streams import Purpose, client_keys, uniforms
 from upcycled.core.vectors import Ints
 
-SAMPLINGS = ("fixed", "poisson")
 MOST_EMPTY_COHORTS = 10_000
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients of a data round and the epochs each of them trains."""
+    """Who trains: ids and rows are two things, though in a simulation of all clients they are the same numbers."""
 
     clients: Ints
+    """Their numbers in the federation: these key random streams, memories and ledgers."""
     epochs: Ints
+    rows: Ints = None  # type: ignore[assignment]
+    """Where each one's data and its own numbers lie here, where there may be those of one client only."""
+
+    def __post_init__(self) -> None:
+        if self.rows is None:
+            object.__setattr__(self, "rows", self.clients)
+
+    def __getitem__(self, places: Ints) -> Cohort:
+        """Return some of its members, by their places or by a mask."""
+        return Cohort(self.clients[places], self.epochs[places], self.rows[places])
+
+
+def everybody(num_clients: int) -> Cohort:
+    """Return all clients as a cohort, for questions about what a round would cost them."""
+    return Cohort(np.arange(num_clients, dtype=np.int64), np.ones(num_clients, dtype=np.int64))
 
 
 @dataclass(frozen=True)
 class Participation:
     """How cohorts are drawn: a function of (seed, round, attempt) and of nothing else.
 
-    >>> Participation(fraction=0.5).draw(seed=0, round=1, num_clients=4, epochs=1).clients.size
+    >>> Participation(0.5).draw(seed=0, round=1, num_clients=4, epochs=1).clients.size
     2
     """
 
-    fraction: float = 1.0
+    fraction: float | Sampler = 1.0
+    """A share of the clients, drawn as ``sampling`` says, or a sampler of one's own."""
     sampling: str = "fixed"
     stragglers: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("participation", self.fraction, above=0, at_most=1)
         check_number("stragglers", self.stragglers, at_least=0, at_most=1)
-        if self.sampling not in SAMPLINGS:
-            raise InputError(
-                f"sampling is {self.sampling!r}, but it must be known{suggest(str(self.sampling), SAMPLINGS)}"
-            )
+        assert self.sampler  # made, and so checked, at once
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """What draws the clients."""
+        return as_sampler(self.fraction, self.sampling)
 
     def expected(self, num_clients: int) -> int:
         """Return the cohort's size, or its mean under Poisson sampling; at least one."""
-        # The tiny addition keeps 0.29 * 100 = 28.999... from losing a client.
-        return max(1, int(np.floor(self.fraction * num_clients + 1e-9)))
+        return expected_cohort(self.sampler, num_clients)
 
     def draw(self, seed: int, round: int, num_clients: int, epochs: int, attempt: int = 0) -> Cohort:
         """Return the cohort of the ``round``-th data round; with Poisson sampling it can be empty."""
-        clients = self._clients(seed, round, num_clients, attempt)
-        return self.cohort_of(clients, seed, round, epochs, attempt)
+        return self.cohort_of(self.sampler.draw(seed, round, num_clients, attempt), seed, round, epochs, attempt)
 
     def cohort_of(self, clients: Ints, seed: int, round: int, epochs: int, attempt: int = 0) -> Cohort:
         """Return these clients with the epochs each of them trains."""
@@ -74,17 +91,9 @@ class Participation:
             if cohort.clients.size:
                 return cohort, trial
         raise InputError(
-            f"participation is {self.fraction!r} of {num_clients} clients, but {MOST_EMPTY_COHORTS} Poisson draws in a "
+            f"participation is {self.sampler.fraction!r} of {num_clients} clients, but {MOST_EMPTY_COHORTS} draws in a "
             "row were empty: it must be larger"
         )
-
-    def _clients(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
-        if self.fraction == 1.0:
-            return np.arange(num_clients, dtype=np.int64)
-        if self.sampling == "fixed":
-            return choose(round_key(seed, Purpose.COHORT, round, attempt), num_clients, self.expected(num_clients))
-        keys = client_keys(seed, Purpose.COHORT, round, np.arange(num_clients), attempt)
-        return np.flatnonzero(uniforms(keys, 1)[:, 0] < self.fraction).astype(np.int64)
 
     def _epochs(self, seed: int, round: int, clients: Ints, epochs: int, attempt: int) -> Ints:
         full = np.full(clients.size, epochs, dtype=np.int64)

@@ -6,11 +6,13 @@ one vector and the public integers n_i and K_i per client, for every algorithm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Problem, Solver
 from upcycled.core.streams import Purpose
@@ -76,14 +78,18 @@ class Setting:
     num_classes: int
     """Logits the model gives, at least one for each class."""
     sizes: Ints
-    """n_i of every client."""
+    """n_i of the clients that are known here: of all, or, where a client plans for itself, its own."""
+    num_clients: int
+    """N, all clients."""
     rounds: Ints
-    """Data rounds each client takes part in, by the public schedule drawn in advance from the seed."""
+    """Data rounds each of the known clients takes part in, by the public schedule drawn in advance from the seed."""
     data_rounds: int
     """M, all data rounds."""
     stragglers: float
     sampling: str
     participation: float
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """What a client that knows its own size only is told: see :attr:`Fitted.shared`."""
 
 
 @dataclass(frozen=True)
@@ -155,22 +161,26 @@ class Fitted(Protocol):
     def draws_secretly(self) -> bool:
         """Whether cohorts are secret Poisson draws from the noise source, empty ones included."""
 
+    @property
+    def shared(self) -> Mapping[str, float]:
+        """Numbers that follow from the sizes of all clients, for those that know only their own."""
+
     def prepare(self, train: Shards) -> Shards:
         """Return the training data as the mechanism needs it (projected, say)."""
 
     def solver(self, solver: Solver) -> Solver:
         """Keep the algorithm's solver, or bring another."""
 
-    def problem(self, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Return the local objectives, perhaps with a larger a, perhaps with noise added to b."""
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Return what leaves the clients."""
 
     def aggregate(self, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
         """Return sum p_i r_i, or its noisy stand-in."""
 
-    def charge(self, clients: Ints) -> Charge | None:
+    def charge(self, cohort: Cohort) -> Charge | None:
         """Return what a data round with this cohort costs; None without privacy."""
 
     def mean_noise_std(self, release: Release) -> float:
@@ -190,7 +200,7 @@ def keep_solver(self: object, solver: Solver) -> Solver:
     return solver
 
 
-def keep_problem(self: object, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
+def keep_problem(self: object, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
     """Use the algorithm's own objective."""
     return problem
 
@@ -207,6 +217,7 @@ class NoPrivacy:
     name: ClassVar[str] = "none"
     is_central: ClassVar[bool] = False
     draws_secretly: ClassVar[bool] = False
+    shared: ClassVar[Mapping[str, float]] = {}
     promise: ClassVar[Promise] = Promise("the trained models themselves", (), is_claimed=False)
 
     prepare = keep_data
@@ -218,12 +229,12 @@ class NoPrivacy:
         """Nothing to check."""
         return self
 
-    def charge(self, clients: Ints) -> None:
+    def charge(self, cohort: Cohort) -> None:
         """Nothing is claimed, nothing is charged."""
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Pass the vectors on."""
-        return Release(clients, trained.vectors, num_samples, trained.num_steps)
+        return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """Zero."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from upcycled.core.errors import InputError
+from upcycled.core.facts import Facts
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
 from upcycled.data import splits
@@ -129,6 +130,17 @@ class FederatedData:
     def num_clients(self) -> int:
         """How many clients there are."""
         return self.train.num_clients
+
+    def facts(self, *, counts_tokens: bool = False) -> Facts:
+        """Return what a simulation makes public of its data, read off them; ``counts_tokens`` looks at every one."""
+        vocabulary = None
+        if counts_tokens:
+            parts = [part for part in (self.train, self.test) if part is not None and part.num_rows]
+            vocabulary = 1 + max(int(part.x.max()) for part in parts)
+        shape, dtype, sizes = self.feature_shape, self.train.x.dtype, self.train.sizes
+        return Facts(
+            shape, dtype, self.num_classes, sizes, self.num_clients, vocabulary=vocabulary, vectors=self.vectors
+        )
 
     @property
     def feature_shape(self) -> tuple[int, ...]:

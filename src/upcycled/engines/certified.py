@@ -33,8 +33,8 @@ def train_certified(task: Task, solver: Certified, work: Work) -> Trained:
     keys = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
     models = np.empty((cohort.clients.size, task.layout.size))
     with one_blas_thread():
-        for i, client in enumerate(cohort.clients.tolist()):
-            x, y = task.train.client(client)
+        for i, row in enumerate(cohort.rows.tolist()):
+            x, y = task.train.client(row)
             exact: Real = x.reshape(len(y), -1).astype(np.float64)
             b: Any = 0.0 if work.problem.b is None else work.problem.b[i].astype(np.float64)
             if isinstance(solver, NominalSGD):
@@ -45,7 +45,7 @@ def train_certified(task: Task, solver: Certified, work: Work) -> Trained:
                 if isinstance(solver, CertifiedMinimiser):
                     count = solver.steps_for(float(np.linalg.norm(b)))
                 models[i] = _descend(model, solver.local.lr, count, exact, y, start, a, b)
-    return Trained(models, solver.local.num_steps(task.train.sizes_of(cohort.clients), cohort.epochs))
+    return Trained(models, solver.local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs))
 
 
 def _descend(model: Softmax, lr: float, steps: int, x: Real, y: Ints, start: Real, a: float, b: Any) -> Real:

@@ -59,16 +59,16 @@ def train_noisy(task: Task, solver: NoisySGD, gradients: Gradients, work: Work) 
     assert work.noise is not None  # the round loop brings it
     cohort, local = work.cohort, solver.local
     start = to_torch(work.model)
-    steps = local.num_steps(task.train.sizes_of(cohort.clients), cohort.epochs)
+    steps = local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs)
     dropout = client_keys(task.seed, Purpose.DROPOUT, work.round, cohort.clients, work.attempt)
     models = np.empty((cohort.clients.size, task.layout.size), dtype=np.float32)
     private = np.empty_like(models) if isinstance(solver.plain, MoreauSGD) else None
     task.module.train()
     with torch.random.fork_rng(devices=[]):
-        for i, client in enumerate(cohort.clients.tolist()):
+        for i, (client, row) in enumerate(zip(cohort.clients.tolist(), cohort.rows.tolist(), strict=True)):
             torch.manual_seed(int(dropout[i]) >> 1)
-            x, y = task.train.client(client)
-            noisy = NoisyGradient(solver, gradients, x, y, client, work.noise)
+            x, y = task.train.client(row)
+            noisy = NoisyGradient(solver, gradients, x, y, client, float(solver.noise_std[row]), work.noise)
             b = None if work.problem.b is None else to_torch(work.problem.b[i])
             if isinstance(solver.plain, MoreauSGD):
                 model, theta = _moreau(noisy, solver.plain, int(steps[i]), start, work.problem.a, b)
@@ -83,11 +83,18 @@ class NoisyGradient:
     """A client's noisy gradients, one after the other: fresh coins and fresh noise each time."""
 
     def __init__(
-        self, solver: NoisySGD, gradients: Gradients, x: NDArray[Any], y: Ints, client: int, noise: NoiseSource
+        self,
+        solver: NoisySGD,
+        gradients: Gradients,
+        x: NDArray[Any],
+        y: Ints,
+        client: int,
+        std: float,
+        noise: NoiseSource,
     ) -> None:
         self.clip_norm, self.gradients, self.noise = solver.clip_norm, gradients, noise
         self.x, self.y, self.client = to_torch(x), to_torch(y), np.array([client])
-        self.rate, self.std = solver.rate_for(len(y)), float(solver.noise_std[client])
+        self.rate, self.std = solver.rate_for(len(y)), std
         self.step = float(grid_step(np.array([self.std]))[0])
         self.taken = 0
 

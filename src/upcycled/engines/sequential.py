@@ -91,9 +91,9 @@ class Sequential:
         self.flat.module.train()
         # Layers that draw (dropout) read torch's generator: each client gets its own seed, the caller's state returns.
         with torch.random.fork_rng(devices=[]):
-            for i, client in enumerate(cohort.clients.tolist()):
+            for i, row in enumerate(cohort.rows.tolist()):
                 torch.manual_seed(int(dropout[i]) >> 1)
-                x, y = task.train.client(client)
+                x, y = task.train.client(row)
                 batches = _batches(x, y, int(cohort.epochs[i]), task.solver.local, int(orders[i]), device)
                 b = None if work.problem.b is None else to_torch(work.problem.b[i], device)
                 self.flat.values.copy_(start)
@@ -103,7 +103,7 @@ class Sequential:
                 else:
                     model = self._sgd(batches, task.solver.local, start, work.problem.a, b)
                 models[i] = model.cpu().numpy()
-        steps = task.solver.local.num_steps(task.train.sizes_of(cohort.clients), cohort.epochs)
+        steps = task.solver.local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs)
         return Trained(models, steps, private)
 
     def _sgd(

@@ -57,7 +57,7 @@ def audit(
         if experiment.privacy is None:
             raise InputError("privacy is missing, but an audit needs a claim: the file must have a table [privacy]")
         data = experiment.build_data()
-        plan = make_plan(data, **experiment.train_arguments(experiment.seeds[0]))
+        plan = make_plan(data, experiment.spec(experiment.seeds[0]))
         if test == "one-run":
             result = audit_one_run(plan, data.train, claim=claim, delta=delta)
         else:
@@ -198,7 +198,7 @@ def _canaries(plan: Plan, train: Shards, is_whole: bool) -> dict[int, Pair]:
 
 
 def _pairs(plan: Plan, train: Shards, client: int) -> Iterator[Pair]:
-    is_linear = plan.privacy is not None and plan.privacy.is_linear_softmax
+    is_linear = plan.setting is not None and plan.setting.is_linear_softmax
     return pairs(train, client, plan.task.num_classes, plan.initial, is_linear)
 
 

@@ -111,7 +111,7 @@ def claim_of(plan: Plan, ledger: Ledger, clients: Ints, delta: float | None) -> 
     charge = next((entry.charge for entry in ledger if entry.charge is not None), None)
     assert charge is not None  # the loop charged the round
     if delta is None:
-        delta = getattr(plan.settings["privacy"], "delta", None)
+        delta = getattr(plan.spec.privacy, "delta", None)
     if delta is None:
         delta = 0.0 if charge.kind == "pure" else USUAL_DELTA
     try:

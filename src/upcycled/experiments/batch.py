@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ from upcycled.experiments.results import (
     write_seed,
 )
 from upcycled.experiments.sentences import in_keys, named
-from upcycled.runtime import Observer, Result
+from upcycled.runtime import Callback, Result
 from upcycled.runtime.batch_progress import BatchProgress
 from upcycled.runtime.hold import InUseError, hold
-from upcycled.runtime.many import train_each
-from upcycled.runtime.plan import make_plan
+from upcycled.runtime.many import Job, train_each
+from upcycled.runtime.plan import Plan, make_plan
 
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
     "noise": "privacy.noise"
@@ -79,7 +79,7 @@ class Outcome:
         return {key: mean_and_sd(summary[key] for summary in done) for key in SUMMARY_KEYS}
 
 
-Watch: TypeAlias = Callable[[Experiment, int], Sequence[Observer]]
+Watch: TypeAlias = Callable[[Experiment, int], Sequence[Callback]]
 """Who watches the run of a seed."""
 Tell: TypeAlias = Callable[[Experiment, SeedOutcome], None]
 """Told of each seed as it is done."""
@@ -109,14 +109,20 @@ class Variant:
     data: FederatedData
     about: dict[str, Any]
     """What identifies the data."""
+    plan: Plan | None
+    """The first seed's, which was made to see that all is in order; None where a batch has too many to keep."""
+    there: Mapping[int, dict[str, Any]]
+    """The summaries of seeds that are finished."""
 
     def folder(self, seed: int) -> Path:
         """Return where a seed's results lie."""
         return seed_folder(self.experiment, seed)
 
-    def there(self, seed: int) -> dict[str, Any] | None:
-        """Return the summary of a seed that is finished."""
-        return finished_summary(self.folder(seed), self.experiment, seed, self.about)
+    def job(self, seed: int, **changes: Any) -> Job:
+        """Return a seed's run, kept and watched as the changes say."""
+        if self.plan is not None and seed == self.experiment.seeds[0]:
+            return self.plan.kept(**changes)
+        return self.data, self.experiment.spec(seed).replace(**changes)
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class Batch:
     @property
     def is_finished(self) -> bool:
         """Whether every seed has its result already."""
-        return all(v.there(seed) is not None for v in self.variants for seed in v.experiment.seeds)
+        return all(seed in v.there for v in self.variants for seed in v.experiment.seeds)
 
     def run(self, options: Options | None = None) -> list[Outcome]:
         """Run every seed that has no result yet, and write each as soon as it is there.
@@ -157,30 +163,29 @@ def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequen
             if key not in known:
                 data = experiment.build_data()
                 known[key] = data, describe_data(data)
-            variant = Variant(experiment, experiment.name if titles is None else titles[i], *known[key])
-            with _named_after(variant, len(experiments)):
-                check_plan(experiment, variant.data)
-                for seed in experiment.seeds:
-                    variant.there(seed)
-            variants.append(variant)
+            title = experiment.name if titles is None else titles[i]
+            data, about = known[key]
+            with _named_after(title, len(experiments)):
+                with in_keys(PLAN_KEYS):
+                    plan = make_plan(data, experiment.spec(experiment.seeds[0]))
+                there = {
+                    seed: summary
+                    for seed in experiment.seeds
+                    if (summary := finished_summary(seed_folder(experiment, seed), experiment, seed, about)) is not None
+                }
+            variants.append(Variant(experiment, title, data, about, plan if i < AT_ONCE else None, there))
     return Batch(tuple(variants), source)
 
 
-def check_plan(experiment: Experiment, data: FederatedData) -> None:
-    """Decide the first run completely, as ``train`` will, without running it."""
-    with in_keys(PLAN_KEYS):
-        make_plan(data, **experiment.train_arguments(experiment.seeds[0]))
-
-
 @contextmanager
-def _named_after(variant: Variant, of: int) -> Iterator[None]:
+def _named_after(title: str, of: int) -> Iterator[None]:
     """Say which of several experiments an error is about."""
     try:
         yield
     except InputError as error:
         if of == 1:
             raise
-        raise InputError(f"{variant.title}: {error}") from error
+        raise InputError(f"{title}: {error}") from error
 
 
 def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
@@ -189,7 +194,7 @@ def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
     with named(batch.source):
         for i, variant in enumerate(batch.variants):
             for seed in variant.experiment.seeds:
-                summary = variant.there(seed)
+                summary = variant.there.get(seed)
                 if summary is None:
                     todo.append((i, seed))
                     continue
@@ -217,17 +222,18 @@ def _train(
         variant, folder = variants[i], variants[i].folder(seed)
         _wait_for_orphans(folder / "checkpoint")
         begin_seed(folder, variant.experiment, seed)
-        run = {"data": variant.data, **variant.experiment.train_arguments(seed)}
-        if run["privacy"] is not None:
-            run["ledger"] = open_ledger(folder, variant.experiment, seed)
-        run["checkpoint"], run["checkpoint_every"] = folder / "checkpoint", variant.experiment.checkpoint_every
-        run["observers"] = options.watch(variant.experiment, seed)
-        runs.append(run)
+        ledger = None if variant.experiment.privacy is None else open_ledger(folder, variant.experiment)
+        watching = options.watch(variant.experiment, seed)
+        runs.append(variant.job(seed, checkpoint=folder / "checkpoint", ledger=ledger, callbacks=watching))
         titles.append(f"{variant.title}, seed {seed}" if len(variants) > 1 else f"seed {seed}")
     # Closed, not left to the collector: an error here must stop the runs that are under way.
     with closing(train_each(runs, progress=table, titles=titles)) as results:
         for place, result in results:
-            yield places[place], result if isinstance(result, Result) else result.error
+            error = result.error
+            if isinstance(error, Exception):
+                yield places[place], error
+            elif isinstance(result, Result):
+                yield places[place], result
 
 
 def _kept(variant: Variant, seed: int, result: Result | Exception, options: Options) -> SeedOutcome:

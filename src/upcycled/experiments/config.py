@@ -23,6 +23,7 @@ from upcycled.experiments.sources import DataTable, Logistic, ModelTable, model_
 from upcycled.experiments.tables import AsTuple, BuiltTable, Table, about
 from upcycled.experiments.values import Count, Seed, Word
 from upcycled.runtime.checkpoint import how_often
+from upcycled.runtime.spec import RunSpec
 
 NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every")
 _PLACED = places()
@@ -100,25 +101,31 @@ class Experiment(Table):
             raise must_be("data.validation_fraction", fraction, "> 0, such as 0.1, to have samples to choose on")
         return replace(data, test=data.validation, validation=None)
 
-    def train_arguments(self, seed: int) -> dict[str, Any]:
-        """Return the keyword arguments of ``up.train`` for one seed, all but the data."""
+    def spec(self, seed: int) -> RunSpec:
+        """Return what one seed's run is, all but the data."""
         clients = self.clients.build()
-        return {
-            **model_arguments(self.model, seed),
-            "algorithm": self.algorithm.build(),
-            "upcycle": None if self.upcycle is None else self.upcycle.build(),
-            "iterations": self.iterations,
-            "local": self.local.build(),
-            "participation": clients.fraction,
-            "sampling": clients.sampling,
-            "stragglers": clients.stragglers,
-            "privacy": None if self.privacy is None else self.privacy.build(),
-            "noise": getattr(self.privacy, "noise", "seeded"),
-            "engine": self.engine,
-            "seed": seed,
-            "eval_every": self.eval_every,
-            "theory": self.theory,
-        }
+        return RunSpec(
+            **model_arguments(self.model),
+            algorithm=self.algorithm.build(),
+            upcycle=None if self.upcycle is None else self.upcycle.build(),
+            iterations=self.iterations,
+            local=self.local.build(),
+            participation=clients.fraction,
+            sampling=clients.sampling,
+            stragglers=clients.stragglers,
+            privacy=None if self.privacy is None else self.privacy.build(),
+            noise=self.noise,
+            engine=self.engine,
+            seed=seed,
+            eval_every=self.eval_every,
+            theory=self.theory,
+            checkpoint_every=self.checkpoint_every,
+        )
+
+    @property
+    def noise(self) -> str:
+        """Where the noise of a private run comes from."""
+        return getattr(self.privacy, "noise", "seeded")
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain values that a TOML file can hold."""

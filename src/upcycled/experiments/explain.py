@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from upcycled.core.coefficients import Constant
+from upcycled.core.cohort import everybody
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 from upcycled.experiments.batch import PLAN_KEYS
@@ -46,12 +47,12 @@ class Variant:
     @property
     def noise(self) -> tuple[str, Real]:
         """What the noise is measured by, and its size for every client."""
-        mechanism, everybody = self.plan.mechanism, np.arange(self.plan.task.train.num_clients)
+        mechanism, clients = self.plan.mechanism, self.plan.facts.num_clients
         alpha = getattr(mechanism, "alpha", None)
         if isinstance(alpha, np.ndarray):
             return "alpha", alpha
-        charge = mechanism.charge(everybody)
-        return "noise_std", np.zeros(everybody.size) if charge is None else charge.noise_std
+        charge = mechanism.charge(everybody(clients))
+        return "noise_std", np.zeros(clients) if charge is None else charge.noise_std
 
     @property
     def client_numbers(self) -> tuple[str, ...]:
@@ -61,7 +62,7 @@ class Variant:
 
     def clients(self) -> list[dict[str, Any]]:
         """Return a line for every client; None stands for infinity."""
-        sizes, paper, (name, noise) = self.plan.task.train.sizes, self.paper_epsilon, self.noise
+        sizes, paper, (name, noise) = self.plan.facts.sizes, self.paper_epsilon, self.noise
         columns = {"n": sizes, "rounds": self.ledger.rounds, name: noise, "epsilon": self.epsilon}
         if paper is not None:
             columns["paper_epsilon"] = paper
@@ -143,11 +144,10 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
     keys = PLAN_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}
     with named(source), in_keys(keys), collected_warnings() as found:
         data, seed = experiment.build_data(), experiment.seeds[0]
-        arguments = experiment.train_arguments(seed)
-        wanted = arguments["privacy"]
-        delta = getattr(wanted, "delta", None) if delta is None else delta
+        spec = experiment.spec(seed)
+        delta = getattr(spec.privacy, "delta", None) if delta is None else delta
         # What upcycled iterations cost does not depend on how far they go.
-        upcycle = arguments["upcycle"] if arguments["upcycle"] is not None else Constant(0.5)
+        upcycle = spec.upcycle if spec.upcycle is not None else Constant(0.5)
         total = experiment.iterations
         variants = []
         for title, rule, iterations in (
@@ -155,28 +155,27 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
             ("upcycled", upcycle, total),
             ("vanilla, as many\ndata rounds as upcycled", None, -(-total // 2)),
         ):
-            plan = make_plan(data, **{**arguments, "upcycle": rule, "iterations": iterations})
+            plan = make_plan(data, spec.replace(upcycle=rule, iterations=iterations))
             variants.append(_variant(title, iterations, plan, delta))
-        own = variants[1] if arguments["upcycle"] is not None else variants[0]
+        own = variants[1] if spec.upcycle is not None else variants[0]
         words = tuple(own.ledger.statement(own.delta).splitlines())
     return Explanation(words, tuple(variants), _remarks(experiment, variants), tuple(found))
 
 
 def planned_ledger(plan: Plan) -> Ledger:
     """Return the ledger as the run would leave it: every scheduled charge, and nothing trained."""
-    assert plan.privacy is not None  # callers have a private plan
-    ledger = Ledger(plan.mechanism, plan.noise, plan.privacy, plan.budget)
-    clients, seed = plan.task.train.num_clients, plan.task.seed
+    assert plan.setting is not None  # callers have a private plan
+    ledger = Ledger(plan.mechanism, plan.spec.noise, plan.setting, plan.spec.budget)
+    clients, seed = plan.facts.num_clients, plan.spec.seed
     for m in range(1, plan.data_rounds + 1):
-        attempt, cohort = 0, np.arange(clients)
+        attempt, cohort = 0, everybody(clients)
         if not plan.mechanism.draws_secretly:  # secret draws are charged to everybody
-            drawn, attempt = plan.participation.draw_nonempty(seed, m, clients, epochs=1)
-            cohort = drawn.clients
+            cohort, attempt = plan.participation.draw_nonempty(seed, m, clients, epochs=1)
         charge = plan.mechanism.charge(cohort)
-        if plan.budget is not None:
+        if plan.spec.budget is not None:
             cohort = cohort[ledger.can_pay(charge)]
             charge = plan.mechanism.charge(cohort)
-        if charge is not None and cohort.size:
+        if charge is not None and cohort.clients.size:
             ledger.charge(m, m, attempt, charge)
     return ledger
 

@@ -20,14 +20,15 @@ from upcycled.core.coefficients import (
     Proximal,
     Trend,
 )
-from upcycled.core.cohort import SAMPLINGS, Participation
+from upcycled.core.cohort import Participation
 from upcycled.core.errors import InputError, suggest
+from upcycled.core.sampler import SAMPLERS
 from upcycled.core.solvers import LocalSGD
 from upcycled.experiments.sentences import must_be, one_of, shown
 from upcycled.experiments.sources import MODELS, SOURCES, Factory
 from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of
 from upcycled.privacy import MECHANISMS
-from upcycled.runtime.plan import NOISES
+from upcycled.runtime.spec import NOISES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], "a finite number >= 0, or a list of them, one per data round")
 _NOISE = Field("seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real")
@@ -36,7 +37,10 @@ LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], "an inte
 CLIENTS = table_of(
     Participation,
     renamed={"fraction": "participation"},
-    types={"sampling": (Literal[SAMPLINGS], " or ".join(f"'{name}'" for name in SAMPLINGS))},
+    types={
+        "fraction": (float, "a finite number > 0 and <= 1"),
+        "sampling": (Literal[tuple(SAMPLERS)], " or ".join(f"'{name}'" for name in SAMPLERS)),
+    },
 )
 UPCYCLES: dict[str, type[BuiltTable]] = {
     "constant": table_of(Constant, tag=("kind", "constant"), renamed={"c": "coefficient"}),

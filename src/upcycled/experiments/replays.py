@@ -8,12 +8,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from upcycled.core.algorithm import Algorithm, Arrived, Server, Vectors
-from upcycled.core.cohort import Cohort, Participation
+from upcycled.core.cohort import Participation
 from upcycled.core.memory import ClientMemory
 from upcycled.core.release import NoiseSource, Trained
 from upcycled.core.shards import Shards
@@ -25,8 +25,9 @@ from upcycled.core.work import Engine, Work
 from upcycled.models import as_input
 from upcycled.privacy import Ledger
 from upcycled.privacy.noise import SeededNoise, SystemNoise
-from upcycled.runtime.loop import Run, iterate, start_run
+from upcycled.runtime.loop import iterate
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.state import Run, start_run
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,16 @@ class Silence:
 
 
 @dataclass(frozen=True)
-class These(Participation):
-    """The same clients in every round."""
+class These:
+    """A sampler that draws the same clients in every round."""
 
-    clients: tuple[int, ...] = ()
+    clients: tuple[int, ...]
+    fraction: float
+    name: ClassVar[str] = "these"
 
-    def draw(self, seed: int, round: int, num_clients: int, epochs: int, attempt: int = 0) -> Cohort:
+    def draw(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
         """Return them."""
-        return self.cohort_of(np.array(self.clients, dtype=np.int64), seed, round, epochs, attempt)
+        return np.array(self.clients, dtype=np.int64)
 
 
 class _Listening:
@@ -116,10 +119,12 @@ class World:
             test=None,
             cohort_size=len(whom),
         )
-        these = These(who.fraction, who.sampling, who.stragglers, whom)
-        self.full = replace(plan, task=task, participation=these, ledger=None)
+        these = Participation(These(whom, who.sampler.fraction), stragglers=who.stragglers)
+        spec = plan.spec.replace(ledger=None, checkpoint=None)
+        self.full = replace(plan, on_data=(task, plan.engine), participation=these, spec=spec)
         self._listener = _Listening(plan.strategy.algorithm)
-        self.plan = replace(self.full, strategy=Vanilla(cast(Algorithm, self._listener)), budget=None)
+        alone = Vanilla(cast(Algorithm, self._listener))
+        self.plan = replace(self.full, strategy=alone, spec=spec.replace(budget=None))
         self.engine = _Remembering(plan.engine.open(task, 1), isinstance(task.solver, NoisySGD))
         self._start = start_run(self.plan)
 
@@ -131,7 +136,7 @@ class World:
 
     def replay(self, noise: NoiseSource) -> Vector:
         """Return what the server is handed in the first data round: the clients' releases, or the noisy aggregate."""
-        run = replace(self._start, memory=self._fresh_memory(), ledger=None, noise=cast(SystemNoise, noise))
+        run = replace(self._start, memory=self._fresh_memory(), ledger=None, noise=noise)
         next(iterate(self.plan, cast(Engine, self.engine), run))
         arrived = self._listener.arrived
         assert arrived is not None  # a data round ends in a server step
@@ -167,6 +172,6 @@ class World:
 
 def fresh_noise(plan: Plan, replay: int, world: int) -> NoiseSource:
     """Return noise that no other replay has, from the source that the plan uses."""
-    if plan.noise == "system":
+    if plan.spec.noise == "system":
         return SystemNoise()
     return SeededNoise(plan.task.seed, 1, attempt=2 * replay + world + 1)

@@ -111,7 +111,7 @@ def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def open_ledger(folder: Path, experiment: Experiment, seed: int) -> Path:
+def open_ledger(folder: Path, experiment: Experiment) -> Path:
     """Return where a private run's charges go.
 
     A simulation that is repeated is the same run and goes on in its file, as does a run with real noise that is kept in
@@ -119,7 +119,7 @@ def open_ledger(folder: Path, experiment: Experiment, seed: int) -> Path:
     attempt gets a file of its own.
     """
     path = folder / "ledger.jsonl"
-    if experiment.train_arguments(seed)["noise"] == "system":
+    if experiment.noise == "system":
         attempts = itertools.chain([path], (folder / f"ledger-{k}.jsonl" for k in itertools.count(2)))
         there = list(itertools.takewhile(Path.exists, attempts))
         if there and (folder / "checkpoint").is_dir():

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-import torch
 from pydantic import BeforeValidator, Field, model_validator
-from torch import nn
 
 from upcycled import data as federated
 from upcycled.core.errors import InputError
@@ -172,46 +167,9 @@ ModelTable: TypeAlias = Logistic | Mlp | Lstm | Factory
 MODELS: dict[str, type[Table]] = {"logistic": Logistic, "mlp": Mlp, "lstm": Lstm}
 
 
-def model_arguments(table: ModelTable, seed: int) -> dict[str, Any]:
-    """Return train()'s ``model`` and ``model_options``."""
+def model_arguments(table: ModelTable) -> dict[str, Any]:
+    """Return a spec's ``model`` and ``model_options``."""
     if isinstance(table, Factory):
-        return {"model": _made_by(table.kind, seed), "model_options": None}
+        return {"model": table.kind, "model_options": None}
     options: Mapping[str, Any] = table.model_dump(exclude={"kind"}, exclude_none=True)
     return {"model": table.kind, "model_options": options}
-
-
-def _made_by(kind: str, seed: int) -> nn.Module:
-    """Call a factory with torch's generator set to the run's seed, and put back afterwards."""
-    factory = _imported(kind)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % 2**63)
-        try:
-            module = factory()
-        except Exception as error:
-            raise _wrong_factory(kind, f"calling it failed with {type(error).__name__}: {error}") from error
-    if not isinstance(module, nn.Module):
-        raise _wrong_factory(kind, f"it returned {type(module).__name__}")
-    return module
-
-
-def _imported(kind: str) -> Callable[[], object]:
-    module_name, _, name = kind.partition(":")
-    # As `python -m` does: a module beside which the command is given can be imported.
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        found = getattr(importlib.import_module(module_name), name, None)
-    except Exception as error:
-        raise _wrong_factory(kind, f"importing {module_name} failed with {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(here)
-    if not callable(found):
-        raise _wrong_factory(kind, f"{module_name} has no function {name}")
-    made: Callable[[], object] = found
-    return made
-
-
-def _wrong_factory(kind: str, reason: str) -> InputError:
-    return InputError(
-        f"model.kind is {kind!r}, but it must name a function without arguments that returns a torch module ({reason})"
-    )

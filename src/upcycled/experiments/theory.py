@@ -106,11 +106,11 @@ def analyse(experiment: Experiment, source: str, *, run: bool = False) -> Analys
     report = None
     with named(source), in_keys(PLAN_KEYS), collected_warnings() as warnings:
         data = experiment.build_data()
-        arguments = experiment.train_arguments(experiment.seeds[0]) | {"theory": run}
-        plan = make_plan(data, **arguments)
+        spec = experiment.spec(experiment.seeds[0]).replace(theory=run, progress=False)
+        plan = make_plan(data, spec)
         facts, estimates = facts_of(plan), _estimate(plan)
         if run:
-            report = train(data, **arguments, progress=False).theory
+            report = train(data, spec).theory
     if report is not None:
         estimates = replace(estimates, dissimilarity=report.terms.largest_dissimilarity)
     lam = lambdas(plan, facts.mu)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from upcycled.core.errors import InputError, suggest
-from upcycled.core.shards import Shards
+from upcycled.core.facts import Facts
 from upcycled.models.builtin import logistic, lstm, mlp
 
 KINDS = ("logistic", "mlp", "lstm")
@@ -21,28 +21,28 @@ KINDS = ("logistic", "mlp", "lstm")
 
 def prepare_model(
     model: str | nn.Module,
-    train: Shards,
-    test: Shards | None,
-    classes: int,
+    facts: Facts,
     seed: int,
     options: Mapping[str, Any] | None = None,
-    vectors: NDArray[np.floating] | None = None,
+    samples: NDArray[Any] | None = None,
 ) -> nn.Module:
     """Return a module of our own: built by name with weights from ``seed``, or a copy of the user's with its weights.
 
-    ``vectors`` are the data's own for its token ids: a named lstm takes them as its fixed embedding, unless the options
-    ask for another one.
+    A named lstm takes the vectors of the data's token ids as its fixed embedding, unless the options ask for another
+    one. ``samples`` are two to try it on, where there are some.
 
     Raises InputError if it does not fit features or labels, or has buffers that change in training.
     """
     if isinstance(model, nn.Module):
         module = copy.deepcopy(model)
     elif model in KINDS:
-        module = _build(model, train, test, classes, seed, _with_vectors(model, dict(options or {}), vectors))
+        module = _build(model, facts, seed, _with_vectors(model, dict(options or {}), facts.vectors))
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
         raise InputError(f"model is {model!r}, but it must be a torch.nn.Module or a known name{named}")
-    _probe(module, as_input(module, train.x[:2]), classes)
+    # Ones: every vocabulary but the smallest has that token, and no layer takes it for padding.
+    trial = np.ones((2, *facts.shape), dtype=facts.dtype) if samples is None else samples
+    _probe(module, as_input(module, trial), facts.classes)
     return module
 
 
@@ -51,24 +51,20 @@ def _with_vectors(kind: str, options: dict[str, Any], vectors: NDArray[np.floati
     return options if kind != "lstm" or vectors is None or is_asked else {**options, "vectors": vectors}
 
 
-def _build(
-    kind: str, train: Shards, test: Shards | None, classes: int, seed: int, options: dict[str, Any]
-) -> nn.Module:
+def _build(kind: str, facts: Facts, seed: int, options: dict[str, Any]) -> nn.Module:
     _check_options(kind, options)
-    shape = train.x.shape[1:]
     if kind == "logistic":
-        return logistic(shape, classes, seed=seed, **options)
+        return logistic(facts.shape, facts.classes, seed=seed, **options)
     if kind == "mlp":
-        return mlp(shape, classes, seed=seed, **options)
-    if not np.issubdtype(train.x.dtype, np.integer):
+        return mlp(facts.shape, facts.classes, seed=seed, **options)
+    if not np.issubdtype(facts.dtype, np.integer):
         raise InputError(
-            f"model 'lstm' needs integer token ids, but the features are {train.x.dtype}: "
+            f"model 'lstm' needs integer token ids, but the features are {facts.dtype}: "
             "pass integers, or choose another model"
         )
-    parts = [train] if test is None else [train, test]
-    needed = 1 + max(int(part.x.max()) for part in parts if part.num_rows)
-    module = lstm(classes, seed=seed, **({"vocabulary": needed} | options))
-    if module.embedding.num_embeddings < needed:
+    needed = facts.vocabulary
+    module = lstm(facts.classes, seed=seed, **({"vocabulary": needed} if needed is not None else {}) | options)
+    if needed is not None and module.embedding.num_embeddings < needed:
         raise InputError(
             f"model 'lstm' has {module.embedding.num_embeddings} token ids in its vocabulary, "
             f"but the data goes up to id {needed - 1}: it must have at least {needed}"

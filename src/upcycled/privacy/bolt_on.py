@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.release import Charge, NoiseSource, Promise, Release, Setting, Trained, average
 from upcycled.core.shards import Shards
@@ -90,6 +92,10 @@ class BoltOnRelease:
     aggregate = average
 
     @property
+    def shared(self) -> Mapping[str, float]:
+        return self.noise.shared
+
+    @property
     def promise(self) -> Promise:
         """All needs are checked or brought about."""
         return Promise(
@@ -112,26 +118,26 @@ class BoltOnRelease:
         """Bring float64 SGD with nominal batches."""
         return NominalSGD(solver.local)
 
-    def problem(self, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Keep it; stop the run if its public vectors are too large for float64."""
         local, size = self.setting.local, float(np.linalg.norm(sent.astype(np.float64)))
-        linear = norms(problem.b, clients.size)
-        sizes = self.setting.sizes[clients]
-        steps = local.num_steps(sizes, np.full(clients.size, local.epochs))
+        linear = norms(problem.b, cohort.rows.size)
+        sizes = self.setting.sizes[cohort.rows]
+        steps = local.num_steps(sizes, np.full(cohort.rows.size, local.epochs))
         # A step never takes x further from where it would be at a fixed point: K lr (L + ||b||) bounds all of them.
         reach = steps * local.lr * (self.about.lipschitz + linear)
-        error = self.about.step_error(self.batches[clients], size, linear, problem.a, local.lr, reach)
-        check_covered(2 * error * steps * local.lr, ROUNDING / 2 * self.moves[clients], size)
+        error = self.about.step_error(self.batches[cohort.rows], size, linear, problem.a, local.lr, reach)
+        check_covered(2 * error * steps * local.lr, ROUNDING / 2 * self.moves[cohort.rows], size)
         return problem
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """A Gaussian release."""
-        return self.noise.charge(clients)
+        return self.noise.charge(cohort)
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Add the client's own noise on its grid, in float64, and only then round to float32."""
-        vectors = self.noise.add(trained.vectors.astype(np.float64), clients, noise)
-        return Release(clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+        vectors = self.noise.add(trained.vectors.astype(np.float64), cohort, noise)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """sqrt(sum p_i^2 std_i^2)."""

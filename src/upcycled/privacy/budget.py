@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from upcycled.core.cohort import everybody
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.release import Fitted, Setting
 from upcycled.privacy.checks import check_delta
@@ -31,7 +30,7 @@ class Budget:
 
 def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> None:
     """Refuse a budget that no filter can enforce for this mechanism."""
-    charge = mechanism.charge(np.arange(setting.sizes.size))
+    charge = mechanism.charge(everybody(setting.sizes.size))
     if budget is None or charge is None:
         return
     check_delta(budget.delta, setting.sizes, mechanism.promise.unit)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.errors import InputError
 from upcycled.core.grid import grid_step
 from upcycled.core.release import (
@@ -71,26 +73,27 @@ class CentralDPFedAvg:
                 f"secret_sampling needs sampling='poisson' with participation < 1, but sampling is "
                 f"{setting.sampling!r} and participation {setting.participation:g}: nothing is amplified by other draws"
             )
-        check_delta(self.delta, setting.sizes, "client")
-        clients, size = setting.sizes.size, setting.num_parameters
+        check_delta(self.delta, np.broadcast_to(1, setting.num_clients), "client")
+        clients, size = setting.num_clients, setting.num_parameters
         q = float(setting.participation)
         # A fixed denominator: under Poisson draws q N, whatever cohort comes.
         expected = q * clients if setting.sampling == "poisson" else max(1.0, float(np.floor(q * clients + 1e-9)))
+        shared: Mapping[str, float]
         moves = np.array([self.clip_norm * (1.0 if self.secret_sampling else 2.0)])
         if self.noise_multiplier is not None or self.epsilon is None or self.delta is None:
-            std = np.array([float(self.noise_multiplier or 0.0) * self.clip_norm])
+            std, shared = np.array([float(self.noise_multiplier or 0.0) * self.clip_norm]), {}
         elif self.secret_sampling:
             multiplier = sampled_gaussian_noise_multiplier(
                 q=q, epsilon=self.epsilon, steps=setting.data_rounds, delta=self.delta
             )
-            std = settle(lambda moved: multiplier * moved, moves, size, per_client=False)
+            std, shared = settle(lambda moved: multiplier * moved, moves, setting, per_client=False)
         else:
             rounds = max(1, int(setting.rounds.max()))
             factor = np.sqrt(rounds) / gdp_mu(epsilon=self.epsilon, delta=self.delta) * (1 + ROOM)
-            std = settle(lambda moved: factor * moved, moves, size, per_client=False)
+            std, shared = settle(lambda moved: factor * moved, moves, setting, per_client=False)
         moves = moves + grid_step(std) * np.sqrt(size)
         return CentralNoise(
-            float(self.clip_norm), clients, expected, float(moves[0]), float(std[0]), q, self.secret_sampling
+            float(self.clip_norm), clients, expected, float(moves[0]), float(std[0]), q, self.secret_sampling, shared
         )
 
 
@@ -107,6 +110,7 @@ class CentralNoise:
     """Of the sum."""
     rate: float
     draws_secretly: bool
+    shared: Mapping[str, float]
 
     name: ClassVar[str] = "central_dp_fedavg"
     is_central: ClassVar[bool] = True
@@ -127,11 +131,11 @@ class CentralNoise:
             adversary="whoever sees the aggregates only; the server is trusted",
         )
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Send the model received plus the clipped update to the trusted server."""
         start = sent.astype(np.float64)
         vectors = start + clip(trained.vectors - start, self.clip_norm)
-        return Release(clients, vectors, num_samples, trained.num_steps)
+        return Release(cohort.clients, vectors, num_samples, trained.num_steps)
 
     def aggregate(self, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
         """Return w + (sum of clipped updates + noise) / m, the sum on the grid of its noise.
@@ -150,9 +154,9 @@ class CentralNoise:
         mean: Vector = (start + total / self.expected).astype(np.float32)
         return mean
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """A Gaussian release of the cohort, or a sampled one of everybody."""
-        who = np.arange(self.num_clients) if self.draws_secretly else clients
+        who = np.arange(self.num_clients) if self.draws_secretly else cohort.clients
         moves, std = np.full(who.size, self.sensitivity), np.full(who.size, self.noise_std)
         if not self.draws_secretly:
             return Charge("gaussian", who, moves, std)

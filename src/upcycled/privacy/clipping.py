@@ -6,11 +6,13 @@ clip_norm for one replaced record as for all of them (client-level local privacy
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.errors import InputError
 from upcycled.core.release import (
     Charge,
@@ -137,24 +139,28 @@ class ClippedRelease:
     aggregate = average
 
     @property
+    def shared(self) -> Mapping[str, float]:
+        return self.noise.shared
+
+    @property
     def promise(self) -> Promise:
         """Sound for everything."""
         what = "the clipped update on top of the model received" if self.is_update else "the clipped model"
         return Promise(f"{what}, with Gaussian noise", (f"every release is clipped to norm {self.clip_norm:g}",))
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """A Gaussian release of sensitivity 2 clip_norm."""
-        return self.noise.charge(clients)
+        return self.noise.charge(cohort)
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Clip in float64, add the client's own noise on its grid, and only then round to float32."""
         start = sent.astype(np.float64) if self.is_update else None
         values = trained.vectors if start is None else trained.vectors - start
-        vectors = self.noise.add(clip(values, self.clip_norm), clients, noise)
+        vectors = self.noise.add(clip(values, self.clip_norm), cohort, noise)
         if start is not None:
             # The model received is public; rounded to the same grid it leaves the release on it.
-            vectors += self.noise.rounded(start, clients)
-        return Release(clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+            vectors += self.noise.rounded(start, cohort)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """noise_std sqrt(sum p_i^2)."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.errors import InputError
 from upcycled.core.grid import grid_step
 from upcycled.core.release import (
@@ -68,14 +70,15 @@ class DPSGD:
         batches = sizes if local.batch_size is None else np.minimum(local.batch_size, sizes)
         rates = batches / sizes
         steps = local.num_steps(sizes, np.full(sizes.size, local.epochs)) * setting.gradients_per_step
+        shared: Mapping[str, float]
         clip, size = np.full(sizes.size, float(self.clip_norm)), setting.num_parameters
         if self.noise_multiplier is not None or self.epsilon is None or self.delta is None:
-            std = float(self.noise_multiplier or 0.0) * clip
+            std, shared = float(self.noise_multiplier or 0.0) * clip, {}
         else:
             paid = steps * rounds_paid(setting)
             multipliers = _multipliers(rates, paid, self.epsilon, self.delta)
-            std = settle(lambda moves: multipliers * moves, clip, size, self.per_client)
-        return NoisyTraining(float(self.clip_norm), rates, steps, clip + grid_step(std) * np.sqrt(size), std)
+            std, shared = settle(lambda moves: multipliers * moves, clip, setting, self.per_client)
+        return NoisyTraining(float(self.clip_norm), rates, steps, clip + grid_step(std) * np.sqrt(size), std, shared)
 
 
 def _multipliers(rates: Real, steps: Ints, epsilon: float, delta: float) -> Real:
@@ -97,6 +100,7 @@ class NoisyTraining:
     steps: Ints
     sensitivity: Real
     noise_std: Real
+    shared: Mapping[str, float]
 
     name: ClassVar[str] = "dpsgd"
     is_central: ClassVar[bool] = False
@@ -124,20 +128,20 @@ class NoisyTraining:
         assert isinstance(solver, LocalSGD | MoreauSGD)  # what algorithms bring
         return NoisySGD(solver, self.clip_norm, self.noise_std)
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """All noisy steps of a round."""
         return Charge(
             "sampled",
-            clients,
-            self.sensitivity[clients],
-            self.noise_std[clients],
-            sampling_rate=self.rates[clients],
-            steps=self.steps[clients],
+            cohort.clients,
+            self.sensitivity[cohort.rows],
+            self.noise_std[cohort.rows],
+            sampling_rate=self.rates[cohort.rows],
+            steps=self.steps[cohort.rows],
         )
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Pass the models on, which are private already; one that overflowed gives way to the model received."""
-        return Release(clients, finite_or(trained.vectors, sent), num_samples, trained.num_steps)
+        return Release(cohort.clients, finite_or(trained.vectors, sent), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """Not known: the noise went through the steps. Zero stands for that."""

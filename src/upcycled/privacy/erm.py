@@ -6,11 +6,13 @@ record moves the solution by O(L/(n a)): clients with much data need little nois
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.release import Charge, NoiseSource, Promise, Release, Setting, Trained, average
 from upcycled.core.shards import Shards
@@ -115,6 +117,10 @@ class ErmRelease:
     aggregate = average
 
     @property
+    def shared(self) -> Mapping[str, float]:
+        return self.noise.shared
+
+    @property
     def promise(self) -> Promise:
         """All needs are checked or brought about."""
         solver = (
@@ -142,26 +148,26 @@ class ErmRelease:
         """Bring the certified one."""
         return self.made
 
-    def problem(self, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a; stop the run if its public vectors are too large for float64."""
-        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, clients.size)
+        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, cohort.rows.size)
         lr, reach = self.made.local.lr, 2 * (self.about.lipschitz + linear) / self.a
-        error = self.about.step_error(self.sizes[clients], size, linear, self.a, lr, reach)
+        error = self.about.step_error(self.sizes[cohort.rows], size, linear, self.a, lr, reach)
         if isinstance(self.made, CertifiedGD):
-            allowed = ROUNDING / 2 * self.moves[clients]
+            allowed = ROUNDING / 2 * self.moves[cohort.rows]
             check_covered(2 * error * min(self.made.steps * lr, 1 / self.a), allowed, size)
         else:
-            check_covered(error / (lr * self.a), np.full(clients.size, self.made.gamma), size)
+            check_covered(error / (lr * self.a), np.full(cohort.rows.size, self.made.gamma), size)
         return replace(problem, a=problem.a + self.wanted.prox_mu)
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """A Gaussian release."""
-        return self.noise.charge(clients)
+        return self.noise.charge(cohort)
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Add the client's own noise on its grid, in float64, and only then round to float32."""
-        vectors = self.noise.add(trained.vectors.astype(np.float64), clients, noise)
-        return Release(clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+        vectors = self.noise.add(trained.vectors.astype(np.float64), cohort, noise)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """sqrt(sum p_i^2 std_i^2)."""

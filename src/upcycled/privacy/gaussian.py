@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.errors import InputError
 from upcycled.core.grid import grid_step, on_grid
 from upcycled.core.release import Charge, NoiseSource, Release, Setting
-from upcycled.core.vectors import Ints, Real
+from upcycled.core.vectors import Real
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import ROOM
 from upcycled.privacy.checks import rounds_paid
@@ -23,19 +24,22 @@ class GaussianNoise:
     sensitivity: Real
     noise_std: Real
 
-    def add(self, values: Real, clients: Ints, source: NoiseSource) -> Real:
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """The noise of all, where it follows from the sizes of all."""
+
+    def add(self, values: Real, cohort: Cohort, source: NoiseSource) -> Real:
         """Return values + N(0, noise_std^2 I) on the grid, row by row."""
-        std = self.noise_std[clients]
-        return on_grid(values, std[:, None] * source.normals(clients, values.shape[-1]), std)
+        std = self.noise_std[cohort.rows]
+        return on_grid(values, std[:, None] * source.normals(cohort.clients, values.shape[-1]), std)
 
-    def rounded(self, values: Real, clients: Ints) -> Real:
+    def rounded(self, values: Real, cohort: Cohort) -> Real:
         """Return public values (D,) on each client's grid."""
-        std = self.noise_std[clients]
-        return on_grid(np.broadcast_to(values, (clients.size, values.size)), np.zeros((clients.size, 1)), std)
+        std = self.noise_std[cohort.rows]
+        return on_grid(np.broadcast_to(values, (std.size, values.size)), np.zeros((std.size, 1)), std)
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """One Gaussian release of each client."""
-        return Charge("gaussian", clients, self.sensitivity[clients], self.noise_std[clients])
+        return Charge("gaussian", cohort.clients, self.sensitivity[cohort.rows], self.noise_std[cohort.rows])
 
     def mean_std(self, release: Release) -> float:
         """Return sqrt(sum p_i^2 std_i^2), the noise in the mean weighted by n_i."""
@@ -59,12 +63,20 @@ def gaussian_noise(
     if noise_std is not None or epsilon is None or delta is None:
         return _with_grid(sensitivity, np.full(sensitivity.size, float(noise_std or 0.0)), setting.num_parameters)
     factor = np.sqrt(rounds_paid(setting)) / gdp_mu(epsilon=epsilon, delta=delta) * (1 + ROOM)
-    std = settle(lambda moves: factor * moves, sensitivity, setting.num_parameters, per_client)
-    return _with_grid(sensitivity, std, setting.num_parameters)
+    std, shared = settle(lambda moves: factor * moves, sensitivity, setting, per_client)
+    return replace(_with_grid(sensitivity, std, setting.num_parameters), shared=shared)
 
 
-def settle(std_of: Callable[[Real], Real], sensitivity: Real, size: int, per_client: bool) -> Real:
-    """Return std = std_of(sensitivity + g sqrt(D)), where the grid's g itself depends on std."""
+def settle(
+    std_of: Callable[[Real], Real], sensitivity: Real, setting: Setting, per_client: bool
+) -> tuple[Real, Mapping[str, float]]:
+    """Return std = std_of(sensitivity + g sqrt(D)), where the grid's g itself depends on std; and what all share.
+
+    Without ``per_client`` that is the largest need of anybody: a client that plans for itself is told it.
+    """
+    size = setting.num_parameters
+    if not per_client and "noise_std" in setting.shared:
+        return np.full_like(sensitivity, setting.shared["noise_std"]), setting.shared
     std = np.zeros_like(sensitivity)
     for _ in range(100):
         needed = std_of(sensitivity + grid_step(std) * np.sqrt(size))
@@ -73,7 +85,7 @@ def settle(std_of: Callable[[Real], Real], sensitivity: Real, size: int, per_cli
         if not np.isfinite(needed).all():
             break
         if np.array_equal(grid_step(needed), grid_step(std)):
-            return needed
+            return needed, {} if per_client else {"noise_std": float(needed[0])}
         std = needed
     raise InputError(
         f"epsilon is too small for a model of {size} parameters: rounding to the noise's grid alone would cost more"

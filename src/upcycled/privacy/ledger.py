@@ -45,7 +45,7 @@ class Ledger:
         self.mechanism, self.noise, self.setting, self.budget, self.run = mechanism.name, noise, setting, budget, run
         self.promise: Promise = mechanism.promise
         self._fitted = mechanism
-        clients = setting.sizes.size
+        clients = setting.num_clients
         self._entries: list[Entry] = []
         self._known: dict[tuple[Any, ...], Entry] = {}
         self._squares, self._pure = np.zeros(clients), np.zeros(clients)

@@ -5,11 +5,13 @@ w_i = argmin F_i(x) + a/2 ||x - w||^2 + <b + n, x>, the density of n proportiona
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.grid import grid_step, on_grid
 from upcycled.core.release import Charge, NoiseSource, Promise, Release, Setting, Trained, average
@@ -109,7 +111,10 @@ class ObjectivePerturbation:
         assert self.norm_bound is not None  # as checked when it was made
         a, about = check_penalty(me, setting, self.prox_mu), constants_of(setting, self.norm_bound)
         cost = self._cover_cost(int(rounds_paid(setting).max()))
-        gamma, cover = self.gamma, self.cover_alpha
+        # A client that knows its own size only is told what follows from the sizes and rounds of all.
+        told = setting.shared
+        gamma = told.get("gamma", self.gamma)
+        cover = told.get("cover_alpha", self.cover_alpha)
         if gamma is None:
             cheap = _terms(setting, about, a, LEAST_GAMMA, cost * a / (2 * LEAST_GAMMA))
             gamma = _reachable_gamma(setting, about, a, self._alphas(setting, cheap))
@@ -132,7 +137,9 @@ class ObjectivePerturbation:
             alpha[mine] = objective_alpha(
                 epsilon=self.epsilon, n=setting.sizes[mine], rounds=count, delta=delta, **terms
             )
-        return alpha if self.per_client else np.full_like(alpha, alpha.min())
+        if self.per_client:
+            return alpha
+        return np.full_like(alpha, setting.shared.get("alpha", alpha.min()))
 
     def _cover_cost(self, rounds: int) -> float:
         if self.epsilon is None:
@@ -196,6 +203,12 @@ class ObjectiveRelease:
     aggregate = average
 
     @property
+    def shared(self) -> Mapping[str, float]:
+        """The solver's accuracy and its cover follow from all sizes; so does alpha where all have the same."""
+        alike = {} if self.wanted.per_client else {"alpha": float(self.alpha[0])}
+        return {"gamma": 2 * self.made.gamma, "cover_alpha": self.cover_alpha, **alike}
+
+    @property
     def promise(self) -> Promise:
         """All needs are checked or brought about."""
         return Promise(
@@ -219,25 +232,25 @@ class ObjectiveRelease:
         """Bring the certified one."""
         return self.made
 
-    def problem(self, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a and the noise to b; stop the run if its public vectors are too large for float64."""
-        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, clients.size)
-        linear = linear + _likely_norm(sent.size, self.alpha[clients])
-        error = _rounding(self.about, self.a, self.sizes[clients], size, linear)
-        check_covered(error, np.full(clients.size, self.made.gamma), size)
-        return tilted(problem, sent.size, clients, self.alpha, self.wanted.prox_mu, noise)
+        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, cohort.rows.size)
+        linear = linear + _likely_norm(sent.size, self.alpha[cohort.rows])
+        error = _rounding(self.about, self.a, self.sizes[cohort.rows], size, linear)
+        check_covered(error, np.full(cohort.rows.size, self.made.gamma), size)
+        return tilted(problem, sent.size, cohort, self.alpha, self.wanted.prox_mu, noise)
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """A pure release."""
-        nothing = np.zeros(clients.size)
-        return Charge("pure", clients, nothing, nothing, epsilon=self.round_epsilon[clients])
+        nothing = np.zeros(cohort.rows.size)
+        return Charge("pure", cohort.clients, nothing, nothing, epsilon=self.round_epsilon[cohort.rows])
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
-        rate = np.full(clients.size, self.cover_alpha)
-        cover = gamma_norm_noise(noise, clients, sent.size, rate, Purpose.COVER)
+        rate = np.full(cohort.rows.size, self.cover_alpha)
+        cover = gamma_norm_noise(noise, cohort.clients, sent.size, rate, Purpose.COVER)
         vectors = on_grid(trained.vectors.astype(np.float64), cover, 1 / rate)
-        return Release(clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from upcycled.core.cohort import Cohort
 from upcycled.core.release import (
     Charge,
     NoiseSource,
@@ -28,9 +30,9 @@ PAPER_U1, PAPER_U2 = 1.0, 0.11
 """The paper's own constants, which reproduce its numbers; u1 = 1 is not a bound for its models."""
 
 
-def tilted(problem: Problem, size: int, clients: Ints, alpha: Real, prox_mu: float, noise: NoiseSource) -> Problem:
+def tilted(problem: Problem, size: int, cohort: Cohort, alpha: Real, prox_mu: float, noise: NoiseSource) -> Problem:
     """Return the problem with prox_mu added to a and Gamma-norm noise of rate alpha to b, in float64."""
-    tilt = gamma_norm_noise(noise, clients, size, alpha[clients], Purpose.OBJECTIVE)
+    tilt = gamma_norm_noise(noise, cohort.clients, size, alpha[cohort.rows], Purpose.OBJECTIVE)
     return replace(problem, a=problem.a + prox_mu, b=tilt if problem.b is None else problem.b + tilt)
 
 
@@ -56,6 +58,7 @@ class PaperObjective:
     name: ClassVar[str] = "objective_perturbation"
     is_central: ClassVar[bool] = False
     draws_secretly: ClassVar[bool] = False
+    shared: ClassVar[Mapping[str, float]] = {}
     promise: ClassVar[Promise] = Promise(
         "the model that SGD ends with on a randomly tilted objective (paper mode: not private, no epsilon is claimed)",
         (),
@@ -66,18 +69,18 @@ class PaperObjective:
     solver = keep_solver
     aggregate = average
 
-    def problem(self, problem: Problem, sent: Vector, clients: Ints, noise: NoiseSource) -> Problem:
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a and the noise to b, in the float32 of the engines' SGD."""
-        found = tilted(problem, sent.size, clients, self.alpha, self.prox_mu, noise)
+        found = tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise)
         return replace(found, b=None if found.b is None else found.b.astype(np.float32))
 
-    def charge(self, clients: Ints) -> Charge:
+    def charge(self, cohort: Cohort) -> Charge:
         """No guarantee."""
-        return Charge("none", clients, np.zeros(clients.size), np.zeros(clients.size))
+        return Charge("none", cohort.clients, np.zeros(cohort.rows.size), np.zeros(cohort.rows.size))
 
-    def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Pass the models on; one that is not finite gives way to the model received."""
-        return Release(clients, finite_or(trained.vectors, sent), num_samples, trained.num_steps)
+        return Release(cohort.clients, finite_or(trained.vectors, sent), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """Not known."""

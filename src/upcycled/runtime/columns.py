@@ -35,9 +35,9 @@ def to_columns(records: Sequence[Record]) -> Columns:
         found[name] = np.array([0.0 if value is None else value for value in values], dtype=np.float64)
     for name in _RAGGED:
         found |= _ragged(name, column(name), np.dtype(np.int64))
-    # Its names are the measurer's own, and most runs have none: text.
-    texts = [np.frombuffer(_theory_text(record.theory), dtype=np.uint8) for record in records]
-    return found | _ragged("theory", texts, np.dtype(np.uint8))
+    # Their names are the measurers' own, and most runs have none: text.
+    texts = [np.frombuffer(_metrics_text(record.metrics), dtype=np.uint8) for record in records]
+    return found | _ragged("metrics", texts, np.dtype(np.uint8))
 
 
 def joined(before: Columns, after: Columns) -> Columns:
@@ -53,12 +53,12 @@ def to_records(columns: Columns) -> list[Record]:
         pairs = zip(columns[name].tolist(), columns[f"{name}.known"].tolist(), strict=True)
         values[name] = [value if is_known else None for value, is_known in pairs]
     values |= {name: [part.copy() for part in _parts(columns, name)] for name in _RAGGED}
-    values["theory"] = [json.loads(part.tobytes()) if part.size else None for part in _parts(columns, "theory")]
+    values["metrics"] = [json.loads(part.tobytes()) if part.size else {} for part in _parts(columns, "metrics")]
     return [Record(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
 
 
-def _theory_text(theory: Mapping[str, float] | None) -> bytes:
-    return b"" if theory is None else json.dumps({name: float(value) for name, value in theory.items()}).encode()
+def _metrics_text(metrics: Mapping[str, float]) -> bytes:
+    return json.dumps({name: float(value) for name, value in metrics.items()}).encode() if metrics else b""
 
 
 def _ragged(name: str, parts: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> dict[str, NDArray[Any]]:

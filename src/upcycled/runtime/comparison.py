@@ -105,7 +105,8 @@ def compare(
     results = train_many(runs, progress=progress)
     done = []
     for result in results:
-        if not isinstance(result, Result):
+        if result.error is not None or not isinstance(result, Result):
+            assert result.error is not None
             raise result.error
         done.append(result)
     return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence)

@@ -1,6 +1,6 @@
 """Runs in worker processes: live records on their way out, and the word to stop on its way in.
 
-A worker appends what its run tells to a file; the parent reads on from where it was and tells the run's observers. A
+A worker appends what its run tells to a file; the parent reads on from where it was and tells the run's callbacks. A
 file needs no reader to go on, and what a worker wrote before it died is read to the end.
 """
 
@@ -13,14 +13,15 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.core.errors import UpcycledError
 from upcycled.engines.vectorised.parcels import packed, unpacked
+from upcycled.runtime.callbacks import STOP as STOP_RUN
+from upcycled.runtime.callbacks import Hooks, as_callback, measures
 from upcycled.runtime.history import Record
-from upcycled.runtime.observe import Observer
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.progress import Watched
 from upcycled.runtime.result import Result
@@ -28,7 +29,7 @@ from upcycled.runtime.spending import WorstEpsilon
 from upcycled.runtime.train import run_plan
 
 if TYPE_CHECKING:
-    from upcycled.runtime.loop import Run
+    from upcycled.runtime.state import Run
 
 STOP = "stop"
 """A file of this name in the batch's folder asks all workers to stop after the iteration they are in."""
@@ -40,10 +41,10 @@ class Stopped(UpcycledError):
     """The run was asked to stop, and did after an iteration."""
 
 
-def attempt(plan: Plan, observers: Sequence[Observer], threads: int | None) -> Result | Exception:
+def attempt(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Result | Exception:
     """Carry out one run; an error is a value, so that it crosses processes whole."""
     try:
-        return run_plan(plan, observers, threads=threads)
+        return run_plan(plan, callbacks, threads=threads)
     except Exception as error:
         return error
 
@@ -55,7 +56,9 @@ class Parcel:
     plan: Plan
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpacked, (packed(self.plan),)
+        # Callbacks stay with the parent, which tells them what the worker tells it; measurements need the data.
+        going = tuple(one for one in self.plan.spec.callbacks if measures(one))
+        return _unpacked, (packed(replace(self.plan, spec=self.plan.spec.replace(callbacks=going))),)
 
 
 # In the worker.
@@ -68,7 +71,7 @@ def _unpacked(content: bytes) -> Parcel:
 def attempt_here(parcel: Parcel, folder: str, place: int, parent: int) -> Result | Exception:
     """Carry out one run of a batch in this worker, on one thread."""
     with _ends_with(parent), _interrupts_ignored():
-        return attempt(parcel.plan, [_Reporter(Path(folder), place)], threads=1)
+        return attempt(parcel.plan, [*parcel.plan.spec.callbacks, _Reporter(Path(folder), place)], threads=1)
 
 
 class _Reporter:
@@ -76,18 +79,21 @@ class _Reporter:
 
     def __init__(self, folder: Path, place: int) -> None:
         self._stop = folder / STOP
+        self._stop_run = folder / f"{place}.{STOP}"
         self._path = folder / str(place)
         self._worst = WorstEpsilon(None)
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
-        self._worst = WorstEpsilon(plan.settings["privacy"])
+        self._worst = WorstEpsilon(plan.spec.privacy)
         self._write("start", tuple(before))
 
-    def record(self, record: Record, run: Run | None) -> None:
+    def record(self, record: Record, run: Run | None) -> object:
         ledger = None if run is None else run.ledger
         self._write("record", (record, self._worst.of(ledger)))
         if self._stop.exists():
             raise Stopped("the run was stopped with its batch")
+        # A callback of the parent's hears of an iteration a little later: the run ends some iterations on.
+        return STOP_RUN if self._stop_run.exists() else None
 
     def finish(self) -> None:
         self._write("finish", None)
@@ -134,14 +140,16 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 class Mailbox:
-    """What one run in a worker has told so far, passed on to its observers."""
+    """What one run in a worker has told so far, passed on to its callbacks."""
 
-    def __init__(self, folder: Path, place: int, plan: Plan, observers: Sequence[Observer], row: Watched) -> None:
-        self._path, self._plan, self._observers, self._row = folder / str(place), plan, observers, row
+    def __init__(self, folder: Path, place: int, plan: Plan, callbacks: Sequence[object], row: Watched) -> None:
+        self._path, self._plan, self._row = folder / str(place), plan, row
+        self._callbacks = [*(as_callback(one) for one in callbacks if not measures(one)), Hooks(row)]
+        self._stop = folder / f"{place}.{STOP}"
         self._read = 0
         self._lock = threading.Lock()
         self.error: Exception | None = None
-        """What an observer failed with; it is told nothing more."""
+        """What a callback failed with; it is told nothing more."""
 
     def deliver(self) -> None:
         """Read what is new and tell it."""
@@ -166,13 +174,14 @@ class Mailbox:
                 yield pickle.loads(body)
 
     def _tell(self, kind: str, value: Any) -> None:
-        for observer in (*self._observers, self._row):
+        for one in self._callbacks:
             if kind == "start":
-                observer.start(self._plan, value)
+                one.start(self._plan, value)
             elif kind == "record":
-                observer.record(value[0], None)
+                if one.record(value[0], None) is STOP_RUN:
+                    self._stop.touch()
             else:
-                observer.finish()
+                one.finish()
         if kind == "record":
             self._row.epsilon = value[1]
 

@@ -45,11 +45,11 @@ class Record:
     """Who took part."""
     client_steps: Ints = field(default_factory=_nobody)
     """K_i of each of them."""
-    theory: Mapping[str, float] | None = None
-    """Terms of the convergence bound, where the run was asked to measure them."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What else was measured of the iteration, by name (see ``Callback.measure``)."""
 
 
-SCALARS = tuple(f.name for f in fields(Record) if f.name not in ("clients", "client_steps", "theory"))
+SCALARS = tuple(f.name for f in fields(Record) if f.name not in ("clients", "client_steps", "metrics"))
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,18 @@ class History:
         return History(found) if isinstance(found, tuple) else found
 
     def column(self, name: str) -> list[Any]:
-        """Return one scalar field over all records."""
-        return [getattr(record, name) for record in self.records]
+        """Return one scalar field, or one metric, over all records; None where it was not measured."""
+        if name in SCALARS:
+            return [getattr(record, name) for record in self.records]
+        return [record.metrics.get(name) for record in self.records]
 
     def last_scored(self) -> Record | None:
         """Return the last record with an accuracy."""
         return next((r for r in reversed(self.records) if r.accuracy is not None), None)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the scalar fields as one dict per record; measured terms of the bound as ``theory_<name>``."""
-        return [
-            {name: getattr(record, name) for name in SCALARS}
-            | {f"theory_{name}": value for name, value in (record.theory or {}).items()}
-            for record in self.records
-        ]
+        """Return the scalar fields and the metrics as one dict per record."""
+        return [{name: getattr(record, name) for name in SCALARS} | dict(record.metrics) for record in self.records]
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of the scalar fields (needs the extra ``data``)."""

@@ -2,79 +2,53 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from upcycled.core.errors import InputError
-from upcycled.core.shards import Shards
+from upcycled.runtime.fingerprint import as_words, digest, hash_of_shards, versions
 from upcycled.runtime.plan import Plan
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_CHUNK = 2**24
 _HASHED = ("model", "initial weights", "training data", "test data")
+WAY_OUT = "choose another folder, or remove that one to start again"
 
 
-def described(value: object) -> str:
-    """Return ``repr`` without addresses in memory, which differ from process to process.
+def identity_of(plan: Plan) -> dict[str, Any]:
+    """Return all that a run's bits depend on: the spec in plain values, data and weights by their hashes, versions.
 
-    >>> described((1, len, described))
-    '(1, <built-in function len>, <function described>)'
-    """
-    return _ADDRESS.sub("", repr(value))
-
-
-def identity_of(plan: Plan) -> dict[str, str]:
-    """Return all that a run's bits depend on: settings in words, data and weights by their hashes.
-
-    Take it before an engine is opened: engines write into the task's module. A function that is part of a setting is
-    known by its name only.
+    Take it before an engine is opened: engines write into the task's module.
     """
     task = plan.task
     kept = {name: value.numpy(force=True) for name, value in task.module.state_dict().items()}
     frozen = [(name, array) for name, array in kept.items() if name not in task.layout.names]
     return {
-        **{name: described(value) for name, value in plan.settings.items()},
-        "eval_every": described(plan.eval_every),
-        "theory": described(plan.theory),
-        "device": task.device,
-        "strategy": described(plan.strategy),
-        "model": _digest(frozen, described(task.module)),
-        "initial weights": _digest([("initial", plan.initial)]),
-        "training data": _of_shards(task.train),
-        "test data": "none" if task.test is None else _of_shards(task.test),
+        "spec": plan.spec.plain() | {"engine": plan.engine.name, "model": f"{task.module!r} {digest(frozen)}"},
+        "initial weights": digest([("initial", plan.initial)]),
+        "training data": hash_of_shards(task.train),
+        "test data": hash_of_shards(task.test),
+        "versions": versions(),
     }
 
 
-def check_same(now: Mapping[str, str], before: Mapping[str, str], folder: Path) -> None:
-    """Refuse a folder whose checkpoints belong to another run, and say what differs."""
-    way_out = "choose another folder, or remove that one to start again"
-    for name in dict.fromkeys([*now, *before]):
-        wanted, held = now.get(name, "not given"), before.get(name, "not given")
-        if wanted == held:
+def check_same(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path, is_anyway: bool) -> None:
+    """Refuse a folder whose checkpoints belong to another run, or to other versions, and say what differs."""
+    wanted, held = _flat(now), _flat(before)
+    for name in dict.fromkeys([*wanted, *held]):
+        if wanted.get(name) == held.get(name):
             continue
         if name in _HASHED:
-            raise InputError(f"checkpoint folder '{folder}' holds a run with other {name} than this one's: {way_out}")
-        raise InputError(f"{name} is {wanted}, but checkpoint folder '{folder}' holds a run with {held}: {way_out}")
+            raise InputError(f"checkpoint folder '{folder}' holds a run with other {name} than this one's: {WAY_OUT}")
+        ours, theirs = (as_words(one[name]) if name in one else "not given" for one in (wanted, held))
+        raise InputError(f"{name} is {ours}, but checkpoint folder '{folder}' holds a run with {theirs}: {WAY_OUT}")
+    for name, version in now["versions"].items():
+        other = before["versions"].get(name)
+        if other != version and not is_anyway:
+            raise InputError(
+                f"checkpoint folder '{folder}' was written with {name} {other}, but this is {version}, which may give "
+                "other bits: go on with the version that wrote it, or say resume_anyway=True (--resume-anyway)"
+            )
 
 
-def _of_shards(shards: Shards) -> str:
-    return _digest([("x", shards.x), ("y", shards.y), ("offsets", shards.offsets)])
-
-
-def _digest(arrays: Iterable[tuple[str, NDArray[Any]]], words: str = "") -> str:
-    found = hashlib.sha256(words.encode())
-    for name, array in arrays:
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        # In parts: memory-mapped data need not fit into memory.
-        rows = max(1, _CHUNK // max(1, array[:1].nbytes)) if array.ndim else 1
-        for start in range(0, len(array), rows) if array.ndim else ():
-            found.update(np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8).data)
-        if not array.ndim:
-            found.update(array.tobytes())
-    return found.hexdigest()
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    return {**identity["spec"], **{name: value for name, value in identity.items() if name not in ("spec", "versions")}}

@@ -20,9 +20,9 @@ from upcycled.runtime.checkpoint import read_newest, tell_user, tidy, write
 from upcycled.runtime.columns import joined, to_columns, to_records
 from upcycled.runtime.history import Record
 from upcycled.runtime.identity import check_same, identity_of
-from upcycled.runtime.loop import Run, start_run
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.snapshot import Rows, Snapshot, from_bytes, to_bytes
+from upcycled.runtime.state import Run, start_run
 
 _SHARE = 10
 """By the clock, the time between two saves is at least so many times what a save takes, however large it is."""
@@ -59,7 +59,7 @@ class Keeper:
             return None
         path, content = newest
         kept = from_bytes(content, str(path))
-        check_same(self._identity, kept.facts["identity"], self._folder)
+        check_same(self._identity, kept.facts["identity"], self._folder, self._plan.spec.resume_anyway)
         run = self._with_ledger(kept.facts["ledger"])
         for memory, rows in ((run.memory, kept.memory), (run.private, kept.private)):
             memory.put(rows.clients, rows.vectors)
@@ -69,7 +69,7 @@ class Keeper:
 
     def _with_ledger(self, ledger: dict[str, Any] | None) -> Run:
         """Return the run's beginning with its ledger as the file has it, which holds all that was ever released."""
-        path = self._plan.ledger
+        path = self._plan.spec.ledger_path
         if ledger is None or path is None:
             return start_run(self._plan)
         run = start_run(self._plan, ledger["run"]) if path.exists() else None

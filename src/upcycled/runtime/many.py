@@ -10,20 +10,22 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upcycled.core.errors import InputError
+from upcycled.data import FederatedData
 from upcycled.engines.vectorised.workers import IDLE_SECONDS
 from upcycled.runtime.batch_progress import BatchProgress
 from upcycled.runtime.elsewhere import STOP, Mailbox, Parcel, Stopped, attempt, attempt_here, delivering
 from upcycled.runtime.history import Record
-from upcycled.runtime.observe import Observer
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.progress import LiveProgress, Watched
 from upcycled.runtime.result import Result
+from upcycled.runtime.spec import RunSpec
+from upcycled.runtime.train import spec_from
 
 if TYPE_CHECKING:
-    from upcycled.runtime.loop import Run
+    from upcycled.runtime.state import Run
 
 PATIENCE_SECONDS = 2.0
 """How long worker processes may go on with the iteration they are in when a batch is stopped."""
@@ -35,13 +37,19 @@ class Failed:
 
     error: Exception
     settings: Mapping[str, Any]
+    """What was asked for."""
 
 
-def train_many(runs: Sequence[Mapping[str, Any]], *, progress: bool = True) -> list[Result | Failed]:
-    """Train many runs at once; each is a dict of :func:`train`'s arguments. Results come in order.
+Job: TypeAlias = Mapping[str, Any] | tuple[FederatedData, RunSpec] | Plan
+"""A run of a batch: data and spec; or a dict of :func:`train`'s arguments, data among them; or a plan ready made."""
 
-    A run that cannot start or diverges comes back as :class:`Failed` with its ``error``; the others finish. A
-    ``Result`` has ``error`` None.
+
+def train_many(runs: Sequence[Job], *, progress: bool = True) -> list[Result | Failed]:
+    """Train many runs at once, each given as ``(data, spec)`` or as a dict of :func:`train`'s arguments.
+
+    Results come in order. A run that cannot start, or fails in a way of its own, comes back as :class:`Failed` with its
+    ``error``; one that ends early (diverged, budget spent) as a ``Result`` with its ``error``; the others finish, and
+    their ``error`` is None.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)
@@ -54,7 +62,7 @@ def train_many(runs: Sequence[Mapping[str, Any]], *, progress: bool = True) -> l
 
 
 def train_each(
-    runs: Sequence[Mapping[str, Any]],
+    runs: Sequence[Job],
     *,
     progress: bool | BatchProgress = True,
     titles: Sequence[str] | None = None,
@@ -65,23 +73,22 @@ def train_each(
     iteration they are in.
 
     Args:
-        runs: dicts of :func:`train`'s arguments, observers included.
+        runs: as for :func:`train_many`, callbacks included.
         progress: whether to show a table; or the table of a larger batch, which its owner shows.
         titles: what the table calls the runs.
     """
     jobs: list[_Job] = []
-    for i, arguments in enumerate(runs):
+    for i, run in enumerate(runs):
         try:
-            plan, observers = _planned(i, arguments)
-            jobs.append(_Job(i, plan, observers, titles[i] if titles else None))
+            jobs.append(_Job(i, _planned(i, run), titles[i] if titles else None))
         except Exception as error:
-            yield i, Failed(error, dict(arguments) if isinstance(arguments, Mapping) else {})
+            yield i, Failed(error, _settings(run))
     own = isinstance(progress, bool)
     table = BatchProgress(len(jobs), progress) if isinstance(progress, bool) else progress
     carry_out = _alone if len(jobs) == 1 else _together
     with table.shown() if own else nullcontext():
         for i, result in carry_out(jobs, table):
-            yield i, result if isinstance(result, Result) else Failed(result, dict(runs[i]))
+            yield i, result if isinstance(result, Result) else Failed(result, _settings(runs[i]))
 
 
 @dataclass(frozen=True)
@@ -90,29 +97,49 @@ class _Job:
 
     place: int
     plan: Plan
-    observers: tuple[Observer, ...]
     title: str | None
+
+    @property
+    def callbacks(self) -> Sequence[object]:
+        """Who is told of the run."""
+        return self.plan.spec.callbacks
 
 
 _Ended = Iterator[tuple[int, Result | Exception]]
 
 
-def _planned(place: int, arguments: Mapping[str, Any]) -> tuple[Plan, tuple[Observer, ...]]:
-    if not isinstance(arguments, Mapping):
-        raise InputError(f"run {place} is {type(arguments).__name__}, but it must be a dict of train's arguments")
-    # Progress of single runs would fight for the screen: the batch has its own.
-    own = {key: value for key, value in arguments.items() if key not in ("progress", "observers")}
-    return make_plan(**own), tuple(arguments.get("observers", ()))
+def _planned(place: int, run: Job) -> Plan:
+    if isinstance(run, Plan):
+        return run
+    if isinstance(run, Mapping):
+        arguments = dict(run)
+        if "data" not in arguments:
+            raise InputError(f"run {place} has no data, but it must have the arguments of train, data among them")
+        data = arguments.pop("data")
+        return make_plan(data, spec_from(arguments.pop("spec", None), arguments))
+    if not isinstance(run, tuple) or len(run) != 2:
+        raise InputError(
+            f"run {place} is {type(run).__name__}, but it must be a pair (data, spec), or a dict of train's arguments"
+        )
+    return make_plan(run[0], spec_from(run[1], {}))
+
+
+def _settings(run: Job) -> Mapping[str, Any]:
+    if isinstance(run, Mapping):
+        return dict(run)
+    if isinstance(run, Plan):
+        return run.settings
+    return run[1].settings() if isinstance(run, tuple) and len(run) == 2 and isinstance(run[1], RunSpec) else {}
 
 
 def _alone(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
     """Run the only one of a batch, or of what is left of it, here and on all cores."""
     job = jobs[0]
     row = table.row(job.title)
-    display: list[Observer] = [row]
+    display: list[object] = [row]
     if table.is_wanted and table.runs == 1:
         display.append(LiveProgress(job.title))
-    result = attempt(job.plan, [*job.observers, *display], threads=None)
+    result = attempt(job.plan, [*job.callbacks, *display], threads=None)
     table.run_done(row)
     yield job.place, result
 
@@ -139,7 +166,7 @@ def _in_threads(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ende
         started = {}
         for job in jobs:
             row = table.row(job.title)
-            watching = [*job.observers, row, _Stopping(stop)]
+            watching = [*job.callbacks, row, _Stopping(stop)]
             started[pool.submit(attempt, job.plan, watching, 1)] = job.place, row
         try:
             for future in as_completed(started):
@@ -160,7 +187,7 @@ def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _En
         started: dict[Any, tuple[int, Watched, Mailbox]] = {}
         for job in jobs:
             row = table.row(job.title)
-            mailbox = Mailbox(Path(folder), job.place, job.plan, job.observers, row)
+            mailbox = Mailbox(Path(folder), job.place, job.plan, job.callbacks, row)
             future = workers.submit(attempt_here, Parcel(job.plan), folder, job.place, os.getpid())
             started[future] = job.place, row, mailbox
         try:
@@ -192,7 +219,7 @@ def _outcome(future: Future[Result | Exception]) -> Result | Exception:
 
 
 def _work(plan: Plan) -> float:
-    samples = plan.task.train.num_rows * plan.participation.fraction * plan.task.solver.local.epochs
+    samples = plan.task.train.num_rows * plan.participation.sampler.fraction * plan.solver.local.epochs
     return plan.data_rounds * samples * plan.task.layout.size * plan.task.solver.gradients_per_step
 
 

@@ -10,33 +10,38 @@ import numpy as np
 from upcycled.core.release import Release
 from upcycled.core.vectors import Real, Vector
 from upcycled.engines.threads import one_blas_thread, one_thread
+from upcycled.runtime.callbacks import Step
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.theory.assumptions import Facts
 from upcycled.theory.estimators import smoothness_of
 from upcycled.theory.objective import Objective, objective_of
-from upcycled.theory.terms import terms_of
+from upcycled.theory.terms import PREFIX, terms_of
 from upcycled.theory.verdict import Report, judge
 
 
-class Meter:
-    """Computes f, its gradient's norm, B and the terms of the bound after each iteration, in float64."""
+class BoundProbe:
+    """Measures f, its gradient's norm, B and the terms of the bound after each iteration, in float64: a callback."""
 
     def __init__(self, plan: Plan) -> None:
         self._initial, self._is_central = plan.initial, plan.mechanism.is_central
         self._objective = objective_of(plan.task.module, plan.task.train)
         self._mu = _mu(plan) or 0.0
 
-    def terms(self, iteration: int, before: Vector, after: Vector, release: Release | None) -> dict[str, float]:
+    def measure(self, step: Step) -> dict[str, float]:
         """Return the numbers of one iteration: of the point it led to, and, with a release, of the round itself."""
+        return {f"{PREFIX}{name}": value for name, value in self._terms(step).items()}
+
+    def _terms(self, step: Step) -> dict[str, float]:
+        before, after, release = step.before, step.after, step.release
         with one_thread(), one_blas_thread():
             found = self._point(after)
-            if iteration == 1:
+            if step.iteration == 1:
                 found |= {f"initial_{name}": value for name, value in self._point(self._initial).items()}
             if release is None:
                 return found
-            step = float(np.linalg.norm(after.astype(np.float64) - before.astype(np.float64)))
-            found |= {"step": step, "h1": found["gradient_norm"] * step, "h2": step**2}
+            length = float(np.linalg.norm(after.astype(np.float64) - before.astype(np.float64)))
+            found |= {"step": length, "h1": found["gradient_norm"] * length, "h2": length**2}
             return found if self._is_central or not release.clients.size else found | self._local(before, release)
 
     def _point(self, at: Vector) -> dict[str, float]:
@@ -70,8 +75,9 @@ def facts_of(plan: Plan) -> Facts:
     """Return what the theorem must know about a run, beside what is measured."""
     train, who = plan.task.train, plan.participation
     objective = objective_of(plan.task.module, train)
-    is_everybody = who.fraction == 1.0 and not plan.mechanism.draws_secretly and plan.budget is None
-    is_fixed = who.sampling == "fixed" and not plan.mechanism.draws_secretly and plan.budget is None
+    is_planned = not plan.mechanism.draws_secretly and plan.spec.budget is None
+    is_everybody = who.fraction == 1.0 and is_planned
+    is_fixed = who.sampler.name == "fixed" and is_planned
     return Facts(
         algorithm=plan.strategy.algorithm.name,
         mu=_mu(plan),
@@ -89,7 +95,7 @@ def _mu(plan: Plan) -> float | None:
     if algorithm.name != "fedprox":
         return None
     own = algorithm.problem(algorithm.start(plan.initial), {}).a
-    return own + float(getattr(plan.settings["privacy"], "prox_mu", 0.0))
+    return own + float(getattr(plan.spec.privacy, "prox_mu", 0.0))
 
 
 def _smoothness(objective: Objective) -> float | None:

@@ -1,179 +1,197 @@
-"""From the arguments of a run to a checked plan: whatever is wrong is said here, before any work."""
+"""From a spec to a checked plan: whatever does not fit together is said here, before any work.
+
+A plan needs public facts only, so that a server and a client can make theirs without each other's data. Where there are
+data, the plan has the task that an engine is opened on, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.coefficients import as_rule
 from upcycled.core.cohort import Participation
-from upcycled.core.errors import InputError, check_number, suggest
-from upcycled.core.layout import flatten, layout_of
-from upcycled.core.release import Fitted, Mechanism, NoPrivacy, Setting
+from upcycled.core.errors import InputError, UpcycledError
+from upcycled.core.facts import Facts
+from upcycled.core.layout import Layout, flatten, layout_of
+from upcycled.core.lookup import looked_up, names_code
+from upcycled.core.release import Fitted, NoPrivacy, Setting
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
-from upcycled.core.vectors import Vector
+from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import EngineKind, Task
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.models import as_input, is_linear_softmax, prepare_model
-from upcycled.privacy.budget import Budget, check_budget
+from upcycled.privacy.budget import check_budget
 from upcycled.runtime.checkpoint import how_often
-
-NOISES = ("seeded", "system")
+from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
 
 
 @dataclass(frozen=True)
 class Plan:
     """A run, fully decided."""
 
-    task: Task
+    spec: RunSpec
+    facts: Facts
+    module: nn.Module
+    layout: Layout
+    initial: Vector
     strategy: Strategy
     mechanism: Fitted
     participation: Participation
-    engine: EngineKind
-    initial: Vector
-    iterations: int
-    eval_every: int
-    settings: Mapping[str, Any]
-    """What was asked for, in plain values, for records and reports."""
-    privacy: Setting | None = None
+    solver: Solver
+    setting: Setting | None
     """The public facts a private run's mechanism was fitted to."""
-    noise: str = "seeded"
-    budget: Budget | None = None
-    ledger: Path | None = None
-    """The file that charges are written to before their releases leave."""
-    checkpoint: Path | None = None
-    """The folder the run is kept in, and goes on from."""
-    checkpoint_every: int | float = 1.0
-    """An int counts data rounds, a float seconds."""
-    theory: bool = False
-    """Whether the terms of the convergence bound are measured."""
+    on_data: tuple[Task, EngineKind] | None = None
+    """The local work, and who does it; None where there are no data."""
+
+    @property
+    def iterations(self) -> int:
+        """Global iterations, upcycled ones included."""
+        return self.spec.iterations
 
     @property
     def data_rounds(self) -> int:
         """How many of the iterations touch data."""
-        return self.strategy.data_rounds(self.iterations)
+        return self.strategy.data_rounds(self.spec.iterations)
+
+    @property
+    def task(self) -> Task:
+        """What engines are opened on."""
+        return self._with_data()[0]
+
+    @property
+    def engine(self) -> EngineKind:
+        """Who does the local work."""
+        return self._with_data()[1]
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder the run is kept in, and goes on from."""
+        return None if self.spec.checkpoint is None else Path(self.spec.checkpoint)
+
+    @property
+    def checkpoint_every(self) -> int | float:
+        """An int counts data rounds, a float seconds."""
+        return how_often(self.spec.checkpoint_every)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What determines the bits, for records and reports: as asked for, and the engine that does it."""
+        return self.spec.settings() | {"engine": self.engine.name}
+
+    def kept(self, **changes: Any) -> Plan:
+        """Return the plan kept or shown in another way, which changes nothing that it computes."""
+        if not set(changes) <= set(NOT_IN_BITS):
+            raise TypeError(f"{sorted(set(changes) - set(NOT_IN_BITS))} need a new plan")
+        return replace(self, spec=self.spec.replace(**changes))
+
+    def sizes_of(self, rows: Ints) -> Ints:
+        """Return n_i of clients by their rows."""
+        sizes: Ints = self.facts.sizes[rows]
+        return sizes
+
+    def _with_data(self) -> tuple[Task, EngineKind]:
+        if self.on_data is None:
+            raise UpcycledError("this plan was made of public facts and has no data to train on")
+        return self.on_data
 
 
-def make_plan(
-    data: FederatedData,
-    *,
-    algorithm: Algorithm,
-    model: str | nn.Module = "logistic",
-    model_options: Mapping[str, Any] | None = None,
-    upcycle: object = None,
-    iterations: int = 100,
-    local: LocalSGD | None = None,
-    participation: float = 1.0,
-    sampling: str = "fixed",
-    stragglers: float = 0.0,
-    privacy: Mechanism | None = None,
-    noise: str = "seeded",
-    budget: Budget | None = None,
-    ledger: str | Path | None = None,
-    engine: str = "auto",
-    seed: int = 0,
-    eval_every: int = 1,
-    theory: bool = False,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | str = "1s",
-    device: str = "cpu",
-) -> Plan:
-    """Check every argument and everything they must agree on."""
-    _check_theory(theory, noise)
-    is_local_given = local is not None
-    local = LocalSGD() if local is None else local
-    _check_types(data, algorithm, local, privacy, noise)
-    if budget is not None and privacy is None:
-        raise InputError("budget is given without privacy, but only a private run has something to spend")
-    if ledger is not None and privacy is None:
-        raise InputError("ledger is given without privacy, but only a private run has something to write down")
-    check_number("iterations", iterations, at_least=1, integer=True)
-    check_number("eval_every", eval_every, at_least=1, integer=True)
-    check_number("seed", seed, at_least=0, below=2**63, integer=True)
-    kept = _folder(checkpoint)
-    who = Participation(participation, sampling, stragglers)
-    strategy = _strategy(algorithm, upcycle)
+def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
+    """Decide a run on data completely: check everything that spec and data must agree on."""
+    if not isinstance(data, FederatedData):
+        raise InputError(f"data is {type(data).__name__}, but it must be a FederatedData (see up.data)")
+    facts = data.facts(counts_tokens=spec.model == "lstm" and data.train.x.dtype.kind in "iu")
+    return with_data(plan_of(facts, spec, data.train.x[:2]), data)
+
+
+def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
+    """Decide a run from public facts: all that a server needs, or a client that knows its own size only.
+
+    ``samples`` are two to try the model on, where there are some.
+    """
+    local = LocalSGD() if spec.local is None else spec.local
+    algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
     mechanism: Fitted = NoPrivacy()
-    module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options, data.vectors)
+    module = prepare_model(_made(spec), facts, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
     setting = None
-    if privacy is not None:
+    if spec.privacy is not None:
+        rounds = who.rounds_of_clients(spec.seed, facts.num_clients, strategy.data_rounds(spec.iterations))
         setting = Setting(
             algorithm=algorithm.name,
             penalty=_penalty(algorithm, initial),
             is_personal=algorithm.is_personal,
             remembers=algorithm.remembers,
             local=local,
-            is_local_given=is_local_given,
+            is_local_given=spec.local is not None,
             gradients_per_step=solver.gradients_per_step,
             num_parameters=initial.size,
             is_linear_softmax=is_linear_softmax(module),
             has_bias=any(name.endswith("bias") for name in layout.names),
             has_batch_norm=any(isinstance(layer, _BatchNorm) for layer in module.modules()),
-            num_classes=_num_logits(module, data.num_classes),
-            sizes=data.train.sizes,
-            rounds=who.rounds_of_clients(seed, data.num_clients, strategy.data_rounds(iterations)),
-            data_rounds=strategy.data_rounds(iterations),
-            stragglers=stragglers,
-            sampling=sampling,
-            participation=participation,
+            num_classes=_num_logits(module, facts.classes),
+            sizes=facts.sizes,
+            num_clients=facts.num_clients,
+            rounds=rounds if facts.ids is None else rounds[facts.ids],
+            data_rounds=strategy.data_rounds(spec.iterations),
+            stragglers=spec.stragglers,
+            sampling=who.sampler.name,
+            participation=who.sampler.fraction,
+            shared=facts.shared,
         )
-        mechanism = privacy.fit(setting)
+        mechanism = spec.privacy.fit(setting)
         solver = mechanism.solver(solver)
-        check_budget(budget, mechanism, setting)
-    _check_stragglers(stragglers, solver)
+        check_budget(spec.budget, mechanism, setting)
+    _check_stragglers(spec.stragglers, solver)
+    return Plan(spec, facts, module, layout, initial, strategy, mechanism, who, solver, setting)
+
+
+def with_data(plan: Plan, data: FederatedData) -> Plan:
+    """Return the plan with the task of local work, and the engine that will do it."""
+    test = data.test
     task = Task(
-        module=module,
-        layout=layout,
-        num_classes=data.num_classes,
-        train=mechanism.prepare(_with_input(module, data.train)),
-        test=None if data.test is None or data.test.num_rows == 0 else _with_input(module, data.test),
-        solver=solver,
-        seed=seed,
-        cohort_size=who.expected(data.num_clients),
-        device=device,
+        module=plan.module,
+        layout=plan.layout,
+        num_classes=plan.facts.classes,
+        train=plan.mechanism.prepare(_with_input(plan.module, data.train)),
+        test=None if test is None or test.num_rows == 0 else _with_input(plan.module, test),
+        solver=plan.solver,
+        seed=plan.spec.seed,
+        cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
+        device=plan.spec.device,
     )
-    settings = {
-        "algorithm": algorithm,
-        "upcycle": upcycle,
-        "iterations": iterations,
-        "local": local,
-        "participation": participation,
-        "sampling": sampling,
-        "stragglers": stragglers,
-        "privacy": privacy,
-        "noise": noise,
-        "budget": budget,
-        "seed": seed,
-    }
-    kind = choose_engine(engine, task)
-    return Plan(
-        task=task,
-        strategy=strategy,
-        mechanism=mechanism,
-        participation=who,
-        engine=kind,
-        initial=initial,
-        iterations=iterations,
-        eval_every=eval_every,
-        settings=settings | {"engine": kind.name},
-        privacy=setting,
-        noise=noise,
-        budget=budget,
-        ledger=_ledger_path(ledger, kept, privacy is not None),
-        checkpoint=kept,
-        checkpoint_every=how_often(checkpoint_every),
-        theory=theory,
+    return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)))
+
+
+def _made(spec: RunSpec) -> str | nn.Module:
+    """Return the model as a module or a known name; a factory is called with torch's generator set to the seed."""
+    factory = looked_up(spec.model, "model") if isinstance(spec.model, str) and names_code(spec.model) else spec.model
+    if isinstance(factory, str | nn.Module) or not callable(factory):
+        return factory
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.seed % 2**63)
+        try:
+            module = factory()
+        except Exception as error:
+            raise _wrong_factory(spec, f"calling it failed with {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise _wrong_factory(spec, f"it returned {type(module).__name__}")
+    return module
+
+
+def _wrong_factory(spec: RunSpec, reason: str) -> InputError:
+    return InputError(
+        f"model is {spec.model!r}, but it must be a function without arguments that returns a torch module ({reason})"
     )
 
 
@@ -182,31 +200,6 @@ def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
         return Vanilla(algorithm)
     rule = as_rule(upcycle)
     return Upcycled(algorithm, rule, int(getattr(rule, "per_round", 1)))
-
-
-def _folder(checkpoint: object) -> Path | None:
-    if checkpoint is None:
-        return None
-    if not isinstance(checkpoint, str | Path) or not str(checkpoint):
-        raise InputError(f"checkpoint is {checkpoint!r}, but it must be None or the path of a folder")
-    return Path(checkpoint)
-
-
-def _ledger_path(ledger: str | Path | None, kept: Path | None, is_private: bool) -> Path | None:
-    """A private run that is kept needs its charges on the disk too."""
-    if ledger is not None:
-        return Path(ledger)
-    return kept / "ledger.jsonl" if kept is not None and is_private else None
-
-
-def _check_theory(theory: object, noise: str) -> None:
-    if not isinstance(theory, bool):
-        raise InputError(f"theory is {theory!r}, but it must be True or False")
-    if theory and noise == "system":
-        raise InputError(
-            "theory is True, but it must be False with noise='system': gradient norms of the clients' training data "
-            "would leave a private run uncharged (a simulation, noise='seeded', may measure them)"
-        )
 
 
 def _check_stragglers(stragglers: float, solver: Solver) -> None:
@@ -231,16 +224,3 @@ def _penalty(algorithm: Algorithm, initial: Vector) -> float:
 
 def _with_input(module: nn.Module, shards: Shards) -> Shards:
     return replace(shards, x=as_input(module, shards.x))
-
-
-def _check_types(data: object, algorithm: object, local: object, privacy: object, noise: str) -> None:
-    if not isinstance(data, FederatedData):
-        raise InputError(f"data is {type(data).__name__}, but it must be a FederatedData (see up.data)")
-    if isinstance(algorithm, type) or not hasattr(algorithm, "server_step"):
-        raise InputError(f"algorithm is {algorithm!r}, but it must be an algorithm such as up.FedAvg()")
-    if not isinstance(local, LocalSGD):
-        raise InputError(f"local is {local!r}, but it must be up.LocalSGD(...)")
-    if privacy is not None and (isinstance(privacy, type) or not hasattr(privacy, "fit")):
-        raise InputError(f"privacy is {privacy!r}, but it must be None or a mechanism of up.privacy")
-    if noise not in NOISES:
-        raise InputError(f"noise is {noise!r}, but it must be known{suggest(str(noise), NOISES)}")

@@ -13,7 +13,7 @@ from upcycled.runtime.plan import Plan
 from upcycled.runtime.spending import WorstEpsilon
 
 if TYPE_CHECKING:
-    from upcycled.runtime.loop import Run
+    from upcycled.runtime.state import Run
 
 QUIET_SECONDS = 1.0
 LINE_SECONDS = 5.0
@@ -40,12 +40,12 @@ class Watched:
         """Remember what is coming."""
         self.total = plan.iterations
         self._began = time.perf_counter()
-        self._worst = WorstEpsilon(plan.settings["privacy"])
+        self._worst = WorstEpsilon(plan.spec.privacy)
         self._resumed_at = len(before)
         self.bytes = sum(record.bytes_up + record.bytes_down for record in before)
         self.last = before[-1] if before else None
         if not self.title:
-            upcycled = "" if plan.settings["upcycle"] is None else "upcycled "
+            upcycled = "" if plan.spec.upcycle is None else "upcycled "
             self.title = f"{upcycled}{plan.strategy.algorithm.name} · {plan.engine.name} engine"
 
     def record(self, record: Record, run: Run | None) -> None:

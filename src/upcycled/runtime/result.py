@@ -14,6 +14,7 @@ from upcycled.core.layout import assign
 from upcycled.core.vectors import Ints, Vector
 from upcycled.privacy.ledger import Ledger
 from upcycled.runtime.history import History
+from upcycled.runtime.spec import RunSpec
 from upcycled.theory import Report
 
 
@@ -58,7 +59,10 @@ class Result:
     """The per-client ledger of a private run."""
     theory: Report | None = None
     """The convergence bound beside what was measured, of a run with ``theory=True``."""
-    error: Exception | None = None
+    error: BaseException | None = None
+    """What ended the run early: the result is that of its last whole iteration. None for a run that ended as planned."""
+    spec: RunSpec | None = None
+    """What was asked for."""
 
     @property
     def accuracy(self) -> float | None:

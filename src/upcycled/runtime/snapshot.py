@@ -21,7 +21,7 @@ from upcycled.core.strategy import State
 from upcycled.core.vectors import Ints
 from upcycled.runtime.columns import Columns
 
-FORMAT = 1
+FORMAT = 2
 _HEADER = "upcycled"
 
 

@@ -3,161 +3,144 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from upcycled.core.algorithm import Algorithm
+from upcycled.core.errors import BudgetSpentError, DivergedError, InputError
 from upcycled.core.layout import assign
-from upcycled.core.release import Mechanism
-from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
-from upcycled.privacy.budget import Budget
+from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
+from upcycled.runtime.checkpoint import tell_user
 from upcycled.runtime.history import History, Record
 from upcycled.runtime.hold import hold
 from upcycled.runtime.keeper import Keeper
-from upcycled.runtime.loop import Run, iterate, start_run
-from upcycled.runtime.measure import report_of
-from upcycled.runtime.observe import Observer
+from upcycled.runtime.loop import iterate
+from upcycled.runtime.measure import BoundProbe, report_of
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.progress import LiveProgress
 from upcycled.runtime.result import PersonalModels, Result
+from upcycled.runtime.spec import RunSpec, spec_of
+from upcycled.runtime.state import Run, start_run
+
+ENDED_EARLY = (BudgetSpentError, DivergedError, KeyboardInterrupt)
+"""What ends a run whose result so far is worth having."""
 
 
-def train(
-    data: FederatedData,
-    *,
-    algorithm: Algorithm,
-    model: str | nn.Module = "logistic",
-    model_options: Mapping[str, Any] | None = None,
-    upcycle: object = None,
-    iterations: int = 100,
-    local: LocalSGD | None = None,
-    participation: float = 1.0,
-    sampling: str = "fixed",
-    stragglers: float = 0.0,
-    privacy: Mechanism | None = None,
-    noise: str = "seeded",
-    budget: Budget | None = None,
-    ledger: str | Path | None = None,
-    engine: str = "auto",
-    seed: int = 0,
-    eval_every: int = 1,
-    progress: bool = True,
-    theory: bool = False,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: int | str = "1s",
-    device: str = "cpu",
-    observers: Sequence[Observer] = (),
-) -> Result:
+def train(data: FederatedData, spec: RunSpec | None = None, /, **arguments: Any) -> Result:
     """Train a federation and return the model, its history and how it was made.
 
     Args:
         data: the clients' training data and, optionally, their test data.
-        algorithm: such as ``up.FedAvg()`` or ``up.FedProx(mu=0.5)``.
-        model: ``"logistic"``, ``"mlp"``, ``"lstm"`` or a torch module, which starts from its own weights.
-        model_options: options of a model named by a string, such as ``{"hidden": [196]}``.
-        upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
-            makes every even iteration a server-only extrapolation.
-        iterations: global iterations, upcycled ones included.
-        local: the clients' SGD.
-        participation: the fraction of clients in a data round.
-        sampling: ``"fixed"`` (always the same number of clients) or ``"poisson"`` (each by its own coin).
-        stragglers: the probability that a selected client stops after 1 to epochs-1 epochs.
-        privacy: a mechanism of ``up.privacy``.
-        noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
-        budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
-        ledger: a file (JSON lines) that each charge is written to, durably, before its releases leave.
-        engine: ``"auto"`` or the name of an engine.
-        seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
-        eval_every: score the test data every so many iterations, and after the last.
-        progress: show a live table on standard error when the run takes longer than a second.
-        theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
-            beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
-        checkpoint: a folder that the run is kept in. Started again with the same arguments, the run goes on from there
-            and ends in the same bits as one that was never stopped; a finished one is returned at once. A private run
-            then keeps its ledger there too, unless ``ledger`` names another file; with ``noise="system"`` a repeated
-            round gets new noise and is charged again.
-        checkpoint_every: how often it is saved: after so many data rounds, or ``"2s"`` for seconds (less often where
-            saving takes over a tenth of that). The last iteration is saved in any case, also of a run broken off.
-        device: the torch device of engines that use one.
-        observers: told after each iteration.
+        spec: everything else, as one value; or
+        **arguments: the arguments of :class:`~upcycled.RunSpec` one by one. With both, they change the spec's.
+
+    Returns:
+        The result. A run that ends early (its model stopped being finite, no client can pay any more, Ctrl-C) gives the
+        result up to its last whole iteration, with the reason as ``result.error`` and a line on standard error.
+
+    Raises:
+        InputError: in one sentence, before anything is trained, if something is wrong or does not fit together.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic(0.5, 0.5, clients=5, seed=0)
     >>> result = up.train(data, algorithm=up.FedAvg(), upcycle=0.5, iterations=4, engine="sequential", progress=False)
     >>> [record.kind for record in result.history]
     ['data', 'upcycled', 'data', 'upcycled']
+    >>> spec = up.RunSpec(algorithm=up.FedAvg(), upcycle=0.5, iterations=4, engine="sequential", progress=False)
+    >>> torch.equal(up.train(data, spec).params, result.params)
+    True
     """
-    plan = make_plan(
-        data,
-        algorithm=algorithm,
-        model=model,
-        model_options=model_options,
-        upcycle=upcycle,
-        iterations=iterations,
-        local=local,
-        participation=participation,
-        sampling=sampling,
-        stragglers=stragglers,
-        privacy=privacy,
-        noise=noise,
-        budget=budget,
-        ledger=ledger,
-        engine=engine,
-        seed=seed,
-        eval_every=eval_every,
-        theory=theory,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        device=device,
-    )
-    watching = [*observers, *([LiveProgress()] if progress else [])]
-    return run_plan(plan, watching, threads=None)
+    spec = spec_from(spec, arguments)
+    watching = [*spec.callbacks, *([LiveProgress()] if spec.progress else [])]
+    result = run_plan(make_plan(data, spec), watching, threads=None)
+    if result.error is not None:
+        tell_user(f"{_reason(result.error)}: the result up to iteration {len(result.history)} is returned")
+    return result
 
 
-def run_plan(plan: Plan, observers: Sequence[Observer], threads: int | None) -> Result:
-    """Carry out a plan, or what is left of it, and tell the observers."""
+train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter("data", inspect.Parameter.POSITIONAL_ONLY, annotation=FederatedData),
+        inspect.Parameter("spec", inspect.Parameter.POSITIONAL_ONLY, default=None, annotation=RunSpec | None),
+        *inspect.signature(RunSpec).parameters.values(),
+    ],
+    return_annotation=Result,
+)
+
+
+def spec_from(spec: object, arguments: dict[str, Any]) -> RunSpec:
+    """Return the spec, changed by the arguments, or the one that they make."""
+    if spec is None:
+        return spec_of(arguments)
+    if not isinstance(spec, RunSpec):
+        raise InputError(f"spec is {type(spec).__name__}, but it must be an up.RunSpec(...)")
+    return spec.replace(**arguments) if arguments else spec
+
+
+def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Result:
+    """Carry out a plan, or what is left of it, and tell the callbacks."""
+    hooks = [as_callback(one) for one in callbacks]
     if plan.checkpoint is None:
-        return _carry_out(plan, observers, threads, None)
+        return _carry_out(plan, hooks, threads, None)
+    if not plan.spec.is_reproducible:
+        raise InputError(
+            f"checkpoint is {str(plan.checkpoint)!r}, but {plan.spec.unnamed[0]} has no name that a later process could "
+            "find it by: it must be a function or class of a module, or the run be one without a checkpoint"
+        )
     with hold(plan.checkpoint):
-        return _carry_out(plan, observers, threads, Keeper(plan, plan.checkpoint))
+        return _carry_out(plan, hooks, threads, Keeper(plan, plan.checkpoint))
 
 
-def _carry_out(plan: Plan, observers: Sequence[Observer], threads: int | None, keeper: Keeper | None) -> Result:
+def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, keeper: Keeper | None) -> Result:
     module = copy.deepcopy(plan.task.module)
     found = None if keeper is None else keeper.find()
     last, records, way = (start_run(plan), list[Record](), "") if found is None else found
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
+    probes = [one for one in hooks if measures(one.value)] + ([Hooks(BoundProbe(plan))] if plan.spec.theory else [])
+    error: BaseException | None = None
     try:
-        for observer in observers:
-            observer.start(plan, tuple(records))
+        for hook in hooks:
+            hook.start(plan, tuple(records))
         if engine is not None:
             way = engine.way
-            for run, record in iterate(plan, engine, last):
+            for run, record in iterate(plan, engine, last, probes):
                 records.append(record)
                 last = run
                 if keeper is not None:
                     keeper.after(last, records, way)
-                for observer in observers:
-                    observer.record(record, run)
-    except BaseException:
+                # All are told before any of them ends the run.
+                if STOP in [hook.record(record, run) for hook in hooks]:
+                    break
+    except BaseException as raised:
         if keeper is not None:
             keeper.leave(last, records, way)
-        raise
+        if not isinstance(raised, ENDED_EARLY) or not records:
+            raise
+        error = raised
     finally:
         if engine is not None:
             engine.close()
-        for observer in observers:
-            observer.finish()
-    return _result(plan, last, records, module, way)
+        for hook in hooks:
+            hook.finish()
+    if keeper is not None:
+        keeper.leave(last, records, way)
+    last.memory.back_to(last.state.iteration)
+    last.private.back_to(last.state.iteration)
+    return _result(plan, last, records, module, way, error)
 
 
-def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module, way: str) -> Result:
+def _reason(error: BaseException) -> str:
+    return "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else str(error)
+
+
+def _result(
+    plan: Plan, run: Run, records: list[Record], module: nn.Module, way: str, error: BaseException | None
+) -> Result:
     params = run.state.server.model
     personal = None
     if run.private.names:
@@ -172,5 +155,7 @@ def _result(plan: Plan, run: Run, records: list[Record], module: nn.Module, way:
         personal_models=personal,
         settings={**plan.settings, "way": way},
         privacy=run.ledger,
-        theory=report_of(plan, records) if plan.theory else None,
+        theory=report_of(plan, records) if plan.spec.theory else None,
+        error=error,
+        spec=plan.spec,
     )

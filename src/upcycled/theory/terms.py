@@ -12,6 +12,9 @@ import numpy as np
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 
+PREFIX = "theory_"
+"""What the names of these numbers begin with among a record's metrics."""
+
 
 class Measured(Protocol):
     """What is read of an iteration's record."""
@@ -25,7 +28,7 @@ class Measured(Protocol):
         """rho of an upcycled iteration, where its rule is a scalar one."""
 
     @property
-    def theory(self) -> Mapping[str, float] | None:
+    def metrics(self) -> Mapping[str, float]:
         """The measured numbers, by name."""
 
 
@@ -89,14 +92,15 @@ def terms_of(records: Iterable[Measured]) -> Terms:
     coefficients: list[float] = []
     after = ""
     for record in records:
-        if record.theory is None:
+        found = {key.removeprefix(PREFIX): value for key, value in record.metrics.items() if key.startswith(PREFIX)}
+        if not found:
             raise InputError("the run has no terms of the bound: it must be trained with theory=True")
         if record.kind == "data":
-            rounds.append(record.theory)
+            rounds.append(found)
             coefficients.append(0.0)
         else:
-            found = math.nan if record.coefficient is None else record.coefficient
-            coefficients[-1] = found if after == "data" else math.nan
+            rho = math.nan if record.coefficient is None else record.coefficient
+            coefficients[-1] = rho if after == "data" else math.nan
         after = record.kind
     first = rounds[0]
     return Terms(

@@ -89,6 +89,7 @@ def descend(
     x: Floats,
     y: Ints,
     offsets: Ints,
+    rows: Ints,
     clients: Ints,
     epochs: Ints,
     key: np.uint64,
@@ -115,8 +116,8 @@ def descend(
         if turn >= lanes.size:
             break
         lane = lanes[turn]
-        first = offsets[clients[lane]]
-        samples = offsets[clients[lane] + 1] - first
+        first = offsets[rows[lane]]
+        samples = offsets[rows[lane] + 1] - first
         size: int = min(batch, samples) if batch > 0 else samples  # type: ignore[assignment]
         own = client_key(key, clients[lane])
         point[:] = start

@@ -100,7 +100,8 @@ class FusedEngine:
             return self._train_certified(work)
         local, data, task = self._local, self._train, self._task
         clients, epochs = plain(work.cohort.clients, np.int64), plain(work.cohort.epochs, np.int64)
-        samples = data.offsets[clients + 1] - data.offsets[clients]
+        rows = plain(work.cohort.rows, np.int64)
+        samples = data.offsets[rows + 1] - data.offsets[rows]
         passes = samples * epochs
         num_steps = task.solver.local.num_steps(samples, epochs)
         if self._batch == 0:
@@ -114,31 +115,33 @@ class FusedEngine:
         given = (
             np.zeros(1, dtype=np.int64),
             np.argsort(-passes, kind="stable"),
-            *(data.x, data.y, data.offsets, clients, epochs, key, self._batch, local.numbers),
+            *(data.x, data.y, data.offsets, rows, clients, epochs, key, self._batch, local.numbers),
             *(model, np.float32(problem.a), b),
         )
         results = (faults, out, *local.extra) if private is None else (faults, out, private, *local.extra)
         self._run(local.kernel, given, results, int(passes.sum()) * task.solver.gradients_per_step)
         if faults.any():
-            raise InputError(f"train.y: {self._wrong_label(int(clients[faults.argmax()]))}")
+            raise InputError(f"train.y: {self._wrong_label(int(rows[faults.argmax()]))}")
         return Trained(out, num_steps, private)
 
     def _train_certified(self, work: Work) -> Trained:
         """Do it in float64; the vectors stay in float64 until the mechanism has added its noise."""
         data, task, dense = self._train, self._task, self._dense
         clients, passes = plain(work.cohort.clients, np.int64), passes_of(task, work)
-        effort = passes * (data.offsets[clients + 1] - data.offsets[clients])
+        rows = plain(work.cohort.rows, np.int64)
+        samples = data.offsets[rows + 1] - data.offsets[rows]
+        effort = passes * samples
         key = np.uint64(round_key(task.seed, Purpose.BATCHES, work.round, work.attempt))
         out = np.empty((clients.size, task.layout.size))
         given = (
             np.zeros(1, dtype=np.int64),
             np.argsort(-effort, kind="stable"),
-            *(data.x, data.y, data.offsets, clients, passes, key, self._batch),
+            *(data.x, data.y, data.offsets, rows, clients, passes, key, self._batch),
             *numbers_of(task, work),
         )
         bias = -1 if dense.bias is None else dense.bias
         self._run(descend, given, (out, dense.weight, bias, dense.inputs), int(effort.sum()))
-        num_steps = task.solver.local.num_steps(task.train.sizes_of(clients), work.cohort.epochs)
+        num_steps = task.solver.local.num_steps(samples, work.cohort.epochs)
         return Trained(out, num_steps)
 
     def score(self, model: Vector) -> Scores:

@@ -42,7 +42,7 @@ def _begin(work: Floats, table: Ints, places: Ints, b: Floats, lane: int) -> Non
 
 
 @inlined
-def _next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, clients: Ints, table: Ints, faults: Ints) -> int:
+def _next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, rows: Ints, table: Ints, faults: Ints) -> int:
     """Return the next lane to do, or -1 when all are taken.
 
     A client with a label that is no class of the model is marked and left out: trusting it would mean writing beyond
@@ -55,7 +55,7 @@ def _next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, clients: Ints, 
             return -1
         lane = int(lanes[turn])
         fit = True
-        for i in range(offsets[clients[lane]], offsets[clients[lane] + 1]):
+        for i in range(offsets[rows[lane]], offsets[rows[lane] + 1]):
             fit &= 0 <= y[i] < classes
         if fit:
             return lane
@@ -95,6 +95,7 @@ def train_sgd(
     x: Floats,
     y: Ints,
     offsets: Ints,
+    rows: Ints,
     clients: Ints,
     epochs: Ints,
     key: np.uint64,
@@ -116,11 +117,11 @@ def train_sgd(
     _clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
     while True:
-        lane = _next_lane(queue, lanes, y, offsets, clients, table, faults)
+        lane = _next_lane(queue, lanes, y, offsets, rows, table, faults)
         if lane < 0:
             break
-        first = offsets[clients[lane]]
-        samples = offsets[clients[lane] + 1] - first
+        first = offsets[rows[lane]]
+        samples = offsets[rows[lane] + 1] - first
         _begin(work, table, places, b, lane)
         own, length = client_key(key, clients[lane]), batch if batch > 0 else samples
         for epoch in range(epochs[lane] if samples > 0 else 0):
@@ -139,6 +140,7 @@ def train_moreau(
     x: Floats,
     y: Ints,
     offsets: Ints,
+    rows: Ints,
     clients: Ints,
     epochs: Ints,
     key: np.uint64,
@@ -162,11 +164,11 @@ def train_moreau(
     corrected = a != _ZERO or b.shape[0] > 0
     by_gram = not corrected and gram_pays(table, inner_steps)
     while True:
-        lane = _next_lane(queue, lanes, y, offsets, clients, table, faults)
+        lane = _next_lane(queue, lanes, y, offsets, rows, table, faults)
         if lane < 0:
             break
-        first = offsets[clients[lane]]
-        samples = offsets[clients[lane] + 1] - first
+        first = offsets[rows[lane]]
+        samples = offsets[rows[lane] + 1] - first
         _begin(work, table, places, b, lane)
         _copy(work, places[SIZE], places[START], places[ANCHOR])
         own, length = client_key(key, clients[lane]), batch if batch > 0 else samples

@@ -100,9 +100,9 @@ class Stack:
         return self.features[rows], targets
 
 
-def gather(train: Shards, clients: Ints, steps: Ints, schedule: Schedule, num_classes: int, device: str) -> Stack:
+def gather(train: Shards, who: Ints, steps: Ints, schedule: Schedule, num_classes: int, device: str) -> Stack:
     """Copy the rows of a stack's clients once, and point the schedule at them."""
-    parts = [train.client(client) for client in clients.tolist()]
+    parts = [train.client(row) for row in who.tolist()]
     first = np.cumsum([0, *(len(y) for _, y in parts[:-1])])
     return Stack(
         steps=steps.tolist(),
@@ -131,7 +131,7 @@ class Stacked:
     def train(self, work: Work) -> Trained:
         """Do a cohort's local work."""
         task, clients, local = self.task, work.cohort.clients, self.task.solver.local
-        sizes = task.train.sizes_of(clients)
+        sizes = task.train.sizes_of(work.cohort.rows)
         steps = local.num_steps(sizes, work.cohort.epochs)
         keys = client_keys(task.seed, Purpose.BATCHES, work.round, clients, work.attempt)
         models = np.repeat(work.model[None], clients.size, axis=0)
@@ -140,7 +140,7 @@ class Stacked:
         self.flat.module.train()
         for width, places in self._stacks(sizes, steps, local.batch_size, task.train):
             schedule = schedule_of(keys[places], sizes[places], steps[places], local, width)
-            stack = gather(task.train, clients[places], steps[places], schedule, task.num_classes, task.device)
+            stack = gather(task.train, work.cohort.rows[places], steps[places], schedule, task.num_classes, task.device)
             b = None if work.problem.b is None else to_torch(work.problem.b[places], task.device)
             if isinstance(task.solver, MoreauSGD):
                 x, theta = self._moreau(stack, task.solver, start, work.problem.a, b)

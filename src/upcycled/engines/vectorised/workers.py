@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.cohort import Cohort
 from upcycled.core.errors import UpcycledError
 from upcycled.core.release import Trained
 from upcycled.core.solvers import Problem
@@ -54,7 +53,7 @@ class Workers:
     def train(self, work: Work) -> Trained:
         """Do a cohort's local work."""
         clients, solver = work.cohort.clients, self.task.solver
-        steps = solver.local.num_steps(self.task.train.sizes_of(clients), work.cohort.epochs)
+        steps = solver.local.num_steps(self.task.train.sizes_of(work.cohort.rows), work.cohort.epochs)
         gradients = int(steps.sum()) * solver.gradients_per_step
         few = gradients < FEW_GRADIENTS and gradients * self.task.layout.size < FEW_VALUES
         if self.folder is None or clients.size == 1 or few:
@@ -132,7 +131,7 @@ def part_of(work: Work, places: Ints) -> Work:
     return Work(
         round=work.round,
         attempt=work.attempt,
-        cohort=Cohort(cohort.clients[places], cohort.epochs[places]),
+        cohort=cohort[places],
         model=work.model,
         problem=Problem(problem.a, None if problem.b is None else problem.b[places]),
     )

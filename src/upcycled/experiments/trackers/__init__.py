@@ -1,4 +1,4 @@
-"""Trackers: other people's tools that watch a run. Each is an Observer.
+"""Trackers: other people's tools that watch a run. Each is a callback.
 
 To add one: write a file with ``opened()`` as in the two that are here, and add a line to ``TRACKERS``. What a
 tracker writes lies below the results folder; nothing is sent anywhere.
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upcycled.core.errors import InputError, UpcycledError, suggest
 from upcycled.experiments.config import Experiment
-from upcycled.runtime import Observer, Record
+from upcycled.runtime import Callback, Record
 from upcycled.runtime.history import SCALARS
 from upcycled.runtime.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from upcycled.runtime.loop import Run
+    from upcycled.runtime.state import Run
 
 TRACKERS = {
     "tensorboard": "upcycled.experiments.trackers.tensorboard",
@@ -30,12 +30,12 @@ TRACKERS = {
 }
 """Name on the command line -> module."""
 
-Tracker: TypeAlias = Callable[[Experiment, int], Observer]
-"""Gives the observer of a seed's run."""
+Tracker: TypeAlias = Callable[[Experiment, int], Callback]
+"""Gives the callback of a seed's run."""
 
 
-def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Observer]]:
-    """Return what gives the observers of each run; a tracker that is missing is refused before anything is run."""
+def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Callback]]:
+    """Return what gives the callbacks of each run; a tracker that is missing is refused before anything is run."""
     opened: list[tuple[str, Tracker]] = []
     for name in dict.fromkeys(names):
         if name not in TRACKERS:
@@ -50,9 +50,9 @@ def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Obse
 
 
 def numbers_of(record: Record) -> dict[str, float]:
-    """Return what is finite in a record, by name: accuracy, loss, bytes_up and so on, and terms of the bound."""
+    """Return what is finite in a record, by name: accuracy, loss, bytes_up and so on, and its metrics."""
     values: dict[str, Any] = {name: getattr(record, name) for name in SCALARS if name not in ("iteration", "kind")}
-    values |= {f"theory_{name}": value for name, value in (record.theory or {}).items()}
+    values |= record.metrics
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
@@ -61,7 +61,7 @@ class _Guarded:
     """A tracker whose failures are one sentence: they are other people's errors, of many types."""
 
     name: str
-    tracker: Observer
+    tracker: Callback
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         with self._named():

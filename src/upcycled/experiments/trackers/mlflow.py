@@ -19,7 +19,7 @@ from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
 
 if TYPE_CHECKING:
-    from upcycled.runtime.loop import Run
+    from upcycled.runtime.state import Run
 
 STORE = "mlruns"
 TAG = "upcycled.config"

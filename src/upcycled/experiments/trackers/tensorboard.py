@@ -13,11 +13,11 @@ from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
 
 if TYPE_CHECKING:
-    from upcycled.runtime.loop import Run
+    from upcycled.runtime.state import Run
 
 
 def opened() -> Tracker:
-    """Return what gives each run its observer."""
+    """Return what gives each run its callback."""
     import torch.utils.tensorboard  # noqa: F401
 
     def tracker(experiment: Experiment, seed: int) -> TensorBoard:

@@ -1,0 +1,65 @@
+"""Code of the user's that a file names: ``"package.module:Name"``.
+
+It is looked up among installed packages and in the folders that a command was given with ``--path``. Importing it runs
+it: a file that names code is to be trusted like code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+from upcycled.core.errors import InputError
+
+_FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def names_code(value: object) -> bool:
+    """Say whether a text names code.
+
+    >>> names_code("my_module:FedNova"), names_code("fedavg")
+    (True, False)
+    """
+    return isinstance(value, str) and _FORM.fullmatch(value) is not None
+
+
+def looked_up(name: str, field: str) -> Any:
+    """Return what a name stands for; ``field`` is where it was written, for the sentence that says why it cannot be.
+
+    >>> looked_up("math:sqrt", "field")(9.0)
+    3.0
+    """
+    module_name, _, path = name.partition(":")
+    try:
+        found = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise InputError(
+                f"{field} is {name!r}, but there is no module {error.name!r} among the installed packages; a folder "
+                "with code of your own is named by --path DIR"
+            ) from error
+        raise _failed(field, name, module_name, error) from error
+    except Exception as error:
+        raise _failed(field, name, module_name, error) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"{field} is {name!r}, but module {module_name!r} has no {path!r}")
+        found = getattr(found, part)
+    return found
+
+
+def name_of(value: Any) -> str | None:
+    """Return the name under which :func:`looked_up` finds a function or class; None where there is none (a lambda).
+
+    >>> name_of(names_code), name_of(lambda: 0)
+    ('upcycled.core.lookup:names_code', None)
+    """
+    name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
+    if not isinstance(name, str) or not isinstance(module, str) or "<" in name:
+        return None
+    return f"{module}:{name}"
+
+
+def _failed(field: str, name: str, module: str, error: Exception) -> InputError:
+    return InputError(f"{field} is {name!r}, but importing {module} failed with {type(error).__name__}: {error}")

@@ -1,0 +1,137 @@
+"""The one interface for everything that watches a run: progress tables, trackers, measurements, files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from upcycled.core.errors import InputError
+from upcycled.core.release import Release
+from upcycled.core.vectors import Vector
+from upcycled.runtime.history import Record
+
+if TYPE_CHECKING:
+    from upcycled.runtime.plan import Plan
+    from upcycled.runtime.state import Run
+
+
+@dataclass(frozen=True)
+class _Stop:
+    def __repr__(self) -> str:
+        return "upcycled.STOP"
+
+
+STOP: Final = _Stop()
+"""What a callback returns to end its run after the iteration it was told of."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration as a measurement sees it."""
+
+    iteration: int
+    before: Vector
+    """The global model before it."""
+    after: Vector
+    release: Release | None
+    """What the clients released; None in an upcycled iteration."""
+
+
+class Callback(Protocol):
+    """Told when a run starts, after each iteration, and at its end (also when it failed); what it lacks is not called.
+
+    In a batch the runs' callbacks are called from other threads, those of one run never at the same time.
+    """
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Before the first iteration; ``before`` holds the records of a run that is resumed."""
+
+    def record(self, record: Record, run: Run | None) -> object:
+        """After each iteration; ``run`` is to be read, never changed, and is None where another process has it.
+
+        ``up.STOP`` ends the run here.
+        """
+
+    def finish(self) -> None:
+        """At the end, whatever happened."""
+
+
+class Probe(Protocol):
+    """A callback that measures; it may have :class:`Callback`'s methods too.
+
+    It goes along where a run has a process of its own, so it must be picklable there.
+    """
+
+    def measure(self, step: Step) -> Mapping[str, float]:
+        """Return numbers about an iteration that belong into its record, under ``record.metrics``."""
+
+
+HOOKS = ("start", "measure", "record", "finish")
+
+
+def measures(value: object) -> bool:
+    """Say whether a callback adds numbers to records."""
+    return hasattr(value, "measure")
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """A callback with all its methods, made of one that has some of them, or of a function."""
+
+    value: Any
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Tell it, if it listens."""
+        self._call("start", plan, before)
+
+    def measure(self, step: Step) -> Mapping[str, float]:
+        """Ask it, if it measures."""
+        return self._call("measure", step) or {}
+
+    def record(self, record: Record, run: Run | None) -> object:
+        """Tell it, if it listens."""
+        return self._call("record", record, run)
+
+    def finish(self) -> None:
+        """Tell it, if it listens."""
+        self._call("finish")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        method = getattr(self.value, name, None)
+        return None if method is None else method(*arguments)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A plain function as a callback."""
+
+    call: Callable[..., object]
+    takes_run: bool
+
+    def record(self, record: Record, run: Run | None) -> object:
+        return self.call(record, run) if self.takes_run else self.call(record)
+
+
+def as_callback(value: object) -> Hooks:
+    """Turn what a user passes into a callback: an object with some of the methods, or a function.
+
+    >>> as_callback(lambda record: STOP).record(None, None)
+    upcycled.STOP
+    """
+    if isinstance(value, Hooks):
+        return value
+    if not isinstance(value, type) and any(callable(getattr(value, name, None)) for name in HOOKS):
+        return Hooks(value)
+    if callable(value) and not isinstance(value, type):
+        for arguments in ((None, None), (None,)):
+            try:
+                inspect.signature(value).bind(*arguments)
+            except (TypeError, ValueError):
+                continue
+            return Hooks(_Function(value, len(arguments) == 2))
+    raise InputError(
+        f"callbacks has {value!r}, but each must be a function of a record (and the run), or an object with some of "
+        f"the methods {', '.join(HOOKS)}"
+    )

@@ -1,0 +1,196 @@
+"""A data round in four functions, the same for a simulator and for a federation of separate machines.
+
+    server   ask     the cohort, what is sent to it, the algorithm's part of its problem
+    client   answer  the mechanism's part of the problem, training, the charge, the release
+    server   take    aggregate, server step, remember
+    server   repeat  a round that did not happen is tried again
+
+``Ask`` and ``Answer`` are all that crosses between them. A simulator answers once for the whole cohort; a client
+answers its own part of what was asked (``asked.of(client)``), knowing its own data and nobody else's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from upcycled.core.algorithm import Arrived, Server
+from upcycled.core.cohort import Cohort
+from upcycled.core.errors import BudgetSpentError, InputError
+from upcycled.core.release import Charge, Fitted, NoiseSource, Release, Trained
+from upcycled.core.solvers import Problem
+from upcycled.core.streams import Purpose
+from upcycled.core.vectors import Ints, Vector
+from upcycled.core.work import Engine, Work
+from upcycled.privacy.ledger import Ledger
+from upcycled.runtime.plan import Plan
+from upcycled.runtime.state import Run
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the server asks of a cohort in one attempt at a data round."""
+
+    iteration: int
+    round: int
+    attempt: int
+    cohort: Cohort
+    model: Vector
+    problem: Problem
+    """The algorithm's part: a, and a row of b for each client."""
+
+    def of(self, client: int) -> Ask:
+        """Return the part that one client is sent.
+
+        Raises:
+            InputError: if it is not asked in this round.
+        """
+        places = np.flatnonzero(self.cohort.clients == client)
+        if not places.size:
+            raise InputError(f"client {client} is not in the cohort of data round {self.round}")
+        b = self.problem.b
+        problem = replace(self.problem, b=None if b is None else b[places])
+        return replace(self, cohort=self.cohort[places], problem=problem)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What clients give back."""
+
+    release: Release
+    """The only part that leaves them."""
+    charge: Charge | None
+    """What it cost them; None without privacy."""
+    private: Vector | None = None
+    """What stays with them: personal models."""
+
+
+def ask(plan: Plan, run: Run) -> Ask:
+    """Draw the coming round's cohort, without clients whose budget is spent, and say what it is to work on.
+
+    Raises:
+        BudgetSpentError: if nobody is left who can pay.
+    """
+    algorithm, state = plan.strategy.algorithm, run.state
+    cohort, attempt = _cohort(plan, run)
+    problem = algorithm.problem(state.server, run.memory.gather(cohort.clients))
+    return Ask(state.iteration + 1, state.data_rounds + 1, attempt, cohort, state.server.model, problem)
+
+
+def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: Ledger | None = None) -> Answer:
+    """Do what is asked of the clients that are here; their charge is in the ledger before their release exists."""
+    mechanism, cohort = plan.mechanism, asked.cohort
+    cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
+    problem = mechanism.problem(asked.problem, asked.model, cohort, noise)
+    work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise)
+    trained = engine.train(work) if cohort.clients.size else _nobody(plan.layout.size)
+    charge = mechanism.charge(cohort)
+    if ledger is not None and charge is not None:
+        ledger.charge(asked.iteration, asked.round, asked.attempt, charge)
+    release = mechanism.release(trained, asked.model, cohort, plan.sizes_of(cohort.rows), noise)
+    return Answer(release, charge, trained.private)
+
+
+def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource) -> tuple[Run, Release]:
+    """Return the run after the round, and what was released; the answer may be of a part of the cohort only."""
+    mechanism, algorithm, state = plan.mechanism, plan.strategy.algorithm, run.state
+    release = answered.release
+    mean = mechanism.aggregate(release, asked.model, noise)
+    if mechanism.is_central:
+        # Server steps get what is covered: the noisy aggregate, in the place of every release.
+        release = replace(release, vectors=np.broadcast_to(mean, release.vectors.shape))
+    arrived = Arrived(
+        release=release,
+        mean=mean,
+        step_sums=plan.solver.step_sum(release.num_steps),
+        num_clients=plan.facts.num_clients,
+    )
+    clients = release.clients
+    server, memory = algorithm.server_step(state.server, run.memory.gather(clients), arrived)
+    undoable = None if plan.spec.checkpoint is None else asked.iteration
+    run.memory.put(clients, memory, undoable)
+    if answered.private is not None:
+        run.private.put(clients, {"model": answered.private}, undoable)
+    noise_std = mechanism.mean_noise_std(release)
+    spread = _spread(arrived, state.server, answered.charge, mechanism) if plan.strategy.uses_spread else None
+    after = plan.strategy.after_data(state, server, noise_std, mean, spread)
+    return replace(run, state=after), release
+
+
+def repeat(run: Run) -> Run:
+    """Return the run with its coming data round to be tried once more, with other draws."""
+    return replace(run, state=replace(run.state, attempt=run.state.attempt + 1))
+
+
+def joined(asked: Ask, answers: Sequence[Answer]) -> Answer:
+    """Return separate clients' answers as one, in the order in which they were asked: sums then have the same bits."""
+    clients = np.concatenate([one.release.clients for one in answers])
+    place = {client: i for i, client in enumerate(asked.cohort.clients.tolist())}
+    order = np.argsort([place[client] for client in clients.tolist()])
+    release = Release(
+        clients[order],
+        np.concatenate([one.release.vectors for one in answers])[order],
+        np.concatenate([one.release.num_samples for one in answers])[order],
+        np.concatenate([one.release.num_steps for one in answers])[order],
+    )
+    charges = [one.charge for one in answers if one.charge is not None]
+    private = [one.private for one in answers if one.private is not None]
+    return Answer(
+        release,
+        _joined_charges(charges, order) if charges else None,
+        np.concatenate(private)[order] if private else None,
+    )
+
+
+def _joined_charges(charges: Sequence[Charge], order: Ints) -> Charge:
+    def column(name: str) -> Vector | None:
+        parts = [getattr(one, name) for one in charges]
+        return None if parts[0] is None else np.concatenate(parts)[order]
+
+    names = ("clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps")
+    return Charge(charges[0].kind, **{name: column(name) for name in names})  # type: ignore[arg-type]
+
+
+def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
+    """Return the coming round's cohort without the clients whose budget is spent."""
+    state, seed, budget = run.state, plan.spec.seed, plan.spec.budget
+    everybody, round, epochs = plan.facts.num_clients, state.data_rounds + 1, plan.solver.local.epochs
+    if plan.mechanism.draws_secretly:
+        noise = run.noise_for(plan, round, state.attempt)
+        coins = noise.uniforms(np.arange(everybody), 1, Purpose.COHORT)[:, 0]
+        drawn = np.flatnonzero(coins < plan.participation.sampler.fraction).astype(np.int64)
+        return plan.participation.cohort_of(drawn, seed, round, epochs, state.attempt), state.attempt
+    cohort, attempt = plan.participation.draw_nonempty(seed, round, everybody, epochs, state.attempt)
+    if budget is None or run.ledger is None:
+        return cohort, attempt
+    paying = run.ledger.can_pay(plan.mechanism.charge(cohort), round, attempt)
+    if not paying.all():
+        run.ledger.leave_out(state.iteration + 1, round, attempt, cohort.clients[~paying])
+    if not paying.any():
+        raise BudgetSpentError(
+            f"no client of data round {round} can pay for it: the budget of epsilon "
+            f"{budget.epsilon:g} at delta {budget.delta:g} is spent; plan fewer rounds or more noise"
+        )
+    return cohort[paying], attempt
+
+
+def _nobody(size: int) -> Trained:
+    """Return the work of an empty cohort, which only secret draws let pass."""
+    return Trained(np.zeros((0, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
+
+
+def _spread(arrived: Arrived, sent: Server, charge: Charge | None, mechanism: Fitted) -> float:
+    """Return sum p_i ||r_i - sent||^2 less the known noise in it: from the release and public numbers alone."""
+    release = arrived.release
+    if not release.clients.size:
+        return 0.0
+    shares = release.num_samples / release.num_samples.sum()
+    drift = release.vectors - sent.model
+    found = float(shares @ np.einsum("cd,cd->c", drift, drift, dtype=np.float64, casting="same_kind"))
+    if mechanism.is_central:
+        noise = mechanism.mean_noise_std(release) ** 2
+    else:
+        noise = float(shares @ charge.noise_std**2) if charge is not None and charge.kind == "gaussian" else 0.0
+    return max(0.0, found - float(drift.shape[-1]) * noise)

@@ -1,0 +1,203 @@
+"""``RunSpec``: the one form of a run, everything that makes it but the data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from upcycled.core.algorithm import Algorithm
+from upcycled.core.cohort import Participation
+from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.release import Mechanism
+from upcycled.core.sampler import Sampler
+from upcycled.core.solvers import LocalSGD
+from upcycled.privacy.budget import Budget
+from upcycled.runtime.callbacks import Callback, Probe, as_callback
+from upcycled.runtime.checkpoint import how_often
+from upcycled.runtime.fingerprint import hash_of, plain_form
+
+NOISES = ("seeded", "system")
+NOT_IN_BITS = ("ledger", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
+"""How a run is kept and shown: none of it changes what it computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """Everything that makes a run but the data: the arguments of ``up.train``, checked one by one.
+
+    Args:
+        algorithm: such as ``up.FedAvg()`` or ``up.FedProx(mu=0.5)``.
+        model: ``"logistic"``, ``"mlp"``, ``"lstm"``; a torch module, which starts from its own weights; or a function
+            that makes one (``"package.module:factory"`` names it), called with torch's generator set to ``seed``.
+        model_options: options of a model named by a string, such as ``{"hidden": [196]}``.
+        upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
+            makes every even iteration a server-only extrapolation.
+        iterations: global iterations, upcycled ones included.
+        local: the clients' SGD.
+        participation: the fraction of clients in a data round, or a :class:`~upcycled.Sampler`.
+        sampling: ``"fixed"`` (always the same number of clients) or ``"poisson"`` (each by its own coin).
+        stragglers: the probability that a selected client stops after 1 to epochs-1 epochs.
+        privacy: a mechanism of ``up.privacy``.
+        noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
+        budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
+        engine: ``"auto"`` or the name of an engine.
+        seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
+        eval_every: score the test data every so many iterations, and after the last.
+        theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
+            beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
+        device: the torch device of engines that use one.
+        ledger: a file (JSON lines) that each charge is written to, durably, before its releases leave.
+        checkpoint: a folder that the run is kept in. Started again with the same arguments, the run goes on from there
+            and ends in the same bits as one that was never stopped; a finished one is returned at once. A private run
+            then keeps its ledger there too, unless ``ledger`` names another file; with ``noise="system"`` a repeated
+            round gets new noise and is charged again.
+        checkpoint_every: how often it is saved: after so many data rounds, or ``"2s"`` for seconds (less often where
+            saving takes over a tenth of that). The last iteration is saved in any case, also of a run broken off.
+        resume_anyway: go on from a checkpoint that other versions of this package, NumPy, torch or Numba wrote.
+        progress: show a live table on standard error when the run takes longer than a second.
+        callbacks: told after each iteration: functions of a record, or of a record and the run, or objects with some of
+            :class:`~upcycled.Callback`'s methods. One that returns ``up.STOP`` ends the run there.
+
+    Raises:
+        InputError: in one sentence, for a value that no run can have.
+
+    >>> import upcycled as up
+    >>> spec = up.RunSpec(algorithm=up.FedAvg(), iterations=4)
+    >>> spec.replace(seed=3).seed, spec.fingerprint == spec.replace(progress=False).fingerprint
+    (3, True)
+    """
+
+    algorithm: Algorithm
+    model: str | nn.Module | Callable[[], nn.Module] = "logistic"
+    model_options: Mapping[str, Any] | None = None
+    upcycle: object = None
+    iterations: int = 100
+    local: LocalSGD | None = None
+    participation: float | Sampler = 1.0
+    sampling: str = "fixed"
+    stragglers: float = 0.0
+    privacy: Mechanism | None = None
+    noise: str = "seeded"
+    budget: Budget | None = None
+    engine: str = "auto"
+    seed: int = 0
+    eval_every: int = 1
+    theory: bool = False
+    device: str = "cpu"
+    ledger: str | Path | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int | str = "1s"
+    resume_anyway: bool = False
+    progress: bool = True
+    callbacks: Sequence[Callback | Probe | Callable[..., object]] = ()
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
+        for name, value in (("iterations", self.iterations), ("eval_every", self.eval_every)):
+            check_number(name, value, at_least=1, integer=True)
+        check_number("seed", self.seed, at_least=0, below=2**63, integer=True)
+        _check_agreement(self)
+        how_often(self.checkpoint_every)
+        if not isinstance(self.callbacks, Sequence) or isinstance(self.callbacks, str):
+            raise InputError(f"callbacks is {self.callbacks!r}, but it must be a list of functions or callbacks")
+        for one in self.callbacks:
+            as_callback(one)
+        assert self.who  # made, and so checked, at once
+
+    @cached_property
+    def who(self) -> Participation:
+        """How cohorts are drawn."""
+        return Participation(self.participation, self.sampling, self.stragglers)
+
+    @property
+    def ledger_path(self) -> Path | None:
+        """Where charges go: a private run that is kept needs them on the disk too."""
+        if self.ledger is not None:
+            return Path(self.ledger)
+        is_kept = self.checkpoint is not None and self.privacy is not None
+        return Path(self.checkpoint) / "ledger.jsonl" if is_kept and self.checkpoint is not None else None
+
+    def replace(self, **changes: Any) -> RunSpec:
+        """Return a spec with some arguments changed."""
+        return spec_of({f.name: getattr(self, f.name) for f in fields(self)} | changes)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what determines the run's bits, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_IN_BITS}
+
+    @cached_property
+    def _form(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        opaque: list[str] = []
+        return {name: plain_form(value, opaque.append) for name, value in self.settings().items()}, tuple(opaque)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what determines the run's bits in plain values: modules by structure and weights, code by its name."""
+        return dict(self._form[0])
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of :meth:`plain`: equal for runs that compute the same on the same data."""
+        return hash_of(self._form[0])
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """Code in it that has no name to be found again by, such as a lambda: it trains, and cannot be resumed."""
+        return self._form[1]
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether everything in it can be found again by its name."""
+        return not self.unnamed
+
+
+def spec_of(arguments: Mapping[str, Any]) -> RunSpec:
+    """Return the spec with these arguments; one that does not exist is a TypeError, as for any function."""
+    known = [f.name for f in fields(RunSpec)]
+    for name in arguments:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise TypeError(f"train() has no argument '{name}'{hint}")
+    if "algorithm" not in arguments:
+        raise TypeError("train() is missing the argument 'algorithm', such as algorithm=up.FedAvg()")
+    return RunSpec(**arguments)
+
+
+def _check_kinds(spec: RunSpec) -> None:
+    if isinstance(spec.algorithm, type) or not hasattr(spec.algorithm, "server_step"):
+        raise InputError(f"algorithm is {spec.algorithm!r}, but it must be an algorithm such as up.FedAvg()")
+    if spec.local is not None and not isinstance(spec.local, LocalSGD):
+        raise InputError(f"local is {spec.local!r}, but it must be up.LocalSGD(...)")
+    if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
+        raise InputError(f"privacy is {spec.privacy!r}, but it must be None or a mechanism of up.privacy")
+    if spec.budget is not None and not isinstance(spec.budget, Budget):
+        raise InputError(f"budget is {spec.budget!r}, but it must be None or up.Budget(epsilon=..., delta=...)")
+    if spec.noise not in NOISES:
+        raise InputError(f"noise is {spec.noise!r}, but it must be known{suggest(str(spec.noise), NOISES)}")
+    for name in ("engine", "device"):
+        if not isinstance(getattr(spec, name), str):
+            raise InputError(f"{name} is {getattr(spec, name)!r}, but it must be a name in quotes")
+    for name in ("theory", "resume_anyway", "progress"):
+        if not isinstance(getattr(spec, name), bool):
+            raise InputError(f"{name} is {getattr(spec, name)!r}, but it must be True or False")
+    for name, what in (("checkpoint", "a folder"), ("ledger", "a file")):
+        path = getattr(spec, name)
+        if path is not None and (not isinstance(path, str | Path) or not str(path)):
+            raise InputError(f"{name} is {path!r}, but it must be None or the path of {what}")
+
+
+def _check_agreement(spec: RunSpec) -> None:
+    for name, what in (("budget", "spend"), ("ledger", "write down")):
+        if getattr(spec, name) is not None and spec.privacy is None:
+            raise InputError(f"{name} is given without privacy, but only a private run has something to {what}")
+    if spec.theory and spec.noise == "system":
+        raise InputError(
+            "theory is True, but it must be False with noise='system': gradient norms of the clients' training data "
+            "would leave a private run uncharged (a simulation, noise='seeded', may measure them)"
+        )

@@ -1,0 +1,60 @@
+"""A run between two iterations."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from upcycled.core.memory import ClientMemory
+from upcycled.core.release import NoiseSource, Setting
+from upcycled.core.strategy import State
+from upcycled.privacy.ledger import Ledger
+from upcycled.privacy.ledger_file import run_of
+from upcycled.privacy.noise import SeededNoise, SystemNoise
+from upcycled.runtime.fingerprint import hash_of
+from upcycled.runtime.plan import Plan
+
+
+@dataclass(frozen=True)
+class Run:
+    """The server's state, and what the clients keep."""
+
+    state: State
+    memory: ClientMemory
+    """What the algorithm remembers of each client, computed from releases."""
+    private: ClientMemory
+    """What clients keep to themselves (personal models); never read by server code."""
+    ledger: Ledger | None
+    """What a private run's clients have spent."""
+    noise: NoiseSource | None
+    """The run's own stream of real noise; None where noise is simulated."""
+
+    def noise_for(self, plan: Plan, round: int, attempt: int) -> NoiseSource:
+        """Return the noise of one attempt at a data round."""
+        return self.noise or SeededNoise(plan.spec.seed, round, attempt)
+
+
+def start_run(plan: Plan, ledger_run: str | None = None) -> Run:
+    """Return the run before its first iteration; ``ledger_run`` names the run whose ledger goes on."""
+    algorithm, size, clients = plan.strategy.algorithm, plan.layout.size, plan.facts.num_clients
+    return Run(
+        state=plan.strategy.start(algorithm.start(plan.initial)),
+        memory=ClientMemory(algorithm.remembers, clients, size),
+        private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
+        ledger=None if plan.setting is None else _ledger(plan, plan.setting, ledger_run),
+        noise=SystemNoise() if plan.spec.noise == "system" else None,
+    )
+
+
+def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
+    """Open the run's ledger. A simulation is known by what it was asked to do; a private run cannot be repeated.
+
+    A private run with checkpoints goes on in its own file, also when it was stopped before the first of them.
+    """
+    spec, path = plan.spec, plan.spec.ledger_path
+    if run is None and spec.noise == "system":
+        before = None if spec.checkpoint is None or path is None else run_of(path)
+        run = before or secrets.token_hex(8)
+    elif run is None:
+        run = hash_of([spec.plain(), setting.sizes.tolist(), setting.num_parameters])[:16]
+    return Ledger(plan.mechanism, spec.noise, setting, spec.budget, path, run)

@@ -1,0 +1,178 @@
+"""A data round in ask, answer and take: separate clients that know their own data and size give the simulator's bits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import upcycled as up
+from upcycled.core.shards import Shards
+from upcycled.runtime.plan import make_plan, plan_of, with_data
+from upcycled.runtime.round import answer, ask, joined, repeat, take
+from upcycled.runtime.state import start_run
+
+ALGORITHMS = {
+    "fedavg": up.FedAvg(server_lr=0.9),
+    "fedavgm": up.FedAvgM(server_momentum=0.3),
+    "fedprox": up.FedProx(mu=0.5),
+    "scaffold": up.Scaffold(),
+    "feddyn": up.FedDyn(alpha=0.1),
+    "pfedme": up.PFedMe(lam=5.0, inner_steps=2),
+    "fedyogi": up.FedYogi(),
+}
+PRIVACY = {
+    "model_clipping": up.privacy.ModelClipping(clip_norm=1.0, epsilon=2.0, delta=1e-3),
+    "update_clipping, one noise": up.privacy.UpdateClipping(clip_norm=1.0, epsilon=2.0, delta=1e-3, per_client=False),
+    "erm_output": up.privacy.ErmOutput(norm_bound=1.0, epsilon=2.0, delta=1e-3),
+    "erm_output, one noise": up.privacy.ErmOutput(norm_bound=1.0, epsilon=2.0, delta=1e-3, per_client=False),
+    "bolt_on_sgd": up.privacy.BoltOnSGD(norm_bound=1.0, epsilon=2.0, delta=1e-3),
+    "objective": up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=20.0),
+    "objective, one alpha": up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=20.0, per_client=False),
+    "objective, paper mode": up.privacy.ObjectivePerturbation(alpha=10.0, paper_mode=True),
+    "dpsgd": up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0),
+    "dpsgd, one noise": up.privacy.DPSGD(clip_norm=1.0, epsilon=8.0, delta=1e-3, per_client=False),
+    "central": up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0),
+}
+LOCAL = up.LocalSGD(lr=0.05, epochs=2, batch_size=8)
+
+
+def spec_for(algorithm, participation=1.0, upcycle=0.5, **more):
+    return up.RunSpec(
+        algorithm=algorithm,
+        upcycle=upcycle,
+        iterations=5,
+        participation=participation,
+        engine="sequential",
+        seed=3,
+        progress=False,
+        **{"local": LOCAL} | more,
+    )
+
+
+def own_data(data, client):
+    """What one client has: its rows alone, as client 0 of a federation of one."""
+    x, y = data.train.client(client)
+    return up.FederatedData(Shards(x.copy(), y.copy(), np.array([0, len(y)])), None, data.num_classes)
+
+
+def federated(data, spec):
+    """Train with a server that never sees rows and clients that never see each other; return the final server state."""
+    facts = data.facts()
+    server = plan_of(facts, spec)
+    clients = {}
+    for i in range(data.num_clients):
+        plan = with_data(plan_of(facts.of_client(i, server.mechanism.shared), spec), own_data(data, i))
+        clients[i] = plan, plan.engine.open(plan.task, 1)
+    run, charges = start_run(server), []
+    while run.state.iteration < server.iterations:
+        if server.strategy.kind(run.state) != "data":
+            run = replace(run, state=server.strategy.upcycle(run.state, server.data_rounds))
+            continue
+        asked = ask(server, run)
+        answers = []
+        # Whatever order the answers come in.
+        for client in reversed(asked.cohort.clients.tolist()):
+            plan, engine = clients[client]
+            own = asked.of(client)
+            answers.append(answer(plan, engine, own, run.noise_for(plan, own.round, own.attempt)))
+        whole = joined(asked, answers)
+        charges.append(whole.charge)
+        run, _ = take(server, run, asked, whole, run.noise_for(server, asked.round, asked.attempt))
+    return run, charges
+
+
+def check_equal(data, spec):
+    whole = up.train(data, spec)
+    run, charges = federated(data, spec)
+    assert torch.equal(whole.params, torch.from_numpy(run.state.server.model))
+    if whole.personal_models is not None:
+        for client in whole.personal_models:
+            own = run.private.gather(np.array([client]))["model"][0]
+            assert torch.equal(whole.personal_models.params(client), torch.from_numpy(own))
+    if whole.privacy is not None:
+        written = [entry.charge for entry in whole.privacy if entry.charge is not None]
+        assert len(written) == len(charges)
+        for a, b in zip(written, charges, strict=True):
+            assert a.kind == b.kind
+            for name in ("clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps"):
+                assert np.array_equal(getattr(a, name), getattr(b, name)), name
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("upcycle", [None, 0.5])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_separate_answers_equal_the_simulator_bit_for_bit(name, participation, upcycle, federation):
+    check_equal(federation, spec_for(ALGORITHMS[name], participation, upcycle))
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize("name", PRIVACY)
+def test_separate_private_answers_equal_the_simulator_bit_for_bit(name, participation, federation):
+    own_solver = name.startswith(("erm", "objective")) and "paper" not in name
+    local = None if own_solver else up.LocalSGD(lr=0.05, epochs=1, batch_size=8)
+    check_equal(federation, spec_for(up.FedProx(mu=0.5), participation, privacy=PRIVACY[name], local=local))
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "feddyn", "pfedme"])
+def test_separate_private_answers_serve_algorithms_with_memories(algorithm, federation):
+    check_equal(federation, spec_for(ALGORITHMS[algorithm], 0.5, privacy=PRIVACY["update_clipping, one noise"]))
+
+
+def test_separate_answers_serve_rules_that_look_at_the_spread(federation):
+    check_equal(federation, spec_for(up.FedAvg(), 0.5, up.coefficients.FedExP(), privacy=PRIVACY["model_clipping"]))
+
+
+@pytest.mark.parametrize("engine", ["fused", "vectorised"])
+def test_other_engines_answer_for_one_client_too(engine, federation):
+    """A client's streams follow from its number in the federation, not from where its rows lie."""
+    spec = spec_for(up.Scaffold(), 0.5)
+    whole = up.train(federation, spec)
+    run, _ = federated(federation, spec.replace(engine=engine))
+    assert np.allclose(whole.params.numpy(), run.state.server.model, atol=1e-5)
+
+
+def test_a_client_is_told_nobody_elses_size(federation):
+    facts = federation.facts().of_client(2, {})
+    assert facts.sizes.tolist() == [int(federation.train.sizes[2])]
+    with pytest.raises(up.InputError, match=r"clients \[1\] are asked, but \[2\] are here"):
+        facts.rows_of(np.array([1]))
+
+
+def test_a_plan_of_public_facts_has_nothing_to_train_on(federation):
+    plan = plan_of(federation.facts(), spec_for(up.FedAvg()))
+    with pytest.raises(up.UpcycledError, match="made of public facts and has no data"):
+        plan.task  # noqa: B018
+
+
+def test_a_round_takes_the_part_of_the_cohort_that_came(federation):
+    """FedAvg over two of four clients is their mean weighted by n_i, and the others' memories stay."""
+    spec = spec_for(up.Scaffold(), upcycle=None)
+    plan = make_plan(federation, spec)
+    engine, run = plan.engine.open(plan.task, 1), start_run(plan)
+    asked = ask(plan, run)
+    noise = run.noise_for(plan, 1, 0)
+    some = joined(asked, [answer(plan, engine, asked.of(client), noise) for client in (3, 1)])
+    after, release = take(plan, run, asked, some, noise)
+    assert release.clients.tolist() == [1, 3]
+    sizes = federation.train.sizes[[1, 3]].astype(np.float64)
+    expected = (sizes[:, None] * release.vectors).sum(axis=0) / sizes.sum()
+    assert np.allclose(after.state.server.model, expected, atol=1e-6)
+    assert after.memory.clients.tolist() == [1, 3]
+
+
+def test_a_repeated_round_draws_another_cohort_and_counts_as_the_same_round(federation):
+    plan = make_plan(federation, spec_for(up.FedAvg(), participation=0.5))
+    run = start_run(plan)
+    first, again = ask(plan, run), ask(plan, repeat(run))
+    assert (first.round, first.attempt, again.round, again.attempt) == (1, 0, 1, 1)
+    draws = [ask(plan, one).cohort.clients.tolist() for one in (run, repeat(run), repeat(repeat(run)))]
+    assert len({tuple(draw) for draw in draws}) > 1
+
+
+def test_nobody_is_asked_who_is_not_in_the_cohort(federation):
+    plan = make_plan(federation, spec_for(up.FedAvg(), participation=0.5))
+    asked = ask(plan, start_run(plan))
+    absent = next(i for i in range(4) if i not in asked.cohort.clients)
+    with pytest.raises(up.InputError, match=f"client {absent} is not in the cohort of data round 1"):
+        asked.of(absent)
