@@ -30,7 +30,7 @@ from upcycled.experiments.results import (
 from upcycled.experiments.sentences import in_keys, named
 from upcycled.runtime import Observer, Result
 from upcycled.runtime.batch_progress import BatchProgress
-from upcycled.runtime.hold import InUseError, hold
+from upcycled.runtime.lock import InUseError, locked
 from upcycled.runtime.many import train_each
 from upcycled.runtime.plan import make_plan
 
@@ -254,7 +254,7 @@ def _wait_for_orphans(checkpoint: Path) -> None:
     until = time.monotonic() + ORPHAN_SECONDS
     while checkpoint.is_dir():
         try:
-            with hold(checkpoint):
+            with locked(checkpoint):
                 return
         except InUseError:
             if time.monotonic() > until:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.coefficients import as_rule
@@ -23,7 +22,7 @@ from upcycled.core.vectors import Vector
 from upcycled.core.work import EngineKind, Task
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
-from upcycled.models import as_input, is_linear_softmax, prepare_model
+from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model
 from upcycled.privacy.budget import Budget, check_budget
 from upcycled.runtime.checkpoint import how_often
 
@@ -119,7 +118,7 @@ def make_plan(
             num_parameters=initial.size,
             is_linear_softmax=is_linear_softmax(module),
             has_bias=any(name.endswith("bias") for name in layout.names),
-            has_batch_norm=any(isinstance(layer, _BatchNorm) for layer in module.modules()),
+            has_batch_norm=has_batch_norm(module),
             num_classes=_num_logits(module, data.num_classes),
             sizes=data.train.sizes,
             rounds=who.rounds_of_clients(seed, data.num_clients, strategy.data_rounds(iterations)),

@@ -17,8 +17,8 @@ from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
 from upcycled.privacy.budget import Budget
 from upcycled.runtime.history import History, Record
-from upcycled.runtime.hold import hold
 from upcycled.runtime.keeper import Keeper
+from upcycled.runtime.lock import locked
 from upcycled.runtime.loop import Run, iterate, start_run
 from upcycled.runtime.measure import report_of
 from upcycled.runtime.observe import Observer
@@ -123,7 +123,7 @@ def run_plan(plan: Plan, observers: Sequence[Observer], threads: int | None) -> 
     """Carry out a plan, or what is left of it, and tell the observers."""
     if plan.checkpoint is None:
         return _carry_out(plan, observers, threads, None)
-    with hold(plan.checkpoint):
+    with locked(plan.checkpoint):
         return _carry_out(plan, observers, threads, Keeper(plan, plan.checkpoint))
 
 

@@ -17,10 +17,11 @@ from tests.engines.vectorised.cases import CLASSES, SOLVERS, shards, task_of, wo
 from upcycled.core.errors import UpcycledError
 from upcycled.core.shards import Shards
 from upcycled.engines.sequential import SEQUENTIAL
+from upcycled.engines.transport import let_go, receive, send, store
 from upcycled.engines.vectorised import open_vectorised
 from upcycled.engines.vectorised import workers as workers_file
-from upcycled.engines.vectorised.parcels import let_go, receive, send, store
 from upcycled.engines.vectorised.workers import bundles_of
+from upcycled.engines.worker_pool import worker_pool
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +51,7 @@ def in_process(way, kind):
 
 @pytest.mark.parametrize(("way", "kind"), [("stacked", "mlp"), ("workers", "conv")])
 def test_a_round_has_the_same_bits_in_another_process_and_in_another_thread(way, kind):
-    from loky import get_reusable_executor
-
-    pool = get_reusable_executor(max_workers=2, timeout=workers_file.IDLE_SECONDS)
-    elsewhere = pool.submit(in_process, way, kind).result()
+    elsewhere = worker_pool(2).submit(in_process, way, kind).result()
     found = []
     thread = threading.Thread(target=lambda: found.append(in_process(way, kind)))
     thread.start()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from upcycled.core.shards import Shards
-from upcycled.engines.fused.plan import Floats, Ints
+from upcycled.engines.fused.workspace import Floats, Ints
 
 
 class _Unmarked:

@@ -11,24 +11,6 @@ import numpy as np
 
 from upcycled.engines.fused.blocks import dots, outers
 from upcycled.engines.fused.cache import inlined
-from upcycled.engines.fused.plan import (
-    ACTS,
-    BIAS,
-    FLAT_BIAS,
-    FLAT_WEIGHT,
-    INPUTS,
-    LABELS,
-    MOVE,
-    OUTPUTS,
-    OUTS,
-    PITCH,
-    POINT,
-    ROW,
-    WEIGHTS,
-    Floats,
-    Ints,
-    Order,
-)
 from upcycled.engines.fused.simd import (
     Vec,
     add,
@@ -43,7 +25,26 @@ from upcycled.engines.fused.simd import (
     sub,
     where_equal,
 )
-from upcycled.engines.fused.width import LANES, TILE
+from upcycled.engines.fused.workspace import (
+    ACTS,
+    BIAS,
+    FLAT_BIAS,
+    FLAT_WEIGHT,
+    INPUTS,
+    LABELS,
+    LANES,
+    MOVE,
+    OUTPUTS,
+    OUTS,
+    PITCH,
+    POINT,
+    ROW,
+    TILE,
+    WEIGHTS,
+    Floats,
+    Ints,
+    Order,
+)
 
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
+from numba import types
+from numba.core import cgutils
 
 from upcycled.engines.fused.registers import (
     ARRAY,
@@ -28,7 +29,7 @@ from upcycled.engines.fused.registers import (
     spread,
     write,
 )
-from upcycled.engines.fused.width import LANES
+from upcycled.engines.fused.workspace import LANES
 
 Vec: TypeAlias = Any
 """A vector in compiled code."""

@@ -28,10 +28,9 @@ from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.core.streams import Purpose, client_keys
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import Scores, Task, Work
+from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tally_others
 from upcycled.engines.sequential import FlatModule, add_correction, flat_module
-from upcycled.engines.tensors import to_torch
-from upcycled.engines.threads import one_thread
 from upcycled.engines.vectorised.lanes import Schedule, schedule_of, stacks_of
 
 Named = dict[str, torch.Tensor]
