@@ -69,7 +69,6 @@ class Sequential:
     @one_thread()
     @torch.no_grad()
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         task, cohort = self.task, work.cohort
         if isinstance(task.solver, Certified):
             return train_certified(task, task.solver, work)
@@ -131,12 +130,10 @@ class Sequential:
 
     @one_thread()
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         return score_module(self.flat.module, self.flat.values, model, self.task.test)
 
     @one_thread()
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        """Score each client's own model on its own test samples."""
         return score_personal_modules(self.flat.module, self.flat.values, model, clients, personal, self.task.test)
 
     def close(self) -> None:

@@ -41,7 +41,6 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
         return int(self.offsets[-1])
 
     def row_parts(self, size: int) -> Ints:

@@ -86,16 +86,13 @@ class FusedEngine:
 
     @property
     def name(self) -> str:
-        """Its name in the table of engines."""
         return "fused"
 
     @property
     def way(self) -> str:
-        """The same for every task."""
         return "compiled kernels"
 
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         if self._local.kernel is descend:
             return self._train_certified(work)
         local, data, task = self._local, self._train, self._task
@@ -142,14 +139,12 @@ class FusedEngine:
         return Trained(out, num_steps)
 
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         test = self._test
         if test is None or test.count == 0:
             return NO_SCORES
         return self._scored(score_rows, test.row_parts(_PART), (test.x, test.y, plain(model, np.float32)), test.count)
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        """Score each client's own model on its own test samples; clients not listed use ``model``."""
         test = self._test
         if test is None or test.count == 0:
             return NO_SCORES
@@ -160,7 +155,6 @@ class FusedEngine:
         return self._scored(score_clients, test.client_parts(_PART), data, test.count)
 
     def close(self) -> None:
-        """Let the threads go."""
         self._pool.close()
 
     def _run(self, kernel: Kernel, given: tuple[Any, ...], results: tuple[Any, ...], samples: int) -> None:

@@ -125,7 +125,6 @@ def above(work: Floats, table: Ints, theta: int, count: int) -> None:
 
 @inlined
 def _outputs(work: Floats, table: Ints, theta: int, k: int, count: int) -> None:
-    """Compute the outputs of layer k."""
     weights, pitch, outputs = theta + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
     dots(work, table[k, OUTS], TILE, weights, pitch, table[k, ACTS], table[k, ROW], outputs, count, pitch)
 

@@ -77,7 +77,6 @@ def operation(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Op]:
 
 
 def fill(value: float) -> Any:
-    """Return a constant vector."""
     return ir.Constant(VEC, [value] * LANES)
 
 

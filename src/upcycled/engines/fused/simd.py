@@ -76,25 +76,21 @@ def fma(builder: Build, x: Any, y: Any, z: Any) -> Any:
 
 @operation(VECTOR, VECTOR, VECTOR)
 def add(builder: Build, x: Any, y: Any) -> Any:
-    """Return x + y."""
     return builder.fadd(x, y)
 
 
 @operation(VECTOR, VECTOR, VECTOR)
 def sub(builder: Build, x: Any, y: Any) -> Any:
-    """Return x - y."""
     return builder.fsub(x, y)
 
 
 @operation(VECTOR, VECTOR, VECTOR)
 def mul(builder: Build, x: Any, y: Any) -> Any:
-    """Return x y."""
     return builder.fmul(x, y)
 
 
 @operation(VECTOR, VECTOR, VECTOR)
 def divide(builder: Build, x: Any, y: Any) -> Any:
-    """Return x / y."""
     return builder.fdiv(x, y)
 
 

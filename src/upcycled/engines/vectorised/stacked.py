@@ -128,7 +128,6 @@ class Stacked:
     @one_thread()
     @torch.no_grad()
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         task, clients, local = self.task, work.cohort.clients, self.task.solver.local
         sizes = task.train.sizes_of(clients)
         steps = local.num_steps(sizes, work.cohort.epochs)
@@ -180,7 +179,6 @@ class Stacked:
 
     @one_thread()
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         return score_module(self.flat.module, self.flat.values, model, self.task.test)
 
     @one_thread()
@@ -217,6 +215,5 @@ class Stacked:
 
 
 def open_stacked(task: Task) -> Stacked:
-    """Get a task ready for stacks."""
     flat = flat_module(task.module, task.layout, task.device)
     return Stacked(task, flat, stacked_gradient(flat.module, task.layout), stacked_logits(flat.module, task.layout))

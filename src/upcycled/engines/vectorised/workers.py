@@ -51,7 +51,6 @@ class Workers:
     way: str = "workers"
 
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         clients, solver = work.cohort.clients, self.task.solver
         steps = solver.local.num_steps(self.task.train.sizes_of(clients), work.cohort.epochs)
         gradients = int(steps.sum()) * solver.gradients_per_step
@@ -69,7 +68,6 @@ class Workers:
         )
 
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         test = self.task.test
         if self.folder is None or test is None or test.num_rows * self.task.layout.size < FEW_PRODUCTS:
             return self.here.score(model)
@@ -77,7 +75,6 @@ class Workers:
         return scores_of(found, test.num_rows)
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        """Score each client's own model on its own test samples."""
         return self.here.score_personal(model, clients, personal)
 
     def close(self) -> None:
@@ -158,7 +155,6 @@ def _engine(folder: Path) -> Sequential:
 
 
 def train_part(folder: Path, work: Work) -> Trained:
-    """Do the local work of some clients."""
     engine = _engine(folder)
     trained = engine.train(work)
     let_go(engine.task.train)
@@ -166,7 +162,6 @@ def train_part(folder: Path, work: Work) -> Trained:
 
 
 def score_part(folder: Path, model: Vector, rows: slice) -> Tally:
-    """Tally some rows of the test data."""
     engine = _engine(folder)
     test = engine.task.test
     assert test is not None
