@@ -1,9 +1,9 @@
-"""Where stacking clients stops to pay: prints the constants of ``upcycled.engines.vectorised.choice``.
+"""Where stacking clients stops to pay: prints the constants of ``upcycled.engines.vectorised.dispatch``.
 
     python benchmarks/crossover.py
 
 A step of one client in a worker costs o1 + s1 e, a step of a stack of L clients o2 + L s2 e, where e is what a client's
-step has to compute (``choice.effort_of``). Two workers halve the first. So stacking pays when
+step has to compute (``dispatch.effort_of``). Two workers halve the first. So stacking pays when
 o2/L + s2 e < (o1 + s1 e)/2, which is e < MOST_EFFORT (1 - FEWEST_CLIENTS / L) with
 
     FEWEST_CLIENTS = 2 o2 / o1,    MOST_EFFORT = (o1 / 2) / (s2 - s1 / 2).
@@ -26,7 +26,7 @@ from upcycled.core.layout import flatten, layout_of
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Problem
 from upcycled.core.work import Engine, Task, Work
-from upcycled.engines.vectorised import choice, open_vectorised
+from upcycled.engines.vectorised import dispatch, open_vectorised
 
 WORKERS = 2
 FEATURES = 64
@@ -72,7 +72,7 @@ def main() -> None:
     print("hidden  batch  cohort     Mflop  one by one ms  stacked ms  gain over two workers")
     for hidden, batch, cohort in itertools.product(HIDDEN, BATCHES, COHORTS):
         task = make_task(hidden, batch, cohort)
-        flops, (one, stacked) = choice.flops_per_step(task), measure(task)
+        flops, (one, stacked) = dispatch.flops_per_step(task), measure(task)
         rows.append((cohort, flops, task.layout.size, one / cohort, stacked))
         gain = one / WORKERS / stacked
         print(
@@ -93,8 +93,8 @@ def report(rows: np.ndarray) -> None:
         f"a stack's step:     {o2 * 1e6:7.0f} us + {1e-9 / f2:6.1f} Gflop/s + {p2 * 1e9:.2f} ns a parameter, a client"
     )
     print(f"\nFLOPS_PER_PARAMETER = {weight:.0f}\nFEWEST_CLIENTS = {fewest:.0f}\nMOST_EFFORT = {most:.2g}")
-    efforts = (flops + choice.FLOPS_PER_PARAMETER * size).tolist()
-    says = np.array([choice.is_small(effort, int(count)) for effort, count in zip(efforts, cohort, strict=True)])
+    efforts = (flops + dispatch.FLOPS_PER_PARAMETER * size).tolist()
+    says = np.array([dispatch.is_small(effort, int(count)) for effort, count in zip(efforts, cohort, strict=True)])
     workers = one * cohort / WORKERS
     lost = np.where(says, stacked, workers) / np.minimum(stacked, workers) - 1
     right = np.mean(says == (stacked < workers))

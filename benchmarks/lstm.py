@@ -17,7 +17,7 @@ import torch
 
 import upcycled as up
 from benchmarks.measure import keep
-from upcycled.engines.threads import one_thread
+from upcycled.engines.determinism import one_thread
 
 BATCH, LENGTH, EMBEDDING, HIDDEN = 32, 25, 300, 128
 CLIENTS, SAMPLES, EPOCHS, VOCABULARY = 15, 128, 2, 5000

@@ -9,7 +9,7 @@ import pytest
 
 import upcycled as up
 from upcycled.cli.main import main
-from upcycled.runtime.hold import hold
+from upcycled.runtime.lock import locked
 
 QUICK = ["paper", "table1", "--quick", "--only", "syn_iid", "fedavg", "fedavg_server_lr"]
 
@@ -126,7 +126,7 @@ def test_wrong_words_are_wrong_use(here, capsys):
 
 
 def test_a_second_command_on_the_same_folder_is_told(here, capsys):
-    with hold(here / "busy" / "quick"):
+    with locked(here / "busy" / "quick"):
         assert main([*QUICK, "--results", "busy"]) == 1
     assert "in use" in capsys.readouterr().err
 
@@ -165,7 +165,7 @@ def test_the_page_is_written_beside_a_running_command_and_its_half_line_stays(ch
     run = "syn_iid|test|fedavg|lr=0.1|vanilla|T=80|stragglers=0.9|clients=0.3|epochs=10|batch=32|momentum=0.5|seed=0"
     cells.write_text(json.dumps({"key": run, "accuracy": 0.5, "loss": 1.0}) + '\n{"key":"syn_ii')
     before = cells.read_bytes()
-    with hold(cells.parent):
+    with locked(cells.parent):
         assert main(["paper", "document"]) == 0
     assert "as they were" not in checkout.read_text()
     assert "docs/reproduction.md" in capsys.readouterr().out

@@ -156,9 +156,9 @@ def test_a_warning_is_one_line_and_said_once(here, capsys):
 
 
 def test_a_second_command_in_the_folder_is_told_in_one_sentence(here, capsys):
-    from upcycled.runtime.hold import hold
+    from upcycled.runtime.lock import locked
 
-    with hold(here / "results" / "small"):
+    with locked(here / "results" / "small"):
         assert main(["run", "small.toml"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: results/small is in use by process ")

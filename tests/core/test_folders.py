@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -18,18 +19,34 @@ def home(monkeypatch, tmp_path):
     for name in ("UPCYCLED_CACHE", "UPCYCLED_DATA", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "platform", "linux")
     return tmp_path
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="where caches go differs from platform to platform")
 def test_the_cache_folder_is_the_platforms_usual_one(home, monkeypatch):
     assert cache_folder() == home / ".cache" / "upcycled"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "xdg"))
     assert cache_folder() == home / "xdg" / "upcycled"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert cache_folder() == home / "Library" / "Caches" / "upcycled"
+
+
+def test_a_named_cache_folder_goes_before_the_platforms(home, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "xdg"))
     monkeypatch.setenv("UPCYCLED_CACHE", str(home / "own"))
     assert cache_folder() == home / "own"
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "parts"),
+    [
+        ("unix", "Unix", (".cache", "upcycled")),
+        ("macos", "MacOS", ("Library", "Caches", "upcycled")),
+    ],
+)
+def test_the_documentation_names_the_folders_of_other_platforms(home, module, kind, parts):
+    rule = getattr(importlib.import_module(f"platformdirs.{module}"), kind)
+    folder = rule("upcycled", appauthor=False, opinion=False).user_cache_path
+    assert folder == home.joinpath(*parts)
+    assert "~/" + "/".join(parts) in (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 
 
 def test_a_user_without_a_home_is_told_to_name_a_folder(home, monkeypatch):

@@ -20,7 +20,7 @@ from upcycled.experiments.batch import Options
 from upcycled.experiments.config import load_config
 from upcycled.experiments.results import mean_and_sd, plain
 from upcycled.experiments.run import run_experiment
-from upcycled.runtime.hold import InUseError, hold
+from upcycled.runtime.lock import InUseError, locked
 from upcycled.runtime.many import Failed
 
 FILES = ["checkpoint", "clients.jsonl", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
@@ -307,7 +307,7 @@ def test_a_stopped_run_goes_on_where_it_was_and_ends_in_the_same_bits(here):
 
 
 def test_a_second_command_in_the_same_folder_is_told_and_stops(here):
-    with hold(here / "results" / "small"), pytest.raises(InUseError, match=r"results/small is in use by process \d+"):
+    with locked(here / "results" / "small"), pytest.raises(InUseError, match=r"results/small is in use by process \d+"):
         run()
     assert not (here / "results" / "small" / "seed-0").exists()
 

@@ -19,7 +19,7 @@ from upcycled.core.files import WriteError
 from upcycled.core.strategy import State
 from upcycled.runtime.checkpoint import read_newest
 from upcycled.runtime.fingerprint import versions
-from upcycled.runtime.hold import InUseError, hold
+from upcycled.runtime.lock import InUseError, locked
 
 # Refusals
 
@@ -165,7 +165,7 @@ def test_two_threads_cannot_be_in_one_folder_and_the_next_one_can(tmp_path):
     entered, leave, refusals = threading.Event(), threading.Event(), []
 
     def first():
-        with hold(tmp_path):
+        with locked(tmp_path):
             entered.set()
             leave.wait(60)
 
@@ -173,7 +173,7 @@ def test_two_threads_cannot_be_in_one_folder_and_the_next_one_can(tmp_path):
     thread.start()
     assert entered.wait(60)
     try:
-        with hold(tmp_path):
+        with locked(tmp_path):
             refusals.append("got in")
     except InUseError as error:
         refusals.append(str(error))
@@ -182,7 +182,7 @@ def test_two_threads_cannot_be_in_one_folder_and_the_next_one_can(tmp_path):
     assert len(refusals) == 1
     assert f"is in use by process {os.getpid()} since " in refusals[0]
     assert "\n" not in refusals[0]
-    with hold(tmp_path):
+    with locked(tmp_path):
         assert (tmp_path / ".lock").read_text().startswith(str(os.getpid()))
 
 
@@ -193,7 +193,7 @@ def test_without_locks_nobody_is_kept_out(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", missing)
-    with hold(tmp_path), hold(tmp_path):
+    with locked(tmp_path), locked(tmp_path):
         pass
 
 

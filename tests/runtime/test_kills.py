@@ -16,7 +16,7 @@ import pytest
 
 from tests.runtime.kill_cases import PLAIN, PRIVATE
 from upcycled.runtime.checkpoint import read_newest
-from upcycled.runtime.hold import hold
+from upcycled.runtime.lock import locked
 from upcycled.runtime.snapshot import from_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +213,7 @@ def test_a_full_disk_stops_the_run_in_one_sentence_and_leaves_the_last_checkpoin
 
 def test_a_second_process_is_told_who_is_there_and_stops(server, tmp_path):
     folder = tmp_path / "kept"
-    with hold(folder):
+    with locked(folder):
         status, sentence = server.ask("fedavg-fused-upcycled", folder=str(folder))
     assert status == "failed"
     assert sentence.startswith(f"InUseError: {folder} is in use by process {os.getpid()} since 20")

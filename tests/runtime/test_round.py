@@ -1,4 +1,4 @@
-"""A data round in ask, answer and take: separate clients that know their own data and size give the simulator's bits."""
+"""A data round in ask, answer and take: separate clients that know only their own give the simulator's bits."""
 
 from dataclasses import replace
 

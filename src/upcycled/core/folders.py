@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 
 def cache_folder() -> Path | None:
@@ -13,10 +14,7 @@ def cache_folder() -> Path | None:
     if chosen:
         return Path(chosen)
     try:
-        home = Path.home()
+        Path.home()  # without one platformdirs would answer with a folder named "~"
     except RuntimeError:
         return None
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "upcycled"
-    variable = "LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME"
-    return Path(os.environ.get(variable) or home / ".cache") / "upcycled"
+    return user_cache_path("upcycled", appauthor=False, opinion=False)

@@ -13,7 +13,7 @@ from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, Nom
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Real
 from upcycled.core.work import Task, Work
-from upcycled.engines.threads import one_blas_thread
+from upcycled.engines.determinism import one_blas_thread
 
 Certified: TypeAlias = CertifiedGD | CertifiedMinimiser | NominalSGD
 CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, NominalSGD)

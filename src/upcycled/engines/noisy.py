@@ -18,7 +18,7 @@ from upcycled.core.solvers import MoreauSGD, NoisySGD
 from upcycled.core.streams import Purpose, client_keys
 from upcycled.core.vectors import Ints, Real
 from upcycled.core.work import Task, Work
-from upcycled.engines.tensors import to_torch
+from upcycled.engines.determinism import to_torch
 
 Gradients: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import Scores
-from upcycled.engines.tensors import to_torch
+from upcycled.engines.determinism import to_torch
 
 ROWS_AT_ONCE = 1024
 """Few enough for the hidden states of a recurrent net, many enough for fast matrix products."""

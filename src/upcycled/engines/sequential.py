@@ -19,10 +19,9 @@ from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import EngineKind, Scores, Task, Work
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
+from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.noisy import Gradients, per_sample_gradients, train_noisy
 from upcycled.engines.scoring import score_module, score_personal_modules
-from upcycled.engines.tensors import to_torch
-from upcycled.engines.threads import one_thread
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -39,13 +38,7 @@ class FlatModule:
         """Add the gradient of the mean cross-entropy on a batch, at the current values, to ``gradient``."""
         with torch.enable_grad():
             loss = cross_entropy(self.module(x), y)
-        try:
-            # What loss.backward() ends in: its own checks of the loss take a tenth of a small model's step.
-            torch.autograd.Variable._execution_engine.run_backward(
-                (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
-            )
-        except (AttributeError, TypeError):  # a torch whose inner call is another one; nothing was added yet
-            loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
 
 
 def flat_module(module: nn.Module, layout: Layout, device: str) -> FlatModule:
@@ -76,7 +69,6 @@ class Sequential:
     @one_thread()
     @torch.no_grad()
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         task, cohort = self.task, work.cohort
         if isinstance(task.solver, Certified):
             return train_certified(task, task.solver, work)
@@ -138,12 +130,10 @@ class Sequential:
 
     @one_thread()
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         return score_module(self.flat.module, self.flat.values, model, self.task.test)
 
     @one_thread()
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        """Score each client's own model on its own test samples."""
         return score_personal_modules(self.flat.module, self.flat.values, model, clients, personal, self.task.test)
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ from upcycled.experiments.results import (
 from upcycled.experiments.sentences import in_keys, named
 from upcycled.runtime import Callback, Result
 from upcycled.runtime.batch_progress import BatchProgress
-from upcycled.runtime.hold import InUseError, hold
+from upcycled.runtime.lock import InUseError, locked
 from upcycled.runtime.many import Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
 
@@ -260,7 +260,7 @@ def _wait_for_orphans(checkpoint: Path) -> None:
     until = time.monotonic() + ORPHAN_SECONDS
     while checkpoint.is_dir():
         try:
-            with hold(checkpoint):
+            with locked(checkpoint):
                 return
         except InUseError:
             if time.monotonic() > until:

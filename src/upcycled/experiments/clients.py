@@ -17,9 +17,8 @@ from torch.nn.functional import cross_entropy
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Real
 from upcycled.data import FederatedData
+from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import pieces
-from upcycled.engines.tensors import to_torch
-from upcycled.engines.threads import one_thread
 from upcycled.models import as_input
 from upcycled.runtime import Result
 

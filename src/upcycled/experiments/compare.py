@@ -18,7 +18,7 @@ from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
 from upcycled.experiments.sentences import named
 from upcycled.runtime.comparison import vanilla_iterations
-from upcycled.runtime.hold import hold
+from upcycled.runtime.lock import locked
 from upcycled.runtime.paired import Paired, holm, verdict
 
 DOCUMENT = "compare.json"
@@ -161,7 +161,7 @@ def compare_experiment(
     batch = prepare_batch([e for pair in pairs for e in pair], source)
     if batch.variants[0].data.test is None:
         raise InputError(f"{source}: the data has no test samples, but a comparison needs some: see data.test_fraction")
-    with hold(experiment_folder(experiment)):
+    with locked(experiment_folder(experiment)):
         rows = _rows(names, batch.run(options), confidence)
         found = Compared(experiment, rows, equal, confidence, folder, repeat)
         write_whole(folder / DOCUMENT, (json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n").encode())

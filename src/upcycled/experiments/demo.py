@@ -16,7 +16,7 @@ from upcycled.experiments.config import Experiment, parse
 from upcycled.experiments.plots import curve, write_comparison
 from upcycled.experiments.report import write_report
 from upcycled.experiments.results import read_history
-from upcycled.runtime.hold import hold
+from upcycled.runtime.lock import locked
 
 ROUNDS = 80
 SEEDS = 4
@@ -105,7 +105,7 @@ def run_demo(runs: Sequence[Contestant], repeat: str, options: Options | None = 
     """Run all contestants, write their results, a plot, a page and a summary into their common folder."""
     output = Path(runs[0].experiment.results)
     _check_ours(output)
-    with hold(output):
+    with locked(output):
         # An earlier demonstration makes room.
         write_whole(output / MARK, b"{}\n")
         for c in runs:

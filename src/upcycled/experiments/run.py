@@ -6,7 +6,7 @@ from pathlib import Path
 
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.config import Experiment
-from upcycled.runtime.hold import hold
+from upcycled.runtime.lock import locked
 
 
 def run_experiment(experiment: Experiment, source: str, options: Options | None = None) -> Outcome:
@@ -22,7 +22,7 @@ def run_experiment(experiment: Experiment, source: str, options: Options | None 
     batch = prepare_batch([experiment], source)
     if batch.is_finished:
         return batch.run(options)[0]
-    with hold(experiment_folder(experiment)):
+    with locked(experiment_folder(experiment)):
         return batch.run(options)[0]
 
 

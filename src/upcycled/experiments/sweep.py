@@ -22,7 +22,7 @@ from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
 from upcycled.experiments.search import check_optuna, search
 from upcycled.experiments.sentences import named
-from upcycled.runtime.hold import hold
+from upcycled.runtime.lock import locked
 
 FOLDER = "sweep"
 DOCUMENT = "sweep.json"
@@ -183,7 +183,7 @@ def sweep_experiment(
         points = _checked(experiment, how)
         # Whatever is wrong is said before the folder is made; Optuna's points are not known yet, but the file is.
         batch = prepared(points or [Point(())])
-    with hold(experiment_folder(experiment)), named(source):
+    with locked(experiment_folder(experiment)), named(source):
         if how.optuna is not None:
             tell(f"{how.optuna} settings x {seeds} seeds, chosen by Optuna as it goes")
             search(experiment.sweep, how.optuna, how.draw_seed, evaluate)

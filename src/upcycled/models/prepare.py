@@ -98,6 +98,21 @@ def as_input(module: nn.Module, x: NDArray[Any]) -> NDArray[Any]:
     return x if x.dtype == np.int64 else x.astype(np.int64)
 
 
+_BATCH_NORMS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d),
+)
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Say whether a layer of the module mixes the samples of a batch.
+
+    >>> has_batch_norm(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))), has_batch_norm(nn.GroupNorm(1, 2))
+    (True, False)
+    """
+    return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
+
+
 def is_linear_softmax(module: nn.Module) -> bool:
     """Say whether the module is softmax regression: one linear layer, perhaps behind a flatten.
 

@@ -6,7 +6,6 @@ file needs no reader to go on, and what a worker wrote before it died is read to
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import struct
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.core.errors import UpcycledError
-from upcycled.engines.vectorised.parcels import packed, unpacked
+from upcycled.engines.transport import packed, unpacked
 from upcycled.runtime.callbacks import STOP as STOP_RUN
 from upcycled.runtime.callbacks import Hooks, as_callback, measures
 from upcycled.runtime.history import Record
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 STOP = "stop"
 """A file of this name in the batch's folder asks all workers to stop after the iteration they are in."""
-ORPHAN_SECONDS = 0.2
 _FRAME = struct.Struct("<Q")
 
 
@@ -68,10 +66,10 @@ def _unpacked(content: bytes) -> Parcel:
     return Parcel(unpacked(content))
 
 
-def attempt_here(parcel: Parcel, folder: str, place: int, parent: int) -> Result | Exception:
+def attempt_here(parcel: Parcel, folder: Path, place: int) -> Result | Exception:
     """Carry out one run of a batch in this worker, on one thread."""
-    with _ends_with(parent), _interrupts_ignored():
-        return attempt(parcel.plan, [*parcel.plan.spec.callbacks, _Reporter(Path(folder), place)], threads=1)
+    with _interrupts_ignored():
+        return attempt(parcel.plan, [*parcel.plan.spec.callbacks, _Reporter(folder, place)], threads=1)
 
 
 class _Reporter:
@@ -102,25 +100,6 @@ class _Reporter:
         body = pickle.dumps((kind, value))
         with self._path.open("ab", buffering=0) as file:
             file.write(_FRAME.pack(len(body)) + body)
-
-
-@contextmanager
-def _ends_with(parent: int) -> Iterator[None]:
-    """Leave at once when the parent is gone, however it went: nobody waits for the result, and the folder is held."""
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.wait(ORPHAN_SECONDS):
-            if os.getppid() != parent:
-                os._exit(1)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextmanager

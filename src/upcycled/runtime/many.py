@@ -8,13 +8,12 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData
-from upcycled.engines.vectorised.workers import IDLE_SECONDS
+from upcycled.engines.scratch import scratch_folder
+from upcycled.engines.worker_pool import worker_pool
 from upcycled.runtime.batch_progress import BatchProgress
 from upcycled.runtime.elsewhere import STOP, Mailbox, Parcel, Stopped, attempt, attempt_here, delivering
 from upcycled.runtime.history import Record
@@ -180,15 +179,13 @@ def _in_threads(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ende
 
 
 def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ended:
-    from loky import get_reusable_executor
-
-    workers = get_reusable_executor(max_workers=min(cores, len(jobs)), timeout=IDLE_SECONDS)
-    with TemporaryDirectory(prefix="upcycled-batch-", ignore_cleanup_errors=True) as folder:
+    workers = worker_pool(min(cores, len(jobs)))
+    with scratch_folder() as folder:
         started: dict[Any, tuple[int, Watched, Mailbox]] = {}
         for job in jobs:
             row = table.row(job.title)
-            mailbox = Mailbox(Path(folder), job.place, job.plan, job.callbacks, row)
-            future = workers.submit(attempt_here, Parcel(job.plan), folder, job.place, os.getpid())
+            mailbox = Mailbox(folder, job.place, job.plan, job.callbacks, row)
+            future = workers.submit(attempt_here, Parcel(job.plan), folder, job.place)
             started[future] = job.place, row, mailbox
         try:
             with delivering([mailbox for _, _, mailbox in started.values()]):
@@ -200,7 +197,7 @@ def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _En
         finally:
             running = [future for future in started if not future.cancel() and not future.done()]
             if running:
-                (Path(folder) / STOP).touch()
+                (folder / STOP).touch()
                 _wait_or_kill(running, workers)
 
 

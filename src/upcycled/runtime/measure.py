@@ -9,7 +9,7 @@ import numpy as np
 
 from upcycled.core.release import Release
 from upcycled.core.vectors import Real, Vector
-from upcycled.engines.threads import one_blas_thread, one_thread
+from upcycled.engines.determinism import one_blas_thread, one_thread
 from upcycled.runtime.callbacks import Step
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.coefficients import as_rule
@@ -29,7 +28,7 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import EngineKind, Task
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
-from upcycled.models import as_input, is_linear_softmax, prepare_model
+from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model
 from upcycled.privacy.budget import check_budget
 from upcycled.runtime.checkpoint import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -138,7 +137,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             num_parameters=initial.size,
             is_linear_softmax=is_linear_softmax(module),
             has_bias=any(name.endswith("bias") for name in layout.names),
-            has_batch_norm=any(isinstance(layer, _BatchNorm) for layer in module.modules()),
+            has_batch_norm=has_batch_norm(module),
             num_classes=_num_logits(module, facts.classes),
             sizes=facts.sizes,
             num_clients=facts.num_clients,

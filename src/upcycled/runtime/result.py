@@ -60,7 +60,7 @@ class Result:
     theory: Report | None = None
     """The convergence bound beside what was measured, of a run with ``theory=True``."""
     error: BaseException | None = None
-    """What ended the run early: the result is that of its last whole iteration. None for a run that ended as planned."""
+    """What ended the run early, whose result is that of its last whole iteration; None if it ended as planned."""
     spec: RunSpec | None = None
     """What was asked for."""
 

@@ -16,8 +16,8 @@ from upcycled.data import FederatedData
 from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
 from upcycled.runtime.checkpoint import tell_user
 from upcycled.runtime.history import History, Record
-from upcycled.runtime.hold import hold
 from upcycled.runtime.keeper import Keeper
+from upcycled.runtime.lock import locked
 from upcycled.runtime.loop import iterate
 from upcycled.runtime.measure import BoundProbe, report_of
 from upcycled.runtime.plan import Plan, make_plan
@@ -88,10 +88,10 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
         return _carry_out(plan, hooks, threads, None)
     if not plan.spec.is_reproducible:
         raise InputError(
-            f"checkpoint is {str(plan.checkpoint)!r}, but {plan.spec.unnamed[0]} has no name that a later process could "
-            "find it by: it must be a function or class of a module, or the run be one without a checkpoint"
+            f"checkpoint is {str(plan.checkpoint)!r}, but {plan.spec.unnamed[0]} has no name that a later process "
+            "could find it by: it must be a function or class of a module, or the run be one without a checkpoint"
         )
-    with hold(plan.checkpoint):
+    with locked(plan.checkpoint):
         return _carry_out(plan, hooks, threads, Keeper(plan, plan.checkpoint))
 
 

@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import numba
 import pytest
 
 from upcycled.engines import fused
@@ -167,3 +169,34 @@ def test_folders_of_other_versions_go_when_nobody_has_used_them_for_long(tmp_pat
     os.utime(foreign / "sums.json", (long_ago, long_ago))
     cache._drop_unused(tmp_path, tmp_path / "fused-current")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fused-recent", "other"]
+
+
+def test_numbas_own_setting_is_the_users_again_whatever_happened(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "users")
+    with pytest.raises(TypeError):
+        cache.kernel("no function")
+    assert numba.config.CACHE_DIR == "users"
+    with cache._numba_caches_in(tmp_path):
+        assert str(tmp_path) == numba.config.CACHE_DIR
+    assert numba.config.CACHE_DIR == "users"
+
+
+def test_threads_that_decorate_at_once_do_not_restore_each_others_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "users")
+    inside, second = threading.Event(), []
+
+    def late():
+        inside.wait()
+        with cache._numba_caches_in(tmp_path / "second"):
+            second.append(numba.config.CACHE_DIR)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    with cache._numba_caches_in(tmp_path / "first"):
+        inside.set()
+        thread.join(0.2)
+        assert thread.is_alive()
+        assert str(tmp_path / "first") == numba.config.CACHE_DIR
+    thread.join()
+    assert second == [str(tmp_path / "second")]
+    assert numba.config.CACHE_DIR == "users"

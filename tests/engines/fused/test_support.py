@@ -16,7 +16,7 @@ from upcycled.core.layout import layout_of
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.engines.fused import FUSED
-from upcycled.engines.fused.pool import Pool
+from upcycled.engines.fused.thread_pool import ThreadPool
 
 
 def task_of(module, shape=(6,), classes=3, **changes):
@@ -146,7 +146,7 @@ def test_one_thread_means_no_pool_and_close_stops_the_others():
 
 
 def test_an_error_in_a_helper_reaches_the_caller_and_the_pool_goes_on():
-    pool, all_here = Pool(2), threading.Barrier(3)
+    pool, all_here = ThreadPool(2), threading.Barrier(3)
     done = []
 
     def fails(thread):
@@ -167,7 +167,7 @@ def test_an_error_in_a_helper_reaches_the_caller_and_the_pool_goes_on():
 
 
 def test_a_helper_that_comes_late_is_neither_waited_for_nor_let_in():
-    pool, busy, go_on = Pool(1), threading.Event(), threading.Event()
+    pool, busy, go_on = ThreadPool(1), threading.Event(), threading.Event()
     done = []
 
     def keeps_the_helper(thread):

@@ -9,8 +9,8 @@ from torch import nn
 from tests.engines.fused.exact import distance, federation, open_fused, rounds, stack, task_for
 from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.engines.fused.moreau import gram_pays
-from upcycled.engines.fused.plan import plan_for
 from upcycled.engines.fused.support import stack_of
+from upcycled.engines.fused.workspace import workspace_for
 
 RAGGED = (23, 7, 70, 41, 1)
 COHORTS = [
@@ -100,7 +100,7 @@ def test_moreau_on_wide_rows_equals_float64_by_its_gram_matrix(name, batch, lam,
     data = federation(RAGGED, shape, classes)
     data.x[:] /= np.sqrt(shape[0])
     task = task_for(make(), data, solver, classes)
-    assert gram_pays.py_func(plan_for(stack_of(task.module, task.layout)).table, inner_steps)
+    assert gram_pays.py_func(workspace_for(stack_of(task.module, task.layout)).table, inner_steps)
     assert worst(task) < 1e-4
 
 

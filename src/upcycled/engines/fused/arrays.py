@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from upcycled.core.shards import Shards
-from upcycled.engines.fused.plan import Floats, Ints
+from upcycled.engines.fused.workspace import Floats, Ints
 
 
 class _Unmarked:
@@ -41,7 +41,6 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """How many samples there are."""
         return int(self.offsets[-1])
 
     def row_parts(self, size: int) -> Ints:

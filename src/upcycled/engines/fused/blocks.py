@@ -14,7 +14,6 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 
 from upcycled.engines.fused.cache import compiled
-from upcycled.engines.fused.plan import Floats
 from upcycled.engines.fused.registers import (
     ARRAY,
     F32,
@@ -31,7 +30,7 @@ from upcycled.engines.fused.registers import (
     spread,
     write,
 )
-from upcycled.engines.fused.width import LANES
+from upcycled.engines.fused.workspace import LANES, Floats
 
 _PANEL = 128
 """Columns that ``outers`` stays in for all rows: a tile of samples of that width fits the first cache level."""

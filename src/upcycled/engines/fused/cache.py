@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,6 +37,8 @@ _PREFIX = "fused-"
 _UNUSED_DAYS = 30
 # Opening engines in several threads at once must not check the folder while another thread fills it.
 _opening = threading.Lock()
+# Two threads that import kernels at once would each restore what the other had set.
+_setting = threading.Lock()
 
 
 def inlined(function: Compiled) -> Compiled:
@@ -53,14 +55,26 @@ def compiled(function: Compiled) -> Compiled:
 
 def kernel(function: Compiled) -> Compiled:
     """Compile a function that Python calls: without the interpreter's lock, and kept on disk where that is possible."""
-    folder, before = cache_folder(), numba.config.CACHE_DIR
-    if folder is not None:
-        numba.config.CACHE_DIR = str(folder)
-    try:
+    folder = cache_folder()
+    with nullcontext() if folder is None else _numba_caches_in(folder):
         made: Compiled = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
-    finally:
-        numba.config.CACHE_DIR = before
     return made
+
+
+@contextmanager
+def _numba_caches_in(folder: Path) -> Iterator[None]:
+    """Have Numba keep the functions decorated meanwhile in a folder.
+
+    Numba has one setting for the whole process, and no public way to name a folder for a single function: so it is
+    ours only while a kernel is decorated (Numba reads it there, compiling comes later), then the user's again.
+    """
+    with _setting:
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(folder)
+        try:
+            yield
+        finally:
+            numba.config.CACHE_DIR = before
 
 
 @cache

@@ -16,15 +16,15 @@ from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem, Solver
 from upcycled.core.streams import Purpose, round_key
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import Scores, Task, Work
+from upcycled.engines.certified import CERTIFIED
 from upcycled.engines.fused.arrays import plain, rows_of
 from upcycled.engines.fused.cache import prepare
-from upcycled.engines.fused.certified import descend, numbers_of, passes_of
-from upcycled.engines.fused.plan import OUTPUTS, SIZE, Floats, plan_for
-from upcycled.engines.fused.pool import Pool
-from upcycled.engines.fused.scoring import score_clients, score_rows
-from upcycled.engines.fused.solvers import train_moreau, train_sgd
-from upcycled.engines.fused.support import CERTIFIED, stack_of
-from upcycled.engines.fused.width import TILE
+from upcycled.engines.fused.certified_kernel import descend, numbers_of, passes_of
+from upcycled.engines.fused.score_kernels import score_clients, score_rows
+from upcycled.engines.fused.support import stack_of
+from upcycled.engines.fused.thread_pool import ThreadPool
+from upcycled.engines.fused.train_kernels import train_moreau, train_sgd
+from upcycled.engines.fused.workspace import OUTPUTS, SIZE, TILE, Floats, workspace_for
 from upcycled.engines.scoring import NO_SCORES
 
 Kernel: TypeAlias = Callable[..., None]
@@ -74,28 +74,25 @@ class FusedEngine:
         self._train = rows_of(task.train)
         self._test = None if task.test is None else rows_of(task.test)
         self._no_b = np.zeros((0, task.layout.size), dtype=np.float32)
-        plan = plan_for(stack)
-        self._table, self._places = plan.table, plan.places
-        self._cost = int(plan.places[SIZE]) + _PER_SAMPLE
+        workspace = workspace_for(stack)
+        self._table, self._places = workspace.table, workspace.places
+        self._cost = int(workspace.places[SIZE]) + _PER_SAMPLE
         longest = max(int(task.train.sizes.max(initial=0)), TILE)
-        self._own = [(plan.new_work(), np.zeros(longest, dtype=np.int32)) for _ in range(count)]
-        self._pool = Pool(0)
+        self._own = [(workspace.new_work(), np.zeros(longest, dtype=np.int32)) for _ in range(count)]
+        self._pool = ThreadPool(0)
         if not all(getattr(kernel, "signatures", None) for kernel in self._kernels()):
             prepare(self._warm)
-        self._pool = Pool(count - 1)
+        self._pool = ThreadPool(count - 1)
 
     @property
     def name(self) -> str:
-        """Its name in the table of engines."""
         return "fused"
 
     @property
     def way(self) -> str:
-        """The same for every task."""
         return "compiled kernels"
 
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         if self._local.kernel is descend:
             return self._train_certified(work)
         local, data, task = self._local, self._train, self._task
@@ -145,14 +142,12 @@ class FusedEngine:
         return Trained(out, num_steps)
 
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         test = self._test
         if test is None or test.count == 0:
             return NO_SCORES
         return self._scored(score_rows, test.row_parts(_PART), (test.x, test.y, plain(model, np.float32)), test.count)
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        """Score each client's own model on its own test samples; clients not listed use ``model``."""
         test = self._test
         if test is None or test.count == 0:
             return NO_SCORES
@@ -163,7 +158,6 @@ class FusedEngine:
         return self._scored(score_clients, test.client_parts(_PART), data, test.count)
 
     def close(self) -> None:
-        """Let the threads go."""
         self._pool.close()
 
     def _run(self, kernel: Kernel, given: tuple[Any, ...], results: tuple[Any, ...], samples: int) -> None:

@@ -16,12 +16,14 @@ import numpy as np
 from upcycled.engines.fused.blocks import dots, outers
 from upcycled.engines.fused.cache import inlined
 from upcycled.engines.fused.network import above, deltas, gather, gradient, products
-from upcycled.engines.fused.plan import (
+from upcycled.engines.fused.simd import add, fma, load, mul, splat, store, sub
+from upcycled.engines.fused.workspace import (
     ACTS,
     ANCHOR,
     DRIVEN,
     GRAM,
     LABELS,
+    LANES,
     LINEAR,
     MOVE,
     OUTPUTS,
@@ -33,12 +35,11 @@ from upcycled.engines.fused.plan import (
     SIZE,
     START,
     SUMMED,
+    TILE,
     Floats,
     Ints,
     Order,
 )
-from upcycled.engines.fused.simd import add, fma, load, mul, splat, store, sub
-from upcycled.engines.fused.width import LANES, TILE
 
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 

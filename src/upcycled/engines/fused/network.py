@@ -11,24 +11,6 @@ import numpy as np
 
 from upcycled.engines.fused.blocks import dots, outers
 from upcycled.engines.fused.cache import inlined
-from upcycled.engines.fused.plan import (
-    ACTS,
-    BIAS,
-    FLAT_BIAS,
-    FLAT_WEIGHT,
-    INPUTS,
-    LABELS,
-    MOVE,
-    OUTPUTS,
-    OUTS,
-    PITCH,
-    POINT,
-    ROW,
-    WEIGHTS,
-    Floats,
-    Ints,
-    Order,
-)
 from upcycled.engines.fused.simd import (
     Vec,
     add,
@@ -43,7 +25,26 @@ from upcycled.engines.fused.simd import (
     sub,
     where_equal,
 )
-from upcycled.engines.fused.width import LANES, TILE
+from upcycled.engines.fused.workspace import (
+    ACTS,
+    BIAS,
+    FLAT_BIAS,
+    FLAT_WEIGHT,
+    INPUTS,
+    LABELS,
+    LANES,
+    MOVE,
+    OUTPUTS,
+    OUTS,
+    PITCH,
+    POINT,
+    ROW,
+    TILE,
+    WEIGHTS,
+    Floats,
+    Ints,
+    Order,
+)
 
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
@@ -124,7 +125,6 @@ def above(work: Floats, table: Ints, theta: int, count: int) -> None:
 
 @inlined
 def _outputs(work: Floats, table: Ints, theta: int, k: int, count: int) -> None:
-    """Compute the outputs of layer k."""
     weights, pitch, outputs = theta + table[k, WEIGHTS], table[k, PITCH], table[k, OUTPUTS]
     dots(work, table[k, OUTS], TILE, weights, pitch, table[k, ACTS], table[k, ROW], outputs, count, pitch)
 

@@ -10,11 +10,10 @@ from functools import wraps
 from typing import Any, TypeAlias
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import types
-from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
+from numba import types
+from numba.extending import intrinsic, models, register_model
 
-from upcycled.engines.fused.width import LANES
+from upcycled.engines.fused.workspace import LANES
 
 Op: TypeAlias = Callable[..., Any]
 """A function of compiled code; Python only ever sees its name."""
@@ -27,7 +26,7 @@ IVEC = ir.VectorType(I32, LANES)
 _FUSE = ("contract",)
 
 
-class _VectorType(types.Type):
+class _VectorType(types.Type):  # type: ignore[misc]
     """Numba's name for a register."""
 
     def __init__(self) -> None:
@@ -78,7 +77,6 @@ def operation(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Op]:
 
 
 def fill(value: float) -> Any:
-    """Return a constant vector."""
     return ir.Constant(VEC, [value] * LANES)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
+from numba import types
+from numba.core import cgutils
 
 from upcycled.engines.fused.registers import (
     ARRAY,
@@ -28,7 +29,7 @@ from upcycled.engines.fused.registers import (
     spread,
     write,
 )
-from upcycled.engines.fused.width import LANES
+from upcycled.engines.fused.workspace import LANES
 
 Vec: TypeAlias = Any
 """A vector in compiled code."""
@@ -75,25 +76,21 @@ def fma(builder: Build, x: Any, y: Any, z: Any) -> Any:
 
 @operation(VECTOR, VECTOR, VECTOR)
 def add(builder: Build, x: Any, y: Any) -> Any:
-    """Return x + y."""
     return builder.fadd(x, y)
 
 
 @operation(VECTOR, VECTOR, VECTOR)
 def sub(builder: Build, x: Any, y: Any) -> Any:
-    """Return x - y."""
     return builder.fsub(x, y)
 
 
 @operation(VECTOR, VECTOR, VECTOR)
 def mul(builder: Build, x: Any, y: Any) -> Any:
-    """Return x y."""
     return builder.fmul(x, y)
 
 
 @operation(VECTOR, VECTOR, VECTOR)
 def divide(builder: Build, x: Any, y: Any) -> Any:
-    """Return x / y."""
     return builder.fdiv(x, y)
 
 

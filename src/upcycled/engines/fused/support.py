@@ -12,10 +12,10 @@ from torch import nn
 
 from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, MoreauSGD, NominalSGD
+from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.core.work import Task
+from upcycled.engines.certified import CERTIFIED
 
-CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, NominalSGD)
 SOLVERS: tuple[type, ...] = (LocalSGD, MoreauSGD, *CERTIFIED)
 
 
@@ -30,7 +30,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Stack:
+class DenseStack:
     """Linear layers with a ReLU between each two."""
 
     layers: tuple[Dense, ...]
@@ -51,7 +51,7 @@ def refuses(task: Task) -> str | None:
     return next((reason for reason in (check() for check in checks) if reason), None)
 
 
-def stack_of(module: nn.Module, layout: Layout) -> Stack | str:
+def stack_of(module: nn.Module, layout: Layout) -> DenseStack | str:
     """Describe the module as a stack, or say why it is none."""
     parts = list(module) if type(module) is nn.Sequential else [module]
     flattens = bool(parts) and type(parts[0]) is nn.Flatten
@@ -73,7 +73,7 @@ def stack_of(module: nn.Module, layout: Layout) -> Stack | str:
     return _laid_out([part for part in parts if isinstance(part, nn.Linear)], layout, flattens)
 
 
-def _laid_out(linears: list[nn.Linear], layout: Layout, flattens: bool) -> Stack | str:
+def _laid_out(linears: list[nn.Linear], layout: Layout, flattens: bool) -> DenseStack | str:
     sizes = [sum(p.numel() for p in linear.parameters()) for linear in linears]
     if sum(sizes) != layout.size:
         return "the fused engine trains every parameter of the model, none of them frozen or shared between layers"
@@ -84,10 +84,10 @@ def _laid_out(linears: list[nn.Linear], layout: Layout, flattens: bool) -> Stack
         after = start + linear.weight.numel()
         layers.append(Dense(linear.in_features, linear.out_features, start, None if linear.bias is None else after))
         start = after + (0 if linear.bias is None else linear.out_features)
-    return Stack(tuple(layers), flattens)
+    return DenseStack(tuple(layers), flattens)
 
 
-def _about_solver(task: Task, stack: Stack) -> str | None:
+def _about_solver(task: Task, stack: DenseStack) -> str | None:
     if type(task.solver) in CERTIFIED and len(stack.layers) > 1:
         return f"{type(task.solver).__name__} solves softmax regression only"
     if type(task.solver) in SOLVERS:
@@ -96,7 +96,7 @@ def _about_solver(task: Task, stack: Stack) -> str | None:
     return f"the fused engine has the local solvers {known}, but not {type(task.solver).__name__}"
 
 
-def _about_data(part: str, shards: Shards, stack: Stack) -> str | None:
+def _about_data(part: str, shards: Shards, stack: DenseStack) -> str | None:
     x, inputs = shards.x, stack.layers[0].inputs
     if x.dtype != np.float32 or not x.dtype.isnative:
         return f"the fused engine takes float32 features, but the {part} features are {x.dtype}"
@@ -111,7 +111,7 @@ def _about_data(part: str, shards: Shards, stack: Stack) -> str | None:
     return None
 
 
-def _about_place(task: Task, stack: Stack) -> str | None:
+def _about_place(task: Task, stack: DenseStack) -> str | None:
     if task.device != "cpu":
         return f"the fused engine runs on the cpu, not on {task.device}"
     if stack.layers[-1].outputs < task.num_classes:
@@ -124,5 +124,6 @@ def _about_place(task: Task, stack: Stack) -> str | None:
 
 
 def _has_hooks(module: nn.Module) -> bool:
+    # torch has no public word for it: a test registers a hook of each kind, and sees each of them found.
     names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name, None) for name in names)

@@ -28,10 +28,9 @@ from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.core.streams import Purpose, client_keys
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import Scores, Task, Work
+from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tally_others
 from upcycled.engines.sequential import FlatModule, add_correction, flat_module
-from upcycled.engines.tensors import to_torch
-from upcycled.engines.threads import one_thread
 from upcycled.engines.vectorised.lanes import Schedule, schedule_of, stacks_of
 
 Named = dict[str, torch.Tensor]
@@ -129,7 +128,6 @@ class Stacked:
     @one_thread()
     @torch.no_grad()
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         task, clients, local = self.task, work.cohort.clients, self.task.solver.local
         sizes = task.train.sizes_of(work.cohort.rows)
         steps = local.num_steps(sizes, work.cohort.epochs)
@@ -181,7 +179,6 @@ class Stacked:
 
     @one_thread()
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         return score_module(self.flat.module, self.flat.values, model, self.task.test)
 
     @one_thread()
@@ -218,6 +215,5 @@ class Stacked:
 
 
 def open_stacked(task: Task) -> Stacked:
-    """Get a task ready for stacks."""
     flat = flat_module(task.module, task.layout, task.device)
     return Stacked(task, flat, stacked_gradient(flat.module, task.layout), stacked_logits(flat.module, task.layout))

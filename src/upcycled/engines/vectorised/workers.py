@@ -12,7 +12,6 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,13 @@ from upcycled.core.release import Trained
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Ints, Vector
 from upcycled.core.work import Scores, Task, Work
+from upcycled.engines.determinism import one_thread
 from upcycled.engines.scoring import Tally, pieces, scores_of, tally
+from upcycled.engines.scratch import ScratchFolder
 from upcycled.engines.sequential import Sequential, open_sequential
-from upcycled.engines.threads import one_thread
-from upcycled.engines.vectorised.parcels import let_go, receive, send
+from upcycled.engines.transport import let_go, receive, send
+from upcycled.engines.worker_pool import worker_pool
 
-IDLE_SECONDS = 60
-"""How long processes wait for the next round, or the next run, before they end by themselves."""
 FEW_GRADIENTS, FEW_VALUES = 32, 2**22
 """A round with fewer gradients, and fewer values in all of them, is done here sooner than elsewhere."""
 FEW_PRODUCTS = 2**30
@@ -45,13 +44,12 @@ class Workers:
     here: Sequential
     """The same engine in this process."""
     processes: int
-    folder: TemporaryDirectory[str] | None
+    folder: ScratchFolder | None
     """Where the task lies for the workers; None when all is done here."""
     name: str = "vectorised"
     way: str = "workers"
 
     def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
         clients, solver = work.cohort.clients, self.task.solver
         steps = solver.local.num_steps(self.task.train.sizes_of(work.cohort.rows), work.cohort.epochs)
         gradients = int(steps.sum()) * solver.gradients_per_step
@@ -69,7 +67,6 @@ class Workers:
         )
 
     def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
         test = self.task.test
         if self.folder is None or test is None or test.num_rows * self.task.layout.size < FEW_PRODUCTS:
             return self.here.score(model)
@@ -77,24 +74,21 @@ class Workers:
         return scores_of(found, test.num_rows)
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        """Score each client's own model on its own test samples."""
         return self.here.score_personal(model, clients, personal)
 
     def close(self) -> None:
         """Remove the files; idle processes end by themselves, or serve the next run."""
         if self.folder is not None:
-            self.folder.cleanup()
+            self.folder.close()
 
     def _all(self, job: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run a job on each of the arguments in the workers; processes that died are replaced once."""
-        from loky import get_reusable_executor
-
         assert self.folder is not None
         for _ in range(2):
             futures = []
             try:
-                pool = get_reusable_executor(max_workers=self.processes, timeout=IDLE_SECONDS)
-                futures = [pool.submit(job, self.folder.name, *each) for each in arguments]
+                pool = worker_pool(self.processes)
+                futures = [pool.submit(job, self.folder.path, *each) for each in arguments]
                 return [future.result() for future in futures]
             except BrokenProcessPool:
                 continue
@@ -142,8 +136,8 @@ def open_workers(task: Task, processes: int) -> Workers:
     folder = None
     if processes > 1:
         # Before the parameters become views of one tensor: a pickled view takes the whole tensor along.
-        folder = TemporaryDirectory(prefix="upcycled-", ignore_cleanup_errors=True)
-        send(task, Path(folder.name))
+        folder = ScratchFolder()
+        send(task, folder.path)
     return Workers(task, open_sequential(task, 1), processes, folder)
 
 
@@ -151,24 +145,22 @@ def open_workers(task: Task, processes: int) -> Workers:
 
 
 @lru_cache(maxsize=2)
-def _engine(folder: str) -> Sequential:
+def _engine(folder: Path) -> Sequential:
     """Open the engine of a run once in each worker."""
-    engine = open_sequential(receive(Path(folder)), 1)
+    engine = open_sequential(receive(folder), 1)
     # The pool collects garbage every second: what stays anyway need not be searched each time.
     gc.freeze()
     return engine
 
 
-def train_part(folder: str, work: Work) -> Trained:
-    """Do the local work of some clients."""
+def train_part(folder: Path, work: Work) -> Trained:
     engine = _engine(folder)
     trained = engine.train(work)
     let_go(engine.task.train)
     return trained
 
 
-def score_part(folder: str, model: Vector, rows: slice) -> Tally:
-    """Tally some rows of the test data."""
+def score_part(folder: Path, model: Vector, rows: slice) -> Tally:
     engine = _engine(folder)
     test = engine.task.test
     assert test is not None

@@ -22,7 +22,7 @@ from upcycled.experiments.paper.spec import Spec
 from upcycled.experiments.paper.store import Sources, Store
 from upcycled.experiments.paper.tables import fill
 from upcycled.experiments.paper.timing import timed
-from upcycled.runtime.hold import hold
+from upcycled.runtime.lock import locked
 
 REPOSITORY = Path("docs") / "reproduction"
 """Where results go in a checkout of the project, so that its page can be written from them."""
@@ -103,7 +103,7 @@ def run(asked: Asked, tell: Callable[[str], None], is_budget_only: bool = False)
                 "--quick leaves out Sent140, whose runs take most of an hour, so it must be asked for without --quick"
             )
         raise InputError(f"{asked.what} has nothing{named} to compute: {right}")
-    with hold(asked.folder):
+    with locked(asked.folder):
         cost = expect(book, wanted)
         tell(f"{asked.what}: {cost}; cells in {asked.folder}")
         if not is_budget_only:

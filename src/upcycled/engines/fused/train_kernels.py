@@ -10,12 +10,24 @@ from __future__ import annotations
 import numpy as np
 
 from upcycled.engines.fused.cache import inlined, kernel
+from upcycled.engines.fused.compiled_streams import client_key, shuffle
 from upcycled.engines.fused.moreau import gram_pays, step_by_gradients, step_by_gram
 from upcycled.engines.fused.network import gradient, pad, unpad
-from upcycled.engines.fused.plan import ANCHOR, LINEAR, MOVE, OUTPUTS, POINT, SIZE, START, Floats, Ints, Order
 from upcycled.engines.fused.simd import add, fma, load, splat, store, sub, take
-from upcycled.engines.fused.streams import client_key, shuffle
-from upcycled.engines.fused.width import LANES, TILE
+from upcycled.engines.fused.workspace import (
+    ANCHOR,
+    LANES,
+    LINEAR,
+    MOVE,
+    OUTPUTS,
+    POINT,
+    SIZE,
+    START,
+    TILE,
+    Floats,
+    Ints,
+    Order,
+)
 
 _ZERO = np.float32(0.0)
 

@@ -1,4 +1,4 @@
-"""How a task reaches worker processes: through files that they map into memory, once for a whole run."""
+"""How things reach worker processes: values as bytes, the arrays of a task through files mapped once for a run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import mmap
 import os
 import pickle
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import Solver
 from upcycled.core.work import Task
 
-PARCEL = "task.pickle"
+_TASK = "task.pickle"
+_NO_ROWS = Shards(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,6 @@ class StoredArray:
     offset: int = 0
 
     def open(self) -> NDArray[Any]:
-        """Map it, read-only."""
         if 0 in self.shape:
             return np.empty(self.shape, dtype=self.dtype)
         return np.memmap(self.path, dtype=self.dtype, mode="r", shape=self.shape, offset=self.offset)
@@ -69,22 +66,7 @@ class StoredShards:
     offsets: StoredArray
 
     def open(self) -> Shards:
-        """Map them."""
         return Shards(self.x.open(), self.y.open(), self.offsets.open())
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """A task without its data."""
-
-    module: nn.Module
-    layout: Layout
-    num_classes: int
-    train: StoredShards
-    test: StoredShards | None
-    solver: Solver
-    seed: int
-    cohort_size: int
 
 
 def packed(value: object) -> bytes:
@@ -106,32 +88,16 @@ def unpacked(content: bytes) -> Any:
 
 def send(task: Task, folder: Path) -> None:
     """Put everything a worker needs into ``folder``."""
-    parcel = Parcel(
-        module=task.module,
-        layout=task.layout,
-        num_classes=task.num_classes,
-        train=_store_shards(task.train, folder, "train"),
-        test=None if task.test is None else _store_shards(task.test, folder, "test"),
-        solver=task.solver,
-        seed=task.seed,
-        cohort_size=task.cohort_size,
-    )
-    (folder / PARCEL).write_bytes(packed(parcel))
+    train = _store_shards(task.train, folder, "train")
+    test = None if task.test is None else _store_shards(task.test, folder, "test")
+    (folder / _TASK).write_bytes(packed((replace(task, train=_NO_ROWS, test=None), train, test)))
 
 
 def receive(folder: Path) -> Task:
     """Return the task that was sent; its data stay in their files until they are read."""
-    parcel: Parcel = unpacked((folder / PARCEL).read_bytes())
-    return Task(
-        module=parcel.module,
-        layout=parcel.layout,
-        num_classes=parcel.num_classes,
-        train=parcel.train.open(),
-        test=None if parcel.test is None else parcel.test.open(),
-        solver=parcel.solver,
-        seed=parcel.seed,
-        cohort_size=parcel.cohort_size,
-    )
+    sent: tuple[Task, StoredShards, StoredShards | None] = unpacked((folder / _TASK).read_bytes())
+    task, train, test = sent
+    return replace(task, train=train.open(), test=None if test is None else test.open())
 
 
 def let_go(shards: Shards) -> None:

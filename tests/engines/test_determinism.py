@@ -9,8 +9,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from upcycled.engines.tensors import to_torch
-from upcycled.engines.threads import one_blas_thread, one_thread
+from upcycled.engines.determinism import one_blas_thread, one_thread, to_torch
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 CODE = """
 import sys, pytest
-from upcycled.engines.fused import width
-width.LANES = 24 - width.LANES
+from upcycled.engines.fused import workspace
+workspace.LANES = 24 - workspace.LANES
 sys.exit(pytest.main([*sys.argv[1:], "-p", "no:cacheprovider"]))
 """
 

@@ -1,4 +1,4 @@
-"""Where everything lies in a thread's work array: the table of layers and the places that the kernels read."""
+"""Where everything lies in a thread's work array: vector width, the table of layers, the places kernels read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from llvmlite import binding  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from upcycled.engines.fused.support import Stack
-from upcycled.engines.fused.width import LANES, TILE, padded
+from upcycled.engines.fused.support import DenseStack
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
 Order: TypeAlias = NDArray[np.int32]
+
+LANES: int = 16 if binding.get_host_cpu_features().get("avx512f", False) else 8
+"""float32 numbers in one vector; where registers are smaller, LLVM splits the vectors."""
+TILE = 32
+"""Samples worked on at once: their rows stay in the first cache levels, and memory does not grow with the batch."""
 
 # Columns of the table of layers.
 INPUTS, OUTPUTS = 0, 1
@@ -48,7 +53,7 @@ _LINE = 16
 
 
 @dataclass(frozen=True)
-class Plan:
+class Workspace:
     """The layout of a work array for one stack of layers."""
 
     table: Ints
@@ -67,8 +72,7 @@ class Plan:
         return work
 
 
-def plan_for(stack: Stack) -> Plan:
-    """Lay out the work array for a stack."""
+def workspace_for(stack: DenseStack) -> Workspace:
     table = np.zeros((len(stack.layers), _COLUMNS), dtype=np.int64)
     places = np.zeros(_PLACES, dtype=np.int64)
     free = 0
@@ -96,4 +100,9 @@ def plan_for(stack: Stack) -> Plan:
     places[GRAM] = reserve(TILE * TILE)
     for place in (PULLED, DRIVEN, SUMMED):
         places[place] = reserve(TILE * stack.layers[0].outputs)
-    return Plan(table, places, free)
+    return Workspace(table, places, free)
+
+
+def padded(count: int) -> int:
+    """Return ``count`` rounded up to whole vectors."""
+    return -(-count // LANES) * LANES

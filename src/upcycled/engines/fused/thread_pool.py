@@ -24,7 +24,7 @@ class _Call:
 _Inbox: TypeAlias = "SimpleQueue[_Call | None]"
 
 
-class Pool:
+class ThreadPool:
     """The caller and a number of helpers; without helpers there is no thread and no queue."""
 
     def __init__(self, helpers: int) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.core.work import Task
-from upcycled.engines.vectorised.parcels import packed
+from upcycled.engines.transport import packed
 from upcycled.engines.vectorised.stacked import stacked_gradient
 
 Way: TypeAlias = Literal["stacked", "workers"]

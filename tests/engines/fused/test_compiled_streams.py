@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upcycled.core import streams
-from upcycled.engines.fused import streams as twin
+from upcycled.engines.fused import compiled_streams as twin
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -10,9 +10,21 @@ import numpy as np
 
 from upcycled.engines.fused.cache import compiled, inlined, kernel
 from upcycled.engines.fused.network import exponentials, forward, gather, pad
-from upcycled.engines.fused.plan import LABELS, OUTPUTS, OUTS, POINT, START, TOPS, TOTALS, Floats, Ints, Order
 from upcycled.engines.fused.simd import store, take
-from upcycled.engines.fused.width import LANES, TILE
+from upcycled.engines.fused.workspace import (
+    LABELS,
+    LANES,
+    OUTPUTS,
+    OUTS,
+    POINT,
+    START,
+    TILE,
+    TOPS,
+    TOTALS,
+    Floats,
+    Ints,
+    Order,
+)
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""One process at a time in a folder."""
+"""One process or thread at a time in a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import lock_descriptor
 
 from upcycled.core.errors import UpcycledError
 from upcycled.core.files import cannot_write
@@ -19,23 +21,23 @@ class InUseError(UpcycledError):
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Make the folder and keep everybody else out of it while the block runs: processes, and threads of this one.
 
-    The lock is the system's (``flock`` on ``<folder>/.lock``), so it goes with the process however that ends. Where
-    there is no such lock (not POSIX, some network file systems) nobody is kept out.
+    The lock is the system's, on ``<folder>/.lock``, so it goes with the process however that ends; the file stays and
+    says who had it. Where there is no such lock (some network file systems) nobody is kept out.
 
     Raises:
         InUseError: in one sentence, if somebody is there already.
         WriteError: in one sentence, if the folder cannot be made or written to.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, hold(Path(folder)):
-    ...     with hold(Path(folder)):
+    >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder)):
+    ...     with locked(Path(folder)):
     ...         pass
     Traceback (most recent call last):
     ...
-    upcycled.runtime.hold.InUseError: ...
+    upcycled.runtime.lock.InUseError: ...
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +45,7 @@ def hold(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(folder, error) from error
     try:
-        if not _lock(handle):
+        if not _is_ours(handle):
             raise InUseError(
                 f"{folder} is in use by {_holder(handle)}: wait until that is done, stop it, or choose another folder"
             )
@@ -53,19 +55,12 @@ def hold(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _lock(handle: int) -> bool:
+def _is_ours(handle: int) -> bool:
     """Take the lock without waiting; True also where there are no locks."""
     try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock_descriptor(handle, blocking=False)
     except OSError:  # a file system without locks
         return True
-    return True
 
 
 def _sign(folder: Path, handle: int) -> None:
@@ -73,11 +68,14 @@ def _sign(folder: Path, handle: int) -> None:
     words = f"{os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
     try:
         os.ftruncate(handle, 0)
-        os.pwrite(handle, words.encode(), 0)
+        os.write(handle, words.encode())
     except OSError as error:
         raise cannot_write(folder, error) from error
 
 
 def _holder(handle: int) -> str:
-    words = os.pread(handle, 100, 0).decode(errors="replace").strip()
+    try:
+        words = os.read(handle, 100).decode(errors="replace").strip()
+    except OSError:  # where a lock keeps readers out too
+        words = ""
     return f"process {words}" if words[:1].isdigit() else "another process"

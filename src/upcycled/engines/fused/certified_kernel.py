@@ -16,10 +16,9 @@ from upcycled.core.solvers import CertifiedMinimiser
 from upcycled.core.work import Task, Work
 from upcycled.engines.fused.arrays import plain
 from upcycled.engines.fused.cache import kernel
-from upcycled.engines.fused.plan import OUTPUTS, Floats, Ints, Order
+from upcycled.engines.fused.compiled_streams import client_key, shuffle
 from upcycled.engines.fused.simd import take
-from upcycled.engines.fused.streams import client_key, shuffle
-from upcycled.engines.fused.width import TILE
+from upcycled.engines.fused.workspace import OUTPUTS, TILE, Floats, Ints, Order
 
 Doubles = NDArray[np.float64]
 
