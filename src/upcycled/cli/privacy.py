@@ -105,7 +105,7 @@ def number_of(name: str, text: str | None, kind: type = float) -> Any:
         return kind(text)
     except ValueError:
         right = "an integer" if kind is int else "a number"
-        raise InputError(f"{_flag(name)} is '{text}', but it must be {right}") from None
+        raise InputError(field=_flag(name), value=text, must=right) from None
 
 
 def _flag(name: str) -> str:
@@ -118,7 +118,7 @@ def _calculate(args: argparse.Namespace) -> int:
     from upcycled.experiments.sentences import in_keys
 
     if args.formula is None:
-        raise InputError(f"--formula is missing, but it must be one of {', '.join(TABLE)}")
+        raise InputError(field="--formula", must=f"one of {', '.join(TABLE)}")
     if args.formula not in TABLE:
         raise InputError(f"--formula is '{args.formula}'{suggest(args.formula, TABLE)}")
     values = {name: number_of(name, getattr(args, name), kind) for name, (kind, _) in OPTIONS.items()}

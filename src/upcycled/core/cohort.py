@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import PROBABILITY, SHARE, InputError, check_fields, suggest
 from upcycled.core.streams import Purpose, choose, client_keys, round_key, uniforms
 from upcycled.core.vectors import Ints
 
@@ -30,16 +31,15 @@ class Participation:
     2
     """
 
-    fraction: float = 1.0
+    fraction: Annotated[float, SHARE] = 1.0
     sampling: str = "fixed"
-    stragglers: float = 0.0
+    stragglers: Annotated[float, PROBABILITY] = 0.0
 
     def __post_init__(self) -> None:
-        check_number("participation", self.fraction, above=0, at_most=1)
-        check_number("stragglers", self.stragglers, at_least=0, at_most=1)
+        check_fields(self, of="", fraction="participation")
         if self.sampling not in SAMPLINGS:
             raise InputError(
-                f"sampling is {self.sampling!r}, but it must be known{suggest(str(self.sampling), SAMPLINGS)}"
+                field="sampling", value=self.sampling, must=f"known{suggest(str(self.sampling), SAMPLINGS)}"
             )
 
     def expected(self, num_clients: int) -> int:
@@ -74,8 +74,9 @@ class Participation:
             if cohort.clients.size:
                 return cohort, trial
         raise InputError(
-            f"participation is {self.fraction!r} of {num_clients} clients, but {MOST_EMPTY_COHORTS} Poisson draws in a "
-            "row were empty: it must be larger"
+            f"is {self.fraction!r} of {num_clients} clients, but {MOST_EMPTY_COHORTS} Poisson draws in a row were "
+            "empty: it must be larger",
+            field="participation",
         )
 
     def _clients(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:

@@ -48,14 +48,14 @@ def audit(
     if replays is not None:
         check_number("--replays", replays, at_least=4, integer=True)
     if replays is not None and test == "one-run":
-        raise InputError(f"--replays is {replays}, but it must be left out with --one-run")
+        raise InputError(field="--replays", value=replays, must="left out with --one-run")
     with (
         named(source),
         in_keys(PLAN_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}),
         collected_warnings() as found,
     ):
         if experiment.privacy is None:
-            raise InputError("privacy is missing, but an audit needs a claim: the file must have a table [privacy]")
+            raise InputError(field="privacy", but="an audit needs a claim: the file must have a table [privacy]")
         data = experiment.build_data()
         plan = make_plan(data, **experiment.train_arguments(experiment.seeds[0]))
         if test == "one-run":

@@ -180,7 +180,7 @@ def _named_after(variant: Variant, of: int) -> Iterator[None]:
     except InputError as error:
         if of == 1:
             raise
-        raise InputError(f"{variant.title}: {error}") from error
+        raise error.at(variant.title) from error
 
 
 def _carry_out(batch: Batch, options: Options) -> list[Outcome]:

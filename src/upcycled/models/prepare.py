@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError, reason_of, suggest
 from upcycled.core.shards import Shards
 from upcycled.models.builtin import logistic, lstm, mlp
 
@@ -41,7 +41,7 @@ def prepare_model(
         module = _build(model, train, test, classes, seed, _with_vectors(model, dict(options or {}), vectors))
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
-        raise InputError(f"model is {model!r}, but it must be a torch.nn.Module or a known name{named}")
+        raise InputError(field="model", value=model, must=f"a torch.nn.Module or a known name{named}")
     _probe(module, as_input(module, train.x[:2]), classes)
     return module
 
@@ -124,8 +124,9 @@ def _probe(module: nn.Module, x: NDArray[Any], classes: int) -> None:
             output = trial(torch.from_numpy(np.array(rows)))
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             shape = tuple(x.shape[1:])
-            reason = str(error).splitlines()[0]
-            raise InputError(f"model does not take samples of shape {shape} and type {x.dtype}: {reason}") from error
+            raise InputError(
+                f"model does not take samples of shape {shape} and type {x.dtype}: {reason_of(error)}"
+            ) from error
     if not isinstance(output, torch.Tensor) or output.ndim != 2 or output.shape[0] != 2 or output.shape[1] < classes:
         got = tuple(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
         raise InputError(

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.coefficients import as_rule
 from upcycled.core.cohort import Participation
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import COUNT, SEED, InputError, plain_number, suggest
 from upcycled.core.layout import flatten, layout_of
 from upcycled.core.release import Fitted, Mechanism, NoPrivacy, Setting
 from upcycled.core.shards import Shards
@@ -96,11 +96,12 @@ def make_plan(
         raise InputError("budget is given without privacy, but only a private run has something to spend")
     if ledger is not None and privacy is None:
         raise InputError("ledger is given without privacy, but only a private run has something to write down")
-    check_number("iterations", iterations, at_least=1, integer=True)
-    check_number("eval_every", eval_every, at_least=1, integer=True)
-    check_number("seed", seed, at_least=0, below=2**63, integer=True)
+    iterations = COUNT.check("iterations", iterations)
+    eval_every = COUNT.check("eval_every", eval_every)
+    seed = SEED.check("seed", seed)
     kept = _folder(checkpoint)
     who = Participation(participation, sampling, stragglers)
+    participation, stragglers, upcycle = who.fraction, who.stragglers, plain_number(upcycle)
     strategy = _strategy(algorithm, upcycle)
     mechanism: Fitted = NoPrivacy()
     module = prepare_model(model, data.train, data.test, data.num_classes, seed, model_options, data.vectors)
@@ -212,8 +213,10 @@ def _check_theory(theory: object, noise: str) -> None:
 def _check_stragglers(stragglers: float, solver: Solver) -> None:
     if stragglers > 0 and solver.local.epochs < 2:
         raise InputError(
-            f"stragglers is {stragglers!r}, but a straggler stops after 1 to epochs-1 epochs: "
-            f"local.epochs is {solver.local.epochs} and must be at least 2"
+            field="stragglers",
+            value=stragglers,
+            but=f"a straggler stops after 1 to epochs-1 epochs: local.epochs is {solver.local.epochs} and must be at "
+            "least 2",
         )
 
 
@@ -243,4 +246,4 @@ def _check_types(data: object, algorithm: object, local: object, privacy: object
     if privacy is not None and (isinstance(privacy, type) or not hasattr(privacy, "fit")):
         raise InputError(f"privacy is {privacy!r}, but it must be None or a mechanism of up.privacy")
     if noise not in NOISES:
-        raise InputError(f"noise is {noise!r}, but it must be known{suggest(str(noise), NOISES)}")
+        raise InputError(field="noise", value=noise, must=f"known{suggest(str(noise), NOISES)}")

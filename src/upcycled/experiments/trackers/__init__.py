@@ -39,7 +39,7 @@ def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Obse
     opened: list[tuple[str, Tracker]] = []
     for name in dict.fromkeys(names):
         if name not in TRACKERS:
-            raise InputError(f"--tracker is {name!r}, but it must be known{suggest(name, TRACKERS)}")
+            raise InputError(field="--tracker", value=name, must=f"known{suggest(name, TRACKERS)}")
         try:
             opened.append((name, importlib.import_module(TRACKERS[name]).opened()))
         except ImportError as error:
