@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -37,7 +36,7 @@ class Absent(Enum):
 
 @dataclass(frozen=True)
 class Words:
-    """What is left of a value that cannot be sent to another process: how it is shown."""
+    """What is sent to another process of a value that is no number, text or list of them: how it is shown."""
 
     text: str
 
@@ -95,12 +94,10 @@ class InputError(UpcycledError, ValueError):
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        facts = dict(vars(self))
-        try:
-            pickle.dumps(self.value)
-        except Exception:  # a function, a lock: anything may be given by mistake
-            facts["value"] = Words(shown(self.value))
-        return type(self), self.args, facts
+        # Anything may be given by mistake, a function or a lock, and not everything can be sent.
+        parts = self.value if isinstance(self.value, list | tuple) else [self.value]
+        is_plain = all(part is None or isinstance(part, int | float | str | np.generic | Absent) for part in parts)
+        return type(self), self.args, vars(self) | ({} if is_plain else {"value": Words(shown(self.value))})
 
     def renamed(self, field: str) -> Self:
         """Return it about a field of another name, such as the key that a file has for it."""
@@ -196,9 +193,21 @@ class Limits:
     @property
     def phrase(self) -> str:
         """What a number must be."""
+        return f"{'an integer' if self.integer else 'a finite number'} {self._range}".strip()
+
+    @property
+    def plural(self) -> str:
+        """What several numbers must be.
+
+        >>> COUNT.plural
+        'integers >= 1'
+        """
+        return f"{'integers' if self.integer else 'finite numbers'} {self._range}".strip()
+
+    @property
+    def _range(self) -> str:
         limits = [(">", self.above), (">=", self.at_least), ("<=", self.at_most), ("<", self.below)]
-        wanted = " and ".join(f"{sign} {_written(limit)}" for sign, limit in limits if limit is not None)
-        return f"{'an integer' if self.integer else 'a finite number'} {wanted}".strip()
+        return " and ".join(f"{sign} {_written(limit)}" for sign, limit in limits if limit is not None)
 
     def check(self, field: str, value: object, of: str = "") -> Any:
         """Return the number as Python's own int or float, or raise :class:`InputError`.

@@ -62,7 +62,7 @@ class Experiment(Table):
     )
     iterations: Count = Field(default=100, description=COUNT.phrase)
     seeds: Annotated[tuple[Seed, ...], AsTuple, AfterValidator(_different)] = Field(
-        default=(0,), description=f"a list of different seeds, one or more, each {SEED.phrase}"
+        default=(0,), description=f"a list of one or more different {SEED.plural}"
     )
     results: Word = Field(default="results", description="the path of a folder")
     eval_every: Count = Field(default=1, description=COUNT.phrase)

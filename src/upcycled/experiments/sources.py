@@ -143,7 +143,7 @@ class Mlp(Table):
 
     kind: Literal["mlp"] = Field(default="mlp", description="'mlp'")
     hidden: Annotated[tuple[Count, ...], AsTuple, Field(min_length=1)] = Field(
-        default=(196,), description="a list of one or more integers >= 1"
+        default=(196,), description=f"a list of one or more {COUNT.plural}"
     )
 
 

@@ -76,7 +76,8 @@ def settle(std_of: Callable[[Real], Real], sensitivity: Real, size: int, per_cli
             return needed
         std = needed
     raise InputError(
-        f"epsilon is too small for a model of {size} parameters: rounding to the noise's grid alone would cost more"
+        f"is too small for a model of {size} parameters: rounding to the noise's grid alone would cost more",
+        field="epsilon",
     )
 
 
