@@ -205,7 +205,7 @@ def test_the_record_of_a_run_is_a_table(federation):
         ({"stragglers": 2}, "stragglers is 2"),
         ({"stragglers": 0.5, "local": up.LocalSGD(epochs=1)}, "local.epochs is 1 and must be at least 2"),
         ({"sampling": "fix"}, "did you mean 'fixed'?"),
-        ({"engine": "fussed"}, "engine 'fussed' is not known"),
+        ({"engine": "fussed"}, "engine is 'fussed', but it must be known; did you mean 'fused'?"),
         ({"upcycle": float("nan")}, "upcycle is nan"),
         ({"upcycle": "automatic"}, "upcycle is 'automatic', but it must be None, 'auto', a number"),
         ({"noise": "loud"}, "noise is 'loud'"),

@@ -57,11 +57,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.core.errors import InputError, suggest
+    from upcycled.core.errors import unknown
     from upcycled.experiments.paper.run import Asked, run
 
     if args.what not in WHAT:
-        raise InputError(field="WHAT", value=args.what, must=f"known{suggest(args.what, WHAT)}")
+        raise unknown("WHAT", args.what, WHAT)
     if args.what == "document":
         return _document(args)
     asked = Asked(args.what, args.quick, _names(args.only), None if args.results is None else Path(args.results))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
-from upcycled.core.errors import PROBABILITY, SHARE, InputError, check_fields, suggest
+from upcycled.core.errors import PROBABILITY, SHARE, InputError, check_fields, unknown
 from upcycled.core.streams import Purpose, choose, client_keys, round_key, uniforms
 from upcycled.core.vectors import Ints
 
@@ -38,9 +38,7 @@ class Participation:
     def __post_init__(self) -> None:
         check_fields(self, of="", fraction="participation")
         if self.sampling not in SAMPLINGS:
-            raise InputError(
-                field="sampling", value=self.sampling, must=f"known{suggest(str(self.sampling), SAMPLINGS)}"
-            )
+            raise unknown("sampling", self.sampling, SAMPLINGS)
 
     def expected(self, num_clients: int) -> int:
         """Return the cohort's size, or its mean under Poisson sampling; at least one."""

@@ -172,6 +172,15 @@ def suggest(word: str, options: Iterable[str]) -> str:
     return f"{hint} (known: {', '.join(known)})"
 
 
+def unknown(field: str, value: object, options: Iterable[str]) -> InputError:
+    """Return the error for a name that is none of these.
+
+    >>> str(unknown("algorithm", "fedporx", ["fedavg", "fedprox"]))
+    "algorithm is 'fedporx', but it must be known; did you mean 'fedprox'? (known: fedavg, fedprox)"
+    """
+    return InputError(field=field, value=value, must="known", hint=suggest(str(value), options))
+
+
 @dataclass(frozen=True)
 class Limits:
     """The numbers that are allowed, for a check, for its sentence, and as the declaration of a dataclass's field.

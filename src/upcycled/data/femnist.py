@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError, unknown
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import whole
 from upcycled.data.federated import FederatedData
@@ -69,7 +69,7 @@ def femnist(
     devices = None if devices is None else whole("devices", devices, at_least=1)
     seed = whole("seed", seed, at_least=0)
     if partition is not None and partition not in PARTITIONS:
-        raise InputError(field="partition", value=partition, must=f"known{suggest(str(partition), PARTITIONS)}")
+        raise unknown("partition", partition, PARTITIONS)
     path = _found(letters, devices, partition, seed) if source is None else Path(source)
     if not path.exists():
         raise InputError(field="source", value=str(path), must="a file or a folder that exists")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 
-from upcycled.core.errors import InputError, UpcycledError, reason_of, suggest
+from upcycled.core.errors import InputError, UpcycledError, reason_of, unknown
 from upcycled.data.download import Progress, Sums, cannot_keep, download, wrong_sum
 from upcycled.data.places import chosen_folder, fetched_folder
 
@@ -79,7 +79,7 @@ class Fetched:
 def package_of(name: str) -> Package:
     """Return a package by its name."""
     if name not in PACKAGES:
-        raise InputError(field="the set", value=name, must=f"known{suggest(name, PACKAGES)}")
+        raise unknown("the set", name, PACKAGES)
     return PACKAGES[name]
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.shards import Shards
 from upcycled.core.strategy import State
 from upcycled.core.vectors import Real
@@ -42,9 +42,9 @@ def audit(
 ) -> Audit:
     """Attack an experiment's first data round; see :func:`audit_worlds` and :func:`audit_one_run`."""
     if test not in TESTS:
-        raise InputError(f"test is '{test}'{suggest(test, TESTS)}")
+        raise unknown("test", test, TESTS)
     if claim not in CLAIMS:
-        raise InputError(f"--claim is '{claim}'{suggest(claim, CLAIMS)}")
+        raise unknown("--claim", claim, CLAIMS)
     if replays is not None:
         check_number("--replays", replays, at_least=4, integer=True)
     if replays is not None and test == "one-run":

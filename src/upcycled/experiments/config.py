@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 
-from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, suggest
+from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unknown
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.experiments.kinds import CLIENTS, LOCAL, TABLES, Choice, places
@@ -43,7 +43,7 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 def _known_engine(name: str) -> str:
     if name not in ("auto", *ENGINES):
-        raise InputError(field="engine", value=name, must=f"known{suggest(name, ['auto', *ENGINES])}")
+        raise unknown("engine", name, ["auto", *ENGINES])
     return name
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, betaincinv, gammaln, ndtri
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 
 TAIL = 0.025
 """The chance that each one-sided Clopper-Pearson bound of the two-world test is wrong."""
@@ -100,7 +100,7 @@ def two_world(
     (5.600577, 1000, 0.5)
     """
     if target not in ("epsilon", "mu"):
-        raise InputError(f"is {target!r}{suggest(str(target), ['epsilon', 'mu'])}", field="target")
+        raise unknown("target", target, ["epsilon", "mu"])
     check_number("delta", delta, at_least=0, below=1)
     world0, world1 = _scores("scores0", scores0), _scores("scores1", scores1)
     threshold, above = _threshold(world0[0::2], world1[0::2], delta, target)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import nn
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.vectors import Real
 from upcycled.theory.objective import Federated, Objective, Point, design, objective_for, point_of
 
@@ -81,7 +81,7 @@ def estimate_dissimilarity(
     1.0
     """
     if weights not in WEIGHTS:
-        raise InputError(field="weights", value=weights, must=f"known{suggest(str(weights), WEIGHTS)}")
+        raise unknown("weights", weights, WEIGHTS)
     objective = objective_for(data, model)
     clients = objective.train.num_clients
     shares = None if weights == "samples" else np.full(clients, 1 / clients)

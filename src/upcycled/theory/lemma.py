@@ -43,7 +43,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.vectors import Real
 
 Form: TypeAlias = Literal["paper", "repaired", "sharp"]
@@ -169,7 +169,7 @@ def check_problem(smoothness: float, dissimilarity: float, cohort: int | None, f
     if cohort is not None:
         check_number("cohort", cohort, at_least=1, integer=True)
     if form not in FORMS:
-        raise InputError(field="form", value=form, must=f"known{suggest(str(form), FORMS)}")
+        raise unknown("form", form, FORMS)
 
 
 def _hat(L: float, B: float, mu: float, rho: float, form: Form) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import check_number, unknown
 from upcycled.privacy.accounting.gdp import gdp_epsilon, gdp_mu
 
 LEAST_DELTA = 1e-12
@@ -146,4 +146,4 @@ def _check(q: float, steps: int, delta: float, adjacency: str) -> None:
     check_number("steps", steps, at_least=0, integer=True)
     check_number("delta", delta, at_least=LEAST_DELTA, below=1)
     if adjacency not in ("replace", "add_remove"):
-        raise InputError(f"is {adjacency!r}{suggest(str(adjacency), ['replace', 'add_remove'])}", field="adjacency")
+        raise unknown("adjacency", adjacency, ["replace", "add_remove"])
