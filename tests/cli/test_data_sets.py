@@ -117,7 +117,7 @@ def test_describe_and_check_take_the_name_of_a_set(upcycled, own_folder):
         (("sent140",), "Sent140 is not on this machine"),
         (("femnist", "--dimension", 50), "--dimension is 50, but it must be left out for femnist"),
         (("sent140", "--letters", 5), "--letters is 5, but it must be left out for sent140"),
-        (("femnist", "--client", "x"), "--client is x, but it must be left out for femnist"),
+        (("femnist", "--client", "x"), "--client is 'x', but it must be left out for femnist"),
         (("femnist", "--test-fraction", 0.5), "--test-fraction is 0.5, but it must be left out for femnist"),
         (("a.npz", "--devices", 5), "--devices is 5, but it must be left out"),
     ],

@@ -81,12 +81,12 @@ def test_several_upcycled_iterations_per_data_round_fit_under_the_same_state():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: as_rule(float("nan")), "upcycle coefficient c is nan"),
-        (lambda: as_rule(-0.1), "upcycle coefficient c is -0.1"),
+        (lambda: as_rule(float("nan")), "upcycle is nan, but it must be a finite number >= 0"),
+        (lambda: as_rule(-0.1), "upcycle is -0.1"),
         (lambda: as_rule("much"), "upcycle is 'much'"),
-        (lambda: up.coefficients.Proximal(mu=0.0), "upcycle mu is 0.0"),
-        (lambda: up.coefficients.Proximal(mu=1.0, lam=[0.1, -1.0]), "upcycle lam is -1.0"),
-        (lambda: up.coefficients.LambdaHalf(lam=[]), "upcycle lam is empty"),
+        (lambda: up.coefficients.Proximal(mu=0.0), "Proximal mu is 0.0"),
+        (lambda: up.coefficients.Proximal(mu=1.0, lam=[0.1, -1.0]), "Proximal lam is -1.0"),
+        (lambda: up.coefficients.LambdaHalf(lam=[]), "LambdaHalf lam is empty"),
     ],
 )
 def test_a_wrong_coefficient_is_named_with_what_is_right(wrong, words):

@@ -35,7 +35,7 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path, name):
 def test_options_of_tables_are_refused_for_npz(tmp_path):
     save(synthetic("iid", clients=2, sizes=5), tmp_path / "a.npz")
     assert message(lambda: load(tmp_path / "a.npz", split="part")) == (
-        f"split is 'part', but it must be left out: it is for a .csv or .parquet file, not for {tmp_path / 'a.npz'}"
+        f"{tmp_path / 'a.npz'}: split is 'part', but it must be left out: it is for a .csv or .parquet file"
     )
 
 

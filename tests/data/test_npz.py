@@ -96,7 +96,7 @@ def test_a_set_is_picked_by_name(tmp_path):
     assert load(path, name="a_b").test is not None
     assert message(lambda: load(path)) == f"{path} holds 2 sets, so name must be one of: a, a_b"
     assert message(lambda: load(path, name="a-b")) == (
-        f"name is 'a-b', but {path} has no such set; did you mean 'a_b'? (known: a, a_b)"
+        f"{path}: name is 'a-b', but the file has no such set; did you mean 'a_b'? (known: a, a_b)"
     )
 
 
@@ -105,7 +105,7 @@ def test_a_name_is_not_needed_for_one_set_and_refused_for_a_set_without_name(tmp
     assert load(only).num_clients == 2
     plain = write(tmp_path / "plain.npz", **ROWS)
     assert message(lambda: load(plain, name="syn")) == (
-        f"name is 'syn', but {plain} holds one set without a name, so it must be left out"
+        f"{plain}: name is 'syn', but the file holds one set without a name, so it must be left out"
     )
 
 

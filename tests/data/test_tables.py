@@ -116,11 +116,11 @@ def test_nullable_columns_are_read_and_missing_values_refused(tmp_path):
         (
             {},
             {"client": "clinet"},
-            "client is 'clinet', but {} has no such column; did you mean 'client'? (known: client,",
+            "{}: client is 'clinet', but the file has no such column; did you mean 'client'? (known: client,",
         ),
-        ({}, {"label": "lable"}, "label is 'lable', but {} has no such column; did you mean 'label'?"),
-        ({}, {"split": "spilt"}, "split is 'spilt', but {} has no such column"),
-        ({}, {"features": ["heigth"]}, "features holds 'heigth', but {} has no such column; did you mean 'height'?"),
+        ({}, {"label": "lable"}, "{}: label is 'lable', but the file has no such column; did you mean 'label'?"),
+        ({}, {"split": "spilt"}, "{}: split is 'spilt', but the file has no such column"),
+        ({}, {"features": ["heigth"]}, "{}: features holds 'heigth', but the file has no such column; did you mean"),
         (
             {},
             {"features": ["label"]},
@@ -137,7 +137,7 @@ def test_nullable_columns_are_read_and_missing_values_refused(tmp_path):
             {"label": "client"},
             "{}: client, label and split are ['client', 'client'], but they must be different columns",
         ),
-        ({}, {"name": "a"}, "name is 'a', but it must be left out: it is for an .npz file, not for {}"),
+        ({}, {"name": "a"}, "{}: name is 'a', but it must be left out: it is for an .npz file"),
         ({}, {}, "{} has columns that are not numbers: 'part' (such as 'train'), but features must be numbers;"),
         (
             {"age": ["30", "40", "old", "60", "70"]},

@@ -73,7 +73,7 @@ def test_noise_is_given_in_exactly_one_way_and_never_without_clipping(kind, argu
         (lambda: ObjectivePerturbation(0.0, norm_bound=1.0), "alpha is 0.0"),
         (lambda: ObjectivePerturbation(epsilon=1.0, paper_mode=True), "paper mode claims no epsilon"),
         (lambda: ObjectivePerturbation(10.0, norm_bound=1.0, gamma=0), "gamma is 0"),
-        (lambda: Budget(0, 1e-5), "budget epsilon is 0"),
+        (lambda: Budget(0, 1e-5), "Budget epsilon is 0"),
     ],
 )
 def test_a_wrong_hyper_parameter_is_named(make, words):
@@ -161,7 +161,7 @@ def test_at_client_level_delta_is_held_against_the_number_of_clients():
         ({"privacy": DPSGD(1.0, 1.0), "model": nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False),
                                                               nn.Linear(5, 3))}, "batch norm"),
         ({"privacy": DPSGD(1.0, 1.0), "budget": Budget(1.0, 1e-5)}, "a budget cannot be enforced for 'dpsgd'"),
-        ({"privacy": ModelClipping(1.0, 1.0), "budget": Budget(1.0, 0.0)}, "budget delta is 0"),
+        ({"privacy": ModelClipping(1.0, 1.0), "budget": Budget(1.0, 0.0)}, "Budget delta is 0.0"),
         ({"privacy": ModelClipping(1.0, 1.0), "budget": Budget(1.0, 0.5)}, "below 1/n"),
         ({"budget": Budget(1.0, 1e-5)}, "budget is given without privacy"),
         ({"ledger": "x.jsonl"}, "ledger is given without privacy"),

@@ -13,7 +13,7 @@ from upcycled.algorithms.fedyogi import FedYogi
 from upcycled.algorithms.pfedme import PFedMe
 from upcycled.algorithms.scaffold import Scaffold
 from upcycled.core.algorithm import Algorithm
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import unknown
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -33,7 +33,7 @@ def named(name: str) -> type[Algorithm]:
     'FedProx'
     """
     if name not in ALGORITHMS:
-        raise InputError(f"algorithm name '{name}' is not known{suggest(name, ALGORITHMS)}")
+        raise unknown("algorithm name", name, ALGORITHMS)
     return ALGORITHMS[name]
 
 

@@ -10,17 +10,17 @@ no server learning rate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, start_plain
-from upcycled.core.errors import check_number
+from upcycled.core.errors import POSITIVE, check_fields
 
 
 @dataclass(frozen=True)
 class FedAvg:
     """Average the released models, weighted by their sample counts."""
 
-    server_lr: float = 1.0
+    server_lr: Annotated[float, POSITIVE] = 1.0
 
     name: ClassVar[str] = "fedavg"
     sends: ClassVar[tuple[str, ...]] = ()
@@ -33,7 +33,7 @@ class FedAvg:
     problem = no_correction
 
     def __post_init__(self) -> None:
-        check_number("FedAvg server_lr", self.server_lr, above=0)
+        check_fields(self)
 
     def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
         """w <- sum p_i r_i."""

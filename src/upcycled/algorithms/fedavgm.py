@@ -10,10 +10,10 @@ releases, so noise on them reaches it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, zeros_like
-from upcycled.core.errors import check_number
+from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
 
@@ -21,8 +21,8 @@ from upcycled.core.vectors import Vector
 class FedAvgM:
     """Average the releases and step with server momentum."""
 
-    server_momentum: float = 0.3
-    server_lr: float = 1.0
+    server_momentum: Annotated[float, FRACTION] = 0.3
+    server_lr: Annotated[float, POSITIVE] = 1.0
     nesterov: bool = True
 
     name: ClassVar[str] = "fedavgm"
@@ -35,8 +35,7 @@ class FedAvgM:
     problem = no_correction
 
     def __post_init__(self) -> None:
-        check_number("FedAvgM server_momentum", self.server_momentum, at_least=0, below=1)
-        check_number("FedAvgM server_lr", self.server_lr, above=0)
+        check_fields(self)
 
     def start(self, model: Vector) -> Server:
         """v = 0."""

@@ -10,12 +10,12 @@ objectives. h and the h_i stay as they are in an upcycled iteration.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, zeros_like
-from upcycled.core.errors import check_number
+from upcycled.core.errors import POSITIVE, check_fields
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Vector, plain_mean
 
@@ -24,7 +24,7 @@ from upcycled.core.vectors import Vector, plain_mean
 class FedDyn:
     """Align local and global optima by a linear term that each client accumulates."""
 
-    alpha: float = 0.01
+    alpha: Annotated[float, POSITIVE] = 0.01
 
     name: ClassVar[str] = "feddyn"
     sends: ClassVar[tuple[str, ...]] = ()
@@ -35,7 +35,7 @@ class FedDyn:
     solver = keep_sgd
 
     def __post_init__(self) -> None:
-        check_number("FedDyn alpha", self.alpha, above=0)
+        check_fields(self)
 
     def start(self, model: Vector) -> Server:
         """h = 0."""

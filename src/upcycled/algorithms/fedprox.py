@@ -7,10 +7,10 @@ Server:  w <- sum p_i r_i.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, start_plain
-from upcycled.core.errors import check_number
+from upcycled.core.errors import NOT_NEGATIVE, check_fields
 from upcycled.core.solvers import Problem
 
 
@@ -18,7 +18,7 @@ from upcycled.core.solvers import Problem
 class FedProx:
     """Keep local models near the global one by a quadratic penalty of weight ``mu``."""
 
-    mu: float = 0.5
+    mu: Annotated[float, NOT_NEGATIVE] = 0.5
 
     name: ClassVar[str] = "fedprox"
     sends: ClassVar[tuple[str, ...]] = ()
@@ -30,7 +30,7 @@ class FedProx:
     solver = keep_sgd
 
     def __post_init__(self) -> None:
-        check_number("FedProx mu", self.mu, at_least=0)
+        check_fields(self)
 
     def problem(self, server: Server, memory: Vectors) -> Problem:
         """a = mu."""

@@ -11,12 +11,12 @@ official code averages un-noised deltas; here d comes from the releases.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, zeros_like
-from upcycled.core.errors import check_number
+from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
 
@@ -24,10 +24,10 @@ from upcycled.core.vectors import Vector
 class FedYogi:
     """Step the server with Yogi on the mean client delta."""
 
-    server_lr: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    server_lr: Annotated[float, POSITIVE] = 0.1
+    beta1: Annotated[float, FRACTION] = 0.9
+    beta2: Annotated[float, FRACTION] = 0.99
+    tau: Annotated[float, POSITIVE] = 1e-3
 
     name: ClassVar[str] = "fedyogi"
     sends: ClassVar[tuple[str, ...]] = ()
@@ -39,10 +39,7 @@ class FedYogi:
     problem = no_correction
 
     def __post_init__(self) -> None:
-        check_number("FedYogi server_lr", self.server_lr, above=0)
-        check_number("FedYogi beta1", self.beta1, at_least=0, below=1)
-        check_number("FedYogi beta2", self.beta2, at_least=0, below=1)
-        check_number("FedYogi tau", self.tau, above=0)
+        check_fields(self)
 
     def start(self, model: Vector) -> Server:
         """m = 0, v = tau^2."""

@@ -10,10 +10,10 @@ theta_i stays on the client: it is the personal model. No momentum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from upcycled.core.algorithm import Arrived, Server, Vectors, no_correction, start_plain
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import COUNT, POSITIVE, InputError, check_fields
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
 
 
@@ -21,10 +21,10 @@ from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
 class PFedMe:
     """Minimise the clients' Moreau envelopes; ``inner_lr=None`` means the local learning rate."""
 
-    lam: float = 15.0
-    inner_steps: int = 5
-    inner_lr: float | None = None
-    beta: float = 1.0
+    lam: Annotated[float, POSITIVE] = 15.0
+    inner_steps: Annotated[int, COUNT] = 5
+    inner_lr: Annotated[float, POSITIVE] | None = None
+    beta: Annotated[float, POSITIVE] = 1.0
 
     name: ClassVar[str] = "pfedme"
     sends: ClassVar[tuple[str, ...]] = ()
@@ -36,17 +36,13 @@ class PFedMe:
     problem = no_correction
 
     def __post_init__(self) -> None:
-        check_number("PFedMe lam", self.lam, above=0)
-        check_number("PFedMe inner_steps", self.inner_steps, at_least=1, integer=True)
-        check_number("PFedMe beta", self.beta, above=0)
-        if self.inner_lr is not None:
-            check_number("PFedMe inner_lr", self.inner_lr, above=0)
+        check_fields(self)
 
     def solver(self, local: LocalSGD) -> Solver:
         """Solve the Moreau envelope instead of the plain objective."""
         if local.momentum != 0:
             raise InputError(
-                f"local.momentum is {local.momentum!r}, but pFedMe uses no momentum: it must be 0 with PFedMe"
+                field="local.momentum", value=local.momentum, but="pFedMe uses no momentum: it must be 0 with PFedMe"
             )
         inner_lr = local.lr if self.inner_lr is None else self.inner_lr
         return MoreauSGD(local, self.lam, self.inner_steps, inner_lr)

@@ -98,7 +98,7 @@ def _load(args: argparse.Namespace) -> FederatedData:
     given = {name: value for name, value in given.items() if value is not None}
     if args.file not in REAL:
         for name, value in given.items():
-            raise InputError(f"--{name} is {value}, but it must be left out: it is for femnist and sent140")
+            raise InputError(field=f"--{name}", value=value, must="left out: it is for femnist and sent140")
         return data.load(
             args.file,
             name=args.name,
@@ -111,9 +111,9 @@ def _load(args: argparse.Namespace) -> FederatedData:
         )
     for name in ("name", "client", "label", "split", "features", "dimension" if args.file == "femnist" else "letters"):
         if getattr(args, name) is not None:
-            raise InputError(f"--{name} is {getattr(args, name)}, but it must be left out for {args.file}")
+            raise InputError(field=f"--{name}", value=getattr(args, name), must=f"left out for {args.file}")
     if args.test_fraction:
-        raise InputError(f"--test-fraction is {args.test_fraction:g}, but it must be left out for {args.file}")
+        raise InputError(field="--test-fraction", value=args.test_fraction, must=f"left out for {args.file}")
     real = data.femnist if args.file == "femnist" else data.sent140
     return real(seed=args.seed, **given)
 

@@ -126,9 +126,9 @@ def _check_scheme(args: argparse.Namespace) -> None:
         value = getattr(args, option)
         flag = f"--{option.replace('_', '-')}"
         if value is None and option in needed:
-            raise InputError(f"{flag} is missing, but the scheme {args.scheme} needs it")
+            raise InputError(field=flag, but=f"the scheme {args.scheme} needs it")
         if value is not None and option not in allowed:
-            raise InputError(f"{flag} is {value}, but it must be left out with the scheme {args.scheme}")
+            raise InputError(field=flag, value=value, must=f"left out with the scheme {args.scheme}")
 
 
 def _parts(pool: Pool, args: argparse.Namespace) -> list[Any]:
@@ -151,11 +151,11 @@ def _check_out(args: argparse.Namespace) -> None:
     """Refuse before the work, not after it."""
     out = Path(args.out)
     if out.suffix.lower() != ".npz":
-        raise InputError(f"OUT is '{out}', but it must end in .npz")
+        raise InputError(field="OUT", value=str(out), but="it must end in .npz")
     if out.exists() and not args.force:
         raise InputError(f"OUT is '{out}', which exists already, but it must be a new file (or give --force)")
     if not out.absolute().parent.is_dir():
-        raise InputError(f"OUT is '{out}', but its folder must exist")
+        raise InputError(field="OUT", value=str(out), but="its folder must exist")
 
 
 def _write(data: FederatedData, args: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
 from upcycled.cli import audit, compare, data, demo, paper, privacy, report, run, sweep, theory
-from upcycled.core.errors import InputError, UpcycledError, suggest
+from upcycled.core.errors import InputError, UpcycledError, one_line, suggest
 
 COMMANDS = {
     "demo": demo,
@@ -110,5 +110,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fail(error: Exception | str, code: int) -> int:
-    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"error: {one_line(str(error))}", file=sys.stderr)
     return code

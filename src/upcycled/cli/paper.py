@@ -57,11 +57,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.core.errors import InputError, suggest
+    from upcycled.core.errors import unknown
     from upcycled.experiments.paper.run import Asked, run
 
     if args.what not in WHAT:
-        raise InputError(f"WHAT is {args.what!r}, but it must be known{suggest(args.what, WHAT)}")
+        raise unknown("WHAT", args.what, WHAT)
     if args.what == "document":
         return _document(args)
     asked = Asked(args.what, args.quick, _names(args.only), None if args.results is None else Path(args.results))
@@ -91,7 +91,7 @@ def _names(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         names = [name for name in names_of(word) if name]
         if not names:
-            raise InputError(f"--only is {word!r}, but it must name data sets or methods")
+            raise InputError(field="--only", value=word, but="it must name data sets or methods")
         found += names
     return tuple(found)
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from upcycled.cli.show import note, number, print_json, print_table
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from upcycled.experiments.explain import Explanation, Variant
@@ -105,7 +105,7 @@ def number_of(name: str, text: str | None, kind: type = float) -> Any:
         return kind(text)
     except ValueError:
         right = "an integer" if kind is int else "a number"
-        raise InputError(f"{_flag(name)} is '{text}', but it must be {right}") from None
+        raise InputError(field=_flag(name), value=text, must=right) from None
 
 
 def _flag(name: str) -> str:
@@ -118,9 +118,9 @@ def _calculate(args: argparse.Namespace) -> int:
     from upcycled.experiments.sentences import in_keys
 
     if args.formula is None:
-        raise InputError(f"--formula is missing, but it must be one of {', '.join(TABLE)}")
+        raise InputError(field="--formula", must=f"one of {', '.join(TABLE)}")
     if args.formula not in TABLE:
-        raise InputError(f"--formula is '{args.formula}'{suggest(args.formula, TABLE)}")
+        raise unknown("--formula", args.formula, TABLE)
     values = {name: number_of(name, getattr(args, name), kind) for name, (kind, _) in OPTIONS.items()}
     values |= {"no_bias": True if args.no_bias else None, "adjacency": args.adjacency}
     # The accounting functions name their arguments; a user knows the flags.

@@ -73,7 +73,7 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
     except ValueError:
         found = ()
     if not found or min(found) < 0 or max(found) >= 2**63 or len(set(found)) != len(found):
-        raise InputError(f"--seeds is {text!r}, but it must be a list of different integers >= 0, such as 0,1,2")
+        raise InputError(field="--seeds", value=text, must="a list of different integers >= 0, such as 0,1,2")
     return found
 
 

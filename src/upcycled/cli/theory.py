@@ -73,7 +73,7 @@ def _run(args: argparse.Namespace) -> int:
         return _calculate(args, values)
     for name, value in values.items():
         if value is not None:
-            raise InputError(f"{_flag(name)} is {value}, but it must be left out with a config file: use key=value")
+            raise InputError(field=_flag(name), value=value, must="left out with a config file: use key=value")
     return _analyse(args)
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.rules import Anderson, FedExP, Hypergradient, Repeated, Trend
 from upcycled.core.rules.contract import Move, Rule, RuleState, Seen, extrapolate
 from upcycled.core.rules.scalar import Coefficient, ScalarRule
@@ -48,10 +48,10 @@ Schedule: TypeAlias = float | Sequence[float] | Callable[[int], float]
 class Constant:
     """rho_m = c, as in the official experiments (grid 0.1 .. 0.9)."""
 
-    c: float
+    c: Annotated[float, NOT_NEGATIVE]
 
     def __post_init__(self) -> None:
-        check_number("upcycle coefficient c", self.c, at_least=0)
+        check_fields(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
         """Return c."""
@@ -78,11 +78,12 @@ class LambdaHalf:
     lam: Schedule
 
     def __post_init__(self) -> None:
-        _check_schedule("upcycle lam", self.lam)
+        check_fields(self)
+        _settle_schedule(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
         """Return lambda_m / 2."""
-        return _at("upcycle lam", self.lam, data_round) / 2
+        return _at(self.lam, data_round) / 2
 
 
 @dataclass(frozen=True)
@@ -93,27 +94,27 @@ class Proximal:
     0.25
     """
 
-    mu: float
+    mu: Annotated[float, POSITIVE]
     lam: Schedule = 0.0
 
     def __post_init__(self) -> None:
-        check_number("upcycle mu", self.mu, above=0)
-        _check_schedule("upcycle lam", self.lam)
+        check_fields(self)
+        _settle_schedule(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
         """Return mu / (mu + lambda_m)."""
-        return self.mu / (self.mu + _at("upcycle lam", self.lam, data_round))
+        return self.mu / (self.mu + _at(self.lam, data_round))
 
 
 @dataclass(frozen=True)
 class Decaying:
     """rho_m = c / sqrt(M) over M planned data rounds (the paper's corollary), or c / sqrt(m) when open-ended."""
 
-    c: float
+    c: Annotated[float, NOT_NEGATIVE]
     open_ended: bool = False
 
     def __post_init__(self) -> None:
-        check_number("upcycle coefficient c", self.c, at_least=0)
+        check_fields(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
         """Return c / sqrt(M) or c / sqrt(m)."""
@@ -126,33 +127,43 @@ def as_rule(value: object) -> Rule:
     if isinstance(value, str) and value == "auto":
         return ScalarRule(Auto())
     if isinstance(value, Real) and not isinstance(value, bool):
-        return ScalarRule(Constant(float(value)))
+        try:
+            return ScalarRule(Constant(float(value)))
+        except InputError as error:
+            raise error.renamed("upcycle") from None
     if hasattr(value, "rho"):
         return ScalarRule(value)
     if hasattr(value, "move") and hasattr(value, "depth"):
         rule: Rule = value  # type: ignore[assignment]
         return rule
     raise InputError(
-        f"upcycle is {value!r}, but it must be None, 'auto', a number >= 0, or one of up.coefficients "
-        "(Constant, LambdaHalf, Proximal, Decaying, Trend, Hypergradient, FedExP, Anderson, Repeated)"
+        field="upcycle",
+        value=value,
+        must=(
+            "None, 'auto', a number >= 0, or one of up.coefficients (Constant, LambdaHalf, Proximal, "
+            "Decaying, Trend, Hypergradient, FedExP, Anderson, Repeated)"
+        ),
     )
 
 
-def _check_schedule(field: str, schedule: Schedule) -> None:
-    if callable(schedule):
+def _settle_schedule(made: LambdaHalf | Proximal) -> None:
+    """Check the numbers of a schedule, and make them Python's own."""
+    lam, of = made.lam, type(made).__name__
+    if callable(lam):
         return
-    values = schedule if isinstance(schedule, Sequence) else [schedule]
-    if not values:
-        raise InputError(f"{field} is empty, but a schedule needs at least one number")
-    for value in values:
-        check_number(field, value, at_least=0)
+    if not isinstance(lam, Sequence) or isinstance(lam, str):
+        plain: Schedule = NOT_NEGATIVE.check("lam", lam, of)
+    elif lam:
+        numbers = [NOT_NEGATIVE.check("lam", value, of) for value in lam]
+        plain = tuple(numbers) if isinstance(lam, tuple) else numbers
+    else:
+        raise InputError("is empty, but a schedule needs at least one number", field="lam", of=of)
+    object.__setattr__(made, "lam", plain)
 
 
-def _at(field: str, schedule: Schedule, data_round: int) -> float:
+def _at(schedule: Schedule, data_round: int) -> float:
     if callable(schedule):
-        value = schedule(data_round)
-        check_number(f"{field}({data_round})", value, at_least=0)
-        return float(value)
+        return float(NOT_NEGATIVE.check(f"lam({data_round})", schedule(data_round), "upcycle"))
     if isinstance(schedule, Sequence):
         return float(schedule[min(data_round, len(schedule)) - 1])
     return float(schedule)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import PROBABILITY, InputError, check_fields, plain_number
 from upcycled.core.sampler import Sampler, as_sampler, expected_cohort
 from upcycled.core.streams import Purpose, client_keys, uniforms
 from upcycled.core.vectors import Ints
@@ -50,10 +51,11 @@ class Participation:
     fraction: float | Sampler = 1.0
     """A share of the clients, drawn as ``sampling`` says, or a sampler of one's own."""
     sampling: str = "fixed"
-    stragglers: float = 0.0
+    stragglers: Annotated[float, PROBABILITY] = 0.0
 
     def __post_init__(self) -> None:
-        check_number("stragglers", self.stragglers, at_least=0, at_most=1)
+        check_fields(self, of="")
+        object.__setattr__(self, "fraction", plain_number(self.fraction))
         assert self.sampler  # made, and so checked, at once
 
     @cached_property
@@ -91,8 +93,9 @@ class Participation:
             if cohort.clients.size:
                 return cohort, trial
         raise InputError(
-            f"participation is {self.sampler.fraction!r} of {num_clients} clients, but {MOST_EMPTY_COHORTS} draws in a "
-            "row were empty: it must be larger"
+            f"is {self.fraction!r} of {num_clients} clients, but {MOST_EMPTY_COHORTS} Poisson draws in a row were "
+            "empty: it must be larger",
+            field="participation",
         )
 
     def _epochs(self, seed: int, round: int, clients: Ints, epochs: int, attempt: int) -> Ints:

@@ -1,21 +1,120 @@
-"""The errors a user can meet: each is one sentence saying what is wrong, where, and what would be right."""
+"""The errors a user can meet: each is one sentence saying what is wrong, where, and what would be right.
+
+An error carries its facts as fields; the sentence is made of them when it is shown, so nobody ever takes one apart. The
+range of a number is declared once, as :class:`Limits`, for the check, for its sentence, and for config files.
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
-import numbers
-import operator
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import cache
+from numbers import Integral, Real
+from typing import Any, Self, get_args, get_type_hints
+
+import numpy as np
+
+LONGEST_VALUE = 80
+LONGEST_REASON = 160
 
 
 class UpcycledError(Exception):
     """Base of every error this package raises on purpose."""
 
 
+class Absent(Enum):
+    """What an error has in the place of a value that was not given."""
+
+    MISSING = "missing"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is sent to another process of a value that is no number, text or list of them: how it is shown."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 class InputError(UpcycledError, ValueError):
-    """Something the caller gave is wrong (exit code 2 on the command line)."""
+    """Something the caller gave is wrong (exit code 2 on the command line).
+
+    >>> raise InputError(field="mu", of="FedProx", value=-1, must="a finite number >= 0").at("my.toml")
+    Traceback (most recent call last):
+    ...
+    upcycled.core.errors.InputError: my.toml: FedProx mu is -1, but it must be a finite number >= 0
+
+    Args:
+        sentence: a free one, or what is to be said of ``field`` ("has shape (3,), but ...").
+        field: what the error is about.
+        value: what it is; left out, the sentence says that it is missing.
+        must: what it must be.
+        but: what stands in the way, where that is no "it must be ...".
+        of: whose field it is.
+        where: the file, or the part of it, from the outside in.
+        hint: more help, at the end.
+    """
+
+    def __init__(
+        self,
+        sentence: str = "",
+        *,
+        field: str = "",
+        value: object = Absent.MISSING,
+        must: str = "",
+        but: str = "",
+        of: str = "",
+        where: tuple[str, ...] = (),
+        hint: str = "",
+    ) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.field = field
+        self.value = value
+        self.must = must
+        self.but = but
+        self.of = of
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        but = f"it must be {self.must}" if self.must else self.but
+        said = f"is {shown(self.value)}, but {but}" if but else self.sentence
+        return one_line(f"{''.join(f'{place}: ' for place in self.where)}{self.of} {self.field} {said}{self.hint}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Anything may be given by mistake, a function or a lock, and not everything can be sent.
+        parts = self.value if isinstance(self.value, list | tuple) else [self.value]
+        is_plain = all(part is None or isinstance(part, int | float | str | np.generic | Absent) for part in parts)
+        return type(self), self.args, vars(self) | ({} if is_plain else {"value": Words(shown(self.value))})
+
+    def renamed(self, field: str) -> Self:
+        """Return it about a field of another name, such as the key that a file has for it."""
+        return self._with(field=field, of="")
+
+    def at(self, where: str) -> Self:
+        """Return it with the place it was met in, from the outside in; a place is named once."""
+        return self if self.where[:1] == (where,) else self._with(where=(where, *self.where))
+
+    def hinted(self, hint: str) -> Self:
+        """Return it with more help."""
+        return self._with(hint=self.hint + hint)
+
+    def _with(self, **facts: Any) -> Self:
+        other = type(self)(self.sentence)
+        vars(other).update(vars(self) | facts)
+        return other
 
 
 class DivergedError(UpcycledError, ArithmeticError):
@@ -24,6 +123,41 @@ class DivergedError(UpcycledError, ArithmeticError):
 
 class BudgetSpentError(UpcycledError):
     """No client is left that may pay for another data round (exit code 1 on the command line)."""
+
+
+def one_line(text: str) -> str:
+    r"""Return a text without line ends.
+
+    >>> one_line("a wrong\n  word")
+    'a wrong word'
+    """
+    return " ".join(text.split())
+
+
+def shown(value: object) -> str:
+    """Return a value for a sentence: one line, not too long; of a long one its beginning and its end.
+
+    >>> shown("/a/long/way/" + 20 * "folder/" + "set.npz")
+    "'/a/long/way/folder/folder/folder/folde...r/folder/folder/folder/folder/set.npz'"
+    """
+    try:
+        text = one_line(repr(value.item() if isinstance(value, np.generic) else value))
+    except ValueError:
+        # Python refuses to write out integers of more than 4300 digits.
+        return "a number of more than 4300 digits"
+    # The end of a path is its name, which is what a reader looks for.
+    half = LONGEST_VALUE // 2
+    return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}...{text[2 - half :]}"
+
+
+def reason_of(error: BaseException) -> str:
+    r"""Return what somebody else's error says, for brackets in a sentence: its first line, or its kind.
+
+    >>> reason_of(KeyError()), reason_of(OSError("disk full.\nand more"))
+    ('KeyError', 'disk full')
+    """
+    lines = [one_line(line) for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[0][:LONGEST_REASON].rstrip(".")
 
 
 def suggest(word: str, options: Iterable[str]) -> str:
@@ -38,6 +172,105 @@ def suggest(word: str, options: Iterable[str]) -> str:
     return f"{hint} (known: {', '.join(known)})"
 
 
+def unknown(field: str, value: object, options: Iterable[str]) -> InputError:
+    """Return the error for a name that is none of these.
+
+    >>> str(unknown("algorithm", "fedporx", ["fedavg", "fedprox"]))
+    "algorithm is 'fedporx', but it must be known; did you mean 'fedprox'? (known: fedavg, fedprox)"
+    """
+    return InputError(field=field, value=value, must="known", hint=suggest(str(value), options))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers that are allowed, for a check, for its sentence, and as the declaration of a dataclass's field.
+
+    ``lr: Annotated[float, Limits(above=0)]`` is read by :func:`check_fields` and by the tables of config files.
+
+    >>> Limits(above=0, at_most=1).phrase, Limits(at_least=1, integer=True).phrase
+    ('a finite number > 0 and <= 1', 'an integer >= 1')
+    """
+
+    above: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    integer: bool = False
+    because: str = ""
+    """Why, where a reader may ask."""
+
+    @property
+    def phrase(self) -> str:
+        """What a number must be."""
+        return f"{'an integer' if self.integer else 'a finite number'} {self._range}".strip()
+
+    @property
+    def plural(self) -> str:
+        """What several numbers must be.
+
+        >>> COUNT.plural
+        'integers >= 1'
+        """
+        return f"{'integers' if self.integer else 'finite numbers'} {self._range}".strip()
+
+    @property
+    def _range(self) -> str:
+        limits = [(">", self.above), (">=", self.at_least), ("<=", self.at_most), ("<", self.below)]
+        return " and ".join(f"{sign} {_written(limit)}" for sign, limit in limits if limit is not None)
+
+    def check(self, field: str, value: object, of: str = "") -> Any:
+        """Return the number as Python's own int or float, or raise :class:`InputError`.
+
+        >>> Limits(above=0).check("lr", np.float32(0.5))
+        0.5
+        """
+        number = plain_number(value)
+        if not self._has(number):
+            why = f": {self.because}" if self.because else ""
+            raise InputError(field=field, of=of, value=value, must=f"{self.phrase}{why}")
+        return number
+
+    def _has(self, number: object) -> bool:
+        if not isinstance(number, int if self.integer else int | float) or isinstance(number, bool):
+            return False
+        try:
+            is_finite = math.isfinite(number)
+        except OverflowError:  # an integer beyond every float: nothing here is meant to be that large
+            return False
+        return (
+            is_finite
+            and (self.above is None or number > self.above)
+            and (self.at_least is None or number >= self.at_least)
+            and (self.at_most is None or number <= self.at_most)
+            and (self.below is None or number < self.below)
+        )
+
+
+def plain_number(value: object) -> object:
+    """Return NumPy's and other numbers as Python's own, so that equal settings have equal reprs; the rest as it is."""
+    if type(value) in (int, float) or isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    try:
+        return int(value) if isinstance(value, Integral) else float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _written(limit: float) -> str:
+    """Return a limit as one writes it; the ends of machine integers are powers of two."""
+    bits = limit.bit_length() - 1 if isinstance(limit, int) else 0
+    return f"2^{bits}" if bits > 30 and limit == 1 << bits else f"{limit:g}"
+
+
+POSITIVE = Limits(above=0)
+NOT_NEGATIVE = Limits(at_least=0)
+FRACTION = Limits(at_least=0, below=1)
+SHARE = Limits(above=0, at_most=1)
+PROBABILITY = Limits(at_least=0, at_most=1)
+COUNT = Limits(at_least=1, integer=True)
+SEED = Limits(at_least=0, below=2**63, integer=True)
+
+
 def check_number(
     field: str,
     value: object,
@@ -47,37 +280,65 @@ def check_number(
     at_most: float | None = None,
     below: float | None = None,
     integer: bool = False,
-) -> None:
-    """Raise :class:`InputError` unless ``value`` is a finite number within the stated range.
+) -> Any:
+    """Return ``value`` as Python's own number, or raise :class:`InputError` unless it is within the stated range.
 
-    >>> check_number("lr", 0.1, above=0)
     >>> check_number("lr", -1, above=0)
     Traceback (most recent call last):
     ...
     upcycled.core.errors.InputError: lr is -1, but it must be a finite number > 0
     """
-    limits = [(">", above), (">=", at_least), ("<=", at_most), ("<", below)]
-    wanted = " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
-    right = f"{'an integer' if integer else 'a finite number'} {wanted}".strip()
-    kind = numbers.Integral if integer else numbers.Real
-    if isinstance(value, bool) or not isinstance(value, kind) or not _is_finite(value) or not _within(value, limits):
-        raise InputError(f"{field} is {_shown(value)}, but it must be {right}")
+    return Limits(above, at_least, at_most, below, integer).check(field, value)
 
 
-def _shown(value: object) -> str:
-    try:
-        return repr(value)
-    except ValueError:  # Python does not write out integers of more than 4300 digits
-        return "a number of more than 4300 digits"
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    limits: Limits | None
+    is_optional: bool
+    is_flag: bool
 
 
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float: nothing here is meant to be that large
-        return False
+@cache
+def _fields_of(made: type) -> tuple[_Field, ...]:
+    hints = get_type_hints(made, include_extras=True)
+    found = ((f.name, hints[f.name]) for f in fields(made))
+    return tuple(_Field(name, _declared(hint), type(None) in get_args(hint), hint is bool) for name, hint in found)
 
 
-def _within(value: Any, limits: list[tuple[str, float | None]]) -> bool:
-    compare = {">": operator.gt, ">=": operator.ge, "<=": operator.le, "<": operator.lt}
-    return all(limit is None or compare[sign](value, limit) for sign, limit in limits)
+def _declared(hint: Any) -> Limits | None:
+    own = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Limits)]
+    inner = [limits for part in get_args(hint) if (limits := _declared(part)) is not None]
+    return next(iter(own + inner), None)
+
+
+def limits_of(made: type) -> Mapping[str, Limits]:
+    """Return the limits that a dataclass declares for its fields.
+
+    >>> from upcycled.core.solvers import LocalSGD
+    >>> limits_of(LocalSGD)["lr"].phrase
+    'a finite number > 0'
+    """
+    return {field.name: field.limits for field in _fields_of(made) if field.limits is not None}
+
+
+def check_fields(made: Any, of: str | None = None, **names: str) -> None:
+    """Hold a dataclass to the limits it declares, and make its numbers Python's own.
+
+    Args:
+        made: the object, from its ``__post_init__``; frozen or not.
+        of: whose fields sentences speak of, the class's name if left out.
+        names: what sentences call a field that has another name there.
+    """
+    kind: type = type(made)
+    owner = kind.__name__ if of is None else of
+    for field in _fields_of(kind):
+        value, plain = getattr(made, field.name), None
+        if field.limits is not None and not (value is None and field.is_optional):
+            plain = field.limits.check(names.get(field.name, field.name), value, owner)
+        elif field.is_flag:
+            if not isinstance(value, bool | np.bool_):
+                raise InputError(field=names.get(field.name, field.name), of=owner, value=value, must="True or False")
+            plain = bool(value)
+        if plain is not None and plain is not value:
+            object.__setattr__(made, field.name, plain)

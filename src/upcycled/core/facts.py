@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, shown
 from upcycled.core.vectors import Ints
 
 
@@ -50,5 +50,5 @@ class Facts:
             return clients
         rows = np.searchsorted(self.ids, clients)
         if (rows >= self.ids.size).any() or (self.ids[np.minimum(rows, self.ids.size - 1)] != clients).any():
-            raise InputError(f"clients {clients.tolist()} are asked, but {self.ids.tolist()} are here")
+            raise InputError(f"clients {shown(clients.tolist())} are asked, but {shown(self.ids.tolist())} are here")
         return rows

@@ -35,16 +35,16 @@ def looked_up(name: str, field: str) -> Any:
         found = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            reason = f"there is no module {error.name!r} among the installed packages"
             raise InputError(
-                f"{field} is {name!r}, but there is no module {error.name!r} among the installed packages; a folder "
-                "with code of your own is named by --path DIR"
+                field=field, value=name, but=reason, hint="; a folder with code of your own is named by --path DIR"
             ) from error
         raise _failed(field, name, module_name, error) from error
     except Exception as error:
         raise _failed(field, name, module_name, error) from error
     for part in path.split("."):
         if not hasattr(found, part):
-            raise InputError(f"{field} is {name!r}, but module {module_name!r} has no {path!r}")
+            raise InputError(field=field, value=name, but=f"module {module_name!r} has no {path!r}")
         found = getattr(found, part)
     return found
 
@@ -62,4 +62,5 @@ def name_of(value: Any) -> str | None:
 
 
 def _failed(field: str, name: str, module: str, error: Exception) -> InputError:
-    return InputError(f"{field} is {name!r}, but importing {module} failed with {type(error).__name__}: {error}")
+    reason = f"importing {module} failed with {type(error).__name__}: {reason_of(error)}"
+    return InputError(field=field, value=name, but=reason)

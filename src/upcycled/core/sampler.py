@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import SHARE, InputError, check_fields, unknown
 from upcycled.core.streams import Purpose, choose, client_keys, round_key, uniforms
 from upcycled.core.vectors import Ints
 
@@ -45,11 +45,11 @@ class FixedSampler:
     2
     """
 
-    fraction: float = 1.0
+    fraction: Annotated[float, SHARE] = 1.0
     name: ClassVar[str] = "fixed"
 
     def __post_init__(self) -> None:
-        check_number("participation", self.fraction, above=0, at_most=1)
+        check_fields(self, of="", fraction="participation")
 
     def draw(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
         if self.fraction == 1.0:
@@ -61,11 +61,11 @@ class FixedSampler:
 class PoissonSampler:
     """Each client by its own coin, so that cohorts vary in size."""
 
-    fraction: float = 1.0
+    fraction: Annotated[float, SHARE] = 1.0
     name: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:
-        check_number("participation", self.fraction, above=0, at_most=1)
+        check_fields(self, of="", fraction="participation")
 
     def draw(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
         if self.fraction == 1.0:
@@ -108,9 +108,8 @@ def as_sampler(participation: object, sampling: str = "fixed") -> Sampler:
         return participation
     if not isinstance(participation, type) and hasattr(participation, "draw") and hasattr(participation, "fraction"):
         own: Sampler = participation  # type: ignore[assignment]
-        check_number(f"fraction of the sampler {own.name!r}", own.fraction, above=0, at_most=1)
+        SHARE.check("fraction", own.fraction, of=f"sampler {own.name!r}")
         return _Checked(own)
     if sampling not in SAMPLERS:
-        raise InputError(f"sampling is {sampling!r}, but it must be known{suggest(str(sampling), SAMPLERS)}")
-    check_number("participation", participation, above=0, at_most=1)
-    return SAMPLERS[sampling](float(participation))  # type: ignore[arg-type]
+        raise unknown("sampling", sampling, SAMPLERS)
+    return SAMPLERS[sampling](participation)  # type: ignore[arg-type]

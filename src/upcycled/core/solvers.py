@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 
-from upcycled.core.errors import check_number
+from upcycled.core.errors import COUNT, FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Ints, Real, Vector
 
 
@@ -48,17 +48,13 @@ class LocalSGD:
     [4, 1]
     """
 
-    lr: float = 0.01
-    momentum: float = 0.0
-    epochs: int = 1
-    batch_size: int | None = 32
+    lr: Annotated[float, POSITIVE] = 0.01
+    momentum: Annotated[float, FRACTION] = 0.0
+    epochs: Annotated[int, COUNT] = 1
+    batch_size: Annotated[int, COUNT] | None = 32
 
     def __post_init__(self) -> None:
-        check_number("local.lr", self.lr, above=0)
-        check_number("local.momentum", self.momentum, at_least=0, below=1)
-        check_number("local.epochs", self.epochs, at_least=1, integer=True)
-        if self.batch_size is not None:
-            check_number("local.batch_size", self.batch_size, at_least=1, integer=True)
+        check_fields(self)
 
     @property
     def local(self) -> LocalSGD:

@@ -36,17 +36,17 @@ def lists_part(
     if len(xs) != len(ys):
         raise InputError(f"{prefix}ys has {len(ys)} clients, but {prefix}xs has {len(xs)} and they must be as many")
     if names.clients is not None and len(xs) != len(names.clients):
-        raise InputError(f"client_names has {len(names.clients)} names, but {prefix}xs has {len(xs)} clients")
+        raise InputError(f"has {len(names.clients)} names, but {prefix}xs has {len(xs)} clients", field="client_names")
     features: list[NDArray[Any]] = []
     labels: list[NDArray[Any]] = []
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
         x_field, y_field = f"{prefix}x of client {names.client(i)}", f"{prefix}y of client {names.client(i)}"
         rows, own = numbers(x_field, x), numbers(y_field, y)
         if own.ndim != 1:
-            raise InputError(f"{y_field} has shape {own.shape}, but it must have one label per sample: (samples,)")
+            raise InputError(f"has shape {own.shape}, but it must have one label per sample: (samples,)", field=y_field)
         if rows.ndim == 0 or len(rows) != len(own):
             found = "a single number" if rows.ndim == 0 else f"{len(rows)} samples"
-            raise InputError(f"{y_field} has {len(own)} labels, but its x has {found} and they must be as many")
+            raise InputError(f"has {len(own)} labels, but its x has {found} and they must be as many", field=y_field)
         if len(rows) == 0:
             # An empty list says nothing about widths or types, so it must not take part in finding them.
             if title == "train":
@@ -57,10 +57,12 @@ def lists_part(
             labels.append(own)
             continue
         if rows.ndim < 2 or 0 in rows.shape:
-            raise InputError(f"{x_field} has shape {rows.shape}, but it must be (samples, features) or (samples, ...)")
+            raise InputError(
+                f"has shape {rows.shape}, but it must be (samples, features) or (samples, ...)", field=x_field
+            )
         shape = rows.shape[1:] if shape is None else shape
         if rows.shape[1:] != shape:
-            raise InputError(f"{x_field} has samples of shape {rows.shape[1:]}, but the ones before have {shape}")
+            raise InputError(f"has samples of shape {rows.shape[1:]}, but the ones before have {shape}", field=x_field)
         features.append(rows)
         labels.append(own)
     full = [rows for rows in features if len(rows)]
@@ -77,17 +79,17 @@ def unique_names(field: str, names: Sequence[str] | None) -> tuple[str, ...] | N
     result = tuple(names)
     for name in result:
         if not isinstance(name, str):
-            raise InputError(f"{field} holds {name!r}, but every name must be a string")
+            raise InputError(f"holds {name!r}, but every name must be a string", field=field)
     if len(set(result)) != len(result):
         name, count = Counter(result).most_common(1)[0]
-        raise InputError(f"{field} holds {name!r} {count} times, but every name must be unique")
+        raise InputError(f"holds {name!r} {count} times, but every name must be unique", field=field)
     return result
 
 
 def row_numbers(parts: Sequence[ArrayLike], rows: int) -> list[Ints]:
     """Return one array of row numbers per client, all within ``rows`` and none in two places."""
     if len(parts) == 0:
-        raise InputError("parts is empty, but there must be at least one client")
+        raise InputError("is empty, but there must be at least one client", field="parts")
     result: list[Ints] = []
     for i, part in enumerate(parts):
         array = numbers(f"parts[{i}]", part)
@@ -99,8 +101,10 @@ def row_numbers(parts: Sequence[ArrayLike], rows: int) -> list[Ints]:
     every = np.concatenate(result)
     wrong = every[(every < 0) | (every >= rows)]
     if wrong.size:
-        raise InputError(f"parts holds row {wrong[0]}, but row numbers must be from 0 to {rows - 1}")
+        raise InputError(f"holds row {wrong[0]}, but row numbers must be from 0 to {rows - 1}", field="parts")
     uses = np.bincount(every, minlength=rows)
     if uses.max() > 1:
-        raise InputError(f"parts holds row {int(uses.argmax())} twice, but a sample can belong to one client only")
+        raise InputError(
+            f"holds row {int(uses.argmax())} twice, but a sample can belong to one client only", field="parts"
+        )
     return result

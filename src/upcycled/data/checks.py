@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import FRACTION, InputError, check_number
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
 
@@ -66,17 +66,13 @@ class Part:
 
 
 def whole(field: str, value: object, at_least: int) -> int:
-    """Return a checked integer; NumPy's integers count as well."""
-    plain: Any = value.item() if isinstance(value, np.generic) else value
-    check_number(field, plain, at_least=at_least, integer=True)
-    return int(plain)
+    """Return a checked integer."""
+    return int(check_number(field, value, at_least=at_least, integer=True))
 
 
 def fraction_of(field: str, value: float) -> float:
     """Return a checked fraction, 0 <= value < 1."""
-    plain: Any = value.item() if isinstance(value, np.generic) else value
-    check_number(field, plain, at_least=0, below=1)
-    return float(plain)
+    return float(FRACTION.check(field, value))
 
 
 def numbers(field: str, value: object) -> NDArray[Any]:
@@ -84,9 +80,9 @@ def numbers(field: str, value: object) -> NDArray[Any]:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{field} is ragged or not an array, but it must be a full array of numbers") from error
+        raise InputError("is ragged or not an array, but it must be a full array of numbers", field=field) from error
     if array.dtype.kind not in "iufb":
-        raise InputError(f"{field} holds values of type {array.dtype}, but it must hold numbers")
+        raise InputError(f"holds values of type {array.dtype}, but it must hold numbers", field=field)
     return array
 
 
@@ -94,11 +90,11 @@ def check_offsets(offsets: object, rows: int, field: str = "offsets") -> Ints:
     """Return int64 offsets that rise from 0 to ``rows``."""
     array = numbers(field, offsets)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.size < 1:
-        raise InputError(f"{field} is {array.dtype} of shape {array.shape}, but it must be clients + 1 integers")
+        raise InputError(f"is {array.dtype} of shape {array.shape}, but it must be clients + 1 integers", field=field)
     result: Ints = array.astype(np.int64, copy=False)
     if result[0] != 0 or result[-1] != rows or bool(np.any(result[1:] < result[:-1])):
         raise InputError(
-            f"{field} goes from {result[0]} to {result[-1]}, but it must rise from 0 to the number of rows {rows}"
+            f"goes from {result[0]} to {result[-1]}, but it must rise from 0 to the number of rows {rows}", field=field
         )
     return result
 
@@ -127,15 +123,17 @@ def check_parts(parts: list[Part], names: Names, num_classes: int | None) -> tup
 def _check_shapes(part: Part, train: Part, names: Names) -> None:
     x, y = part.field("x"), part.field("y")
     if part.x.ndim < 2 or 0 in part.x.shape[1:]:
-        raise InputError(f"{x} has shape {part.x.shape}, but it must be (samples, features) or (samples, ...)")
+        raise InputError(f"has shape {part.x.shape}, but it must be (samples, features) or (samples, ...)", field=x)
     if part.y.ndim != 1:
-        raise InputError(f"{y} has shape {part.y.shape}, but it must have one label per sample: (samples,)")
+        raise InputError(f"has shape {part.y.shape}, but it must have one label per sample: (samples,)", field=y)
     if len(part.x) != len(part.y):
-        raise InputError(f"{y} has {len(part.y)} labels, but {x} has {len(part.x)} samples and they must be as many")
+        raise InputError(
+            f"has {len(part.y)} labels, but {x} has {len(part.x)} samples and they must be as many", field=y
+        )
     if part.x.shape[1:] != train.x.shape[1:]:
         raise InputError(
-            f"{x} has samples of shape {part.x.shape[1:]}, but they must be like the training samples, "
-            f"{train.x.shape[1:]}"
+            f"has samples of shape {part.x.shape[1:]}, but they must be like the training samples, {train.x.shape[1:]}",
+            field=x,
         )
     if len(part.offsets) != len(train.offsets):
         raise InputError(
@@ -144,7 +142,7 @@ def _check_shapes(part: Part, train: Part, names: Names) -> None:
         )
     if names.features is not None and (len(names.features),) != part.x.shape[1:]:
         raise InputError(
-            f"feature_names has {len(names.features)} names, but a sample of {x} has shape {part.x.shape[1:]}"
+            f"has {len(names.features)} names, but a sample of {x} has shape {part.x.shape[1:]}", field="feature_names"
         )
 
 
@@ -211,7 +209,9 @@ def _num_classes(parts: list[Part], labels: list[Ints], names: Names, num_classe
             row = int(labels[worst].argmax())
             _refuse_label(parts[worst], row, names, "labels must be class numbers from 0 on (or give num_classes)")
         if max(largest) == 0:
-            raise InputError("y holds class 0 only, but there must be two classes or more (or give num_classes)")
+            raise InputError(
+                "holds class 0 only, but there must be two classes or more (or give num_classes)", field="y"
+            )
         return max(largest) + 1
     count = whole("num_classes", num_classes, at_least=2)
     for part, y, top in zip(parts, labels, largest, strict=True):

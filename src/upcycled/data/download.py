@@ -56,7 +56,7 @@ def download(url: str, target: Path, sums: Sums, progress: Progress, timeout: fl
         UpcycledError: in one sentence, when it cannot be had or is not what was published.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise InputError(f"url is '{url}', but it must begin with http:// or https://")
+        raise InputError(field="url", value=url, but="it must begin with http:// or https://")
     part = target.with_name(f"{target.name}.part")
     try:
         have = part.stat().st_size if part.is_file() else 0

@@ -64,7 +64,7 @@ class FederatedData:
         A client may have an empty test array, never an empty training array.
         """
         if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
-            raise InputError(f"test is {type(test).__name__}, but it must be a pair (xs, ys) of lists")
+            raise InputError(f"is {type(test).__name__}, but it must be a pair (xs, ys) of lists", field="test")
         names = Names(clients=unique_names("client_names", client_names))
         parts = [lists_part("train", xs, ys, names, None)]
         if test is not None:
@@ -89,7 +89,7 @@ class FederatedData:
         [1, 2]
         """
         if test is not None and (not isinstance(test, tuple | list) or len(test) != 3):
-            raise InputError(f"test is {type(test).__name__}, but it must be a triple (x, y, offsets)")
+            raise InputError(f"is {type(test).__name__}, but it must be a triple (x, y, offsets)", field="test")
         parts = [flat_part("train", x, y, offsets)]
         if test is not None:
             parts.append(flat_part("test", *test))
@@ -116,7 +116,8 @@ class FederatedData:
         pool_x, pool_y = numbers("x", x), numbers("y", y)
         if pool_x.ndim == 0 or pool_y.ndim != 1 or len(pool_x) != len(pool_y):
             raise InputError(
-                f"y has shape {pool_y.shape}, but it must have one label for each sample of x, which is {pool_x.shape}"
+                f"has shape {pool_y.shape}, but it must have one label for each sample of x, which is {pool_x.shape}",
+                field="y",
             )
         indices = row_numbers(parts, len(pool_y))
         order = np.concatenate(indices)
@@ -178,8 +179,9 @@ class FederatedData:
         fraction_of("test_fraction", test_fraction)
         if self.test is not None:
             raise InputError(
-                f"test_fraction is {test_fraction:g}, but the data already has {self.test.num_rows} test samples, "
-                f"so it must be 0"
+                field="test_fraction",
+                value=test_fraction,
+                but=f"the data already has {self.test.num_rows} test samples, so it must be 0",
             )
         train, test = self._split_off(test_fraction, seed, splits.TEST)
         return replace(self, train=train, test=test if test.num_rows else None)
@@ -189,8 +191,9 @@ class FederatedData:
         fraction_of("validation_fraction", fraction)
         if self.validation is not None:
             raise InputError(
-                f"validation_fraction is {fraction:g}, but the data already has {self.validation.num_rows} "
-                f"validation samples, so it must be 0"
+                field="validation_fraction",
+                value=fraction,
+                but=f"the data already has {self.validation.num_rows} validation samples, so it must be 0",
             )
         train, held = self._split_off(fraction, seed, splits.VALIDATION)
         return replace(self, train=train, validation=held if held.num_rows else None)
@@ -207,15 +210,20 @@ class FederatedData:
         """
         table = numbers("vectors", vectors).astype(np.float32)
         if table.ndim != 2 or 0 in table.shape or not np.isfinite(table).all():
-            raise InputError(f"vectors has shape {table.shape}, but it must be (ids, dimension) of finite numbers")
+            raise InputError(
+                f"has shape {table.shape}, but it must be (ids, dimension) of finite numbers", field="vectors"
+            )
         parts = [part.x for part in (self.train, self.test, self.validation) if part is not None]
         if any(x.dtype.kind not in "iu" for x in parts):
-            raise InputError(f"vectors is given for features of type {parts[0].dtype}, but they must be token ids")
+            raise InputError(
+                f"is given for features of type {parts[0].dtype}, but they must be token ids", field="vectors"
+            )
         low, high = min(int(x.min()) for x in parts), max(int(x.max()) for x in parts)
         if low < 0 or high >= len(table):
             raise InputError(
-                f"vectors has {len(table)} rows, but the token ids go from {low} to {high}, "
-                f"so they must be >= 0 and it must have at least {high + 1}"
+                f"has {len(table)} rows, but the token ids go from {low} to {high}, so they must be >= 0 and "
+                f"it must have at least {high + 1}",
+                field="vectors",
             )
         return replace(self, vectors=table)
 
@@ -238,11 +246,11 @@ def checked(
     """Check and convert the parts (training first) and put them together; parts without rows are left out."""
     clients = len(parts[0].offsets) - 1
     if names.clients is not None and len(names.clients) != clients:
-        raise InputError(f"client_names has {len(names.clients)} names, but there are {clients} clients")
+        raise InputError(f"has {len(names.clients)} names, but there are {clients} clients", field="client_names")
     shards, count = check_parts(parts, names, num_classes)
     labels = unique_names("label_names", label_names)
     if labels is not None and len(labels) != count:
-        raise InputError(f"label_names has {len(labels)} names, but there are {count} classes")
+        raise InputError(f"has {len(labels)} names, but there are {count} classes", field="label_names")
     by_title = {part.title: found for part, found in zip(parts, shards, strict=True) if found.num_rows}
     return FederatedData(
         train=by_title["train"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError, unknown
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import whole
 from upcycled.data.federated import FederatedData
@@ -69,13 +69,13 @@ def femnist(
     devices = None if devices is None else whole("devices", devices, at_least=1)
     seed = whole("seed", seed, at_least=0)
     if partition is not None and partition not in PARTITIONS:
-        raise InputError(f"partition is {partition!r}, but it must be known{suggest(str(partition), PARTITIONS)}")
+        raise unknown("partition", partition, PARTITIONS)
     path = _found(letters, devices, partition, seed) if source is None else Path(source)
     if not path.exists():
-        raise InputError(f"source is '{path}', but it must be a file or a folder that exists")
+        raise InputError(field="source", value=str(path), must="a file or a folder that exists")
     is_dealt = is_leaf(path) or (path.suffix.lower() == ".npz" and "train_client" in array_names(path))
     if is_dealt and partition is not None and source is not None:
-        raise InputError(f"partition is '{partition}', but it must be left out: {path} has its clients already")
+        raise InputError(field="partition", value=partition, must=f"left out: {path} has its clients already")
     if is_leaf(path):
         data = load_json(path, letters, devices, seed)
     elif is_dealt:
@@ -103,7 +103,7 @@ def _ready(path: Path, letters: int | None, devices: int | None) -> FederatedDat
     data = load(path)
     for field, asked, has in (("letters", letters, data.num_classes), ("devices", devices, data.num_clients)):
         if asked is not None and asked != has:
-            raise InputError(f"{field} is {asked}, but {path} has {has}, so it must be that or be left out")
+            raise InputError(field=field, value=asked, but=f"{path} has {has}, so it must be that or be left out")
     names = letter_names(data.num_classes)
     return replace(data, label_names=data.label_names or (names if len(names) == data.num_classes else None))
 
@@ -112,7 +112,9 @@ def _pool(path: Path, letters: int) -> Images:
     if path.is_dir():
         inside = next((path / name for name in (*EMNIST, *LETTERS_SPLIT) if (path / name).is_file()), None)
         if inside is None:
-            raise InputError(f"source is '{path}', but a folder must hold {EMNIST[0]} (perhaps .gz) or LEAF's .json")
+            raise InputError(
+                field="source", value=str(path), but=f"a folder must hold {EMNIST[0]} (perhaps .gz) or LEAF's .json"
+            )
         path = inside
     if path.suffix.lower() != ".npz":
         return read_emnist(path, letters)
@@ -122,8 +124,9 @@ def _pool(path: Path, letters: int) -> Images:
         x, y = found[f"{part}_x"], found[f"{part}_y"]
         if x.ndim != 3 or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
             raise InputError(
-                f"{path} has {part}_x of shape {x.shape} and {part}_y of shape {y.shape}, "
-                f"but they must be (images, height, width) and a whole number for each image"
+                f"has {part}_x of shape {x.shape} and {part}_y of shape {y.shape}, but they must be (images, "
+                "height, width) and a whole number for each image",
+                field=str(path),
             )
     return Images(**found).of(letters)
 
@@ -133,7 +136,8 @@ def _sizes(letters: int, devices: int | None, partition: str | None, seed: int) 
     fits = (letters, count) == (PUBLISHED_LETTERS, PUBLISHED_DEVICES)
     if partition == "published" and not fits:
         raise InputError(
-            f"partition is 'published', but it must be 'drawn' for {letters} letters and {count} devices: "
-            f"sizes are published for {PUBLISHED_LETTERS} and {PUBLISHED_DEVICES} only"
+            f"is 'published', but it must be 'drawn' for {letters} letters and {count} devices: sizes are "
+            f"published for {PUBLISHED_LETTERS} and {PUBLISHED_DEVICES} only",
+            field="partition",
         )
     return drawn_sizes(count, seed) if partition == "drawn" or not fits else np.array(PUBLISHED)

@@ -34,7 +34,7 @@ def load_json(path: Path, letters: int | None, devices: int | None, seed: int) -
     parts = [_where(part, part.y < wanted) for part in parts]
     users = np.unique(parts[0].client)
     if not users.size:
-        raise InputError(f"{path} has no lower-case letters, but it must have some")
+        raise InputError("has no lower-case letters, but it must have some", field=str(path))
     device = merged(len(users), devices)
     place = np.full(len(train), -1)
     place[users] = device
@@ -50,10 +50,12 @@ def load_json(path: Path, letters: int | None, devices: int | None, seed: int) -
 def _rows(path: Path, title: str, users: list[User], numbers: dict[str, int]) -> Rows:
     strange = next((user.name for user in users if user.name not in numbers), None)
     if strange is not None:
-        raise InputError(f"{path} has test samples of the user '{strange}', but it must have training samples too")
+        raise InputError(
+            f"has test samples of the user '{strange}', but it must have training samples too", field=str(path)
+        )
     filled = [user for user in users if user.y]
     if not filled:
-        raise InputError(f"{path} has no {title} samples, but it must have some")
+        raise InputError(f"has no {title} samples, but it must have some", field=str(path))
     return Rows(
         title,
         np.concatenate([_images(path, user) for user in filled]),
@@ -67,10 +69,13 @@ def _images(path: Path, user: User) -> NDArray[np.float32]:
         images = np.asarray(user.x, dtype=np.float32).reshape(len(user.y), _SIDE, _SIDE)
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"{path} has images of the user '{user.name}' that are not {_SIDE * _SIDE} numbers each, but they must be"
+            f"has images of the user '{user.name}' that are not {_SIDE * _SIDE} numbers each, but they must be",
+            field=str(path),
         ) from error
     if not np.isfinite(images).all():
-        raise InputError(f"{path} has images of the user '{user.name}' with values that are not finite numbers")
+        raise InputError(
+            f"has images of the user '{user.name}' with values that are not finite numbers", field=str(path)
+        )
     return images
 
 
@@ -83,7 +88,7 @@ def _labels(path: Path, user: User) -> NDArray[Any]:
     except (ValueError, TypeError):
         sound = False
     if not sound:
-        raise InputError(f"{path} has labels of the user '{user.name}' that are not whole numbers >= 0")
+        raise InputError(f"has labels of the user '{user.name}' that are not whole numbers >= 0", field=str(path))
     return labels.astype(np.int64)
 
 

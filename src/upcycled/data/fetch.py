@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 
-from upcycled.core.errors import InputError, UpcycledError, suggest
+from upcycled.core.errors import InputError, UpcycledError, reason_of, unknown
 from upcycled.data.download import Progress, Sums, cannot_keep, download, wrong_sum
 from upcycled.data.places import chosen_folder, fetched_folder
 
@@ -79,7 +79,7 @@ class Fetched:
 def package_of(name: str) -> Package:
     """Return a package by its name."""
     if name not in PACKAGES:
-        raise InputError(f"the set is {name!r}, but it must be known{suggest(name, PACKAGES)}")
+        raise unknown("the set", name, PACKAGES)
     return PACKAGES[name]
 
 
@@ -122,9 +122,11 @@ def _check_found(archive: Path, package: Package) -> None:
     try:
         wrong = wrong_sum(archive, package.sums)
     except OSError as error:
-        raise InputError(f"{archive} cannot be read ({error.strerror or error}), but it must be readable") from error
+        raise InputError(
+            f"cannot be read ({error.strerror or error}), but it must be readable", field=str(archive)
+        ) from error
     if wrong is not None:
-        raise InputError(f"{archive} has {wrong}: remove it to have the published one fetched")
+        raise InputError(f"has {wrong}: remove it to have the published one fetched", field=str(archive))
 
 
 def unpack(archive: Path, files: tuple[Path, ...]) -> None:
@@ -141,9 +143,8 @@ def unpack(archive: Path, files: tuple[Path, ...]) -> None:
                 _write(content, members[file.name], file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         archive.unlink(missing_ok=True)
-        reason = " ".join(str(error).split())
         raise UpcycledError(
-            f"{archive} was not whole ({reason}) and is removed: run the command again, or give another --url"
+            f"{archive} was not whole ({reason_of(error)}) and is removed: run the command again, or give another --url"
         ) from error
     except OSError as error:
         raise cannot_keep(archive.parent, error) from error

@@ -65,10 +65,10 @@ def load(
     whole("seed", seed, at_least=0)
     try:
         if file.suffix.lower() == ".npz":
-            _refuse(file, "a .csv or .parquet", split=split, features=features)
+            _refuse("a .csv or .parquet", split=split, features=features)
             data = load_npz(file, name, client, label)
         else:
-            _refuse(file, "an .npz", name=name)
+            _refuse("an .npz", name=name)
             data = load_table(file, Columns(client or "client", label or "label", split, _listed(features)))
         return data.split(test_fraction, seed) if test_fraction else data
     except InputError as error:
@@ -90,10 +90,10 @@ def read_pool(
     file = _existing(path)
     try:
         if file.suffix.lower() != ".npz":
-            _refuse(file, "an .npz", name=name)
+            _refuse("an .npz", name=name)
             table = read_table(file, Columns(column, label or "label", None, _listed(features), unused=("client",)))
             return Pool(table.x, table.y, table.client)
-        _refuse(file, "a .csv or .parquet", features=features)
+        _refuse("a .csv or .parquet", features=features)
         columns = ["x", label or "y", *([] if column is None else [column])]
         archive = read_set(file, name, columns)
         # Listed column by column, so that a missing one is named before anything is joined.
@@ -143,18 +143,18 @@ def _look(path: Path) -> Found:
 def _existing(path: str | os.PathLike[str]) -> Path:
     file = Path(path)
     if file.is_dir():
-        raise InputError(f"{file} is a folder, but it must be a file that ends in {', '.join(EXTENSIONS)}")
+        raise InputError(f"is a folder, but it must be a file that ends in {', '.join(EXTENSIONS)}", field=str(file))
     if not file.exists():
-        raise InputError(f"{file} does not exist, but it must be a file that ends in {', '.join(EXTENSIONS)}")
+        raise InputError(f"does not exist, but it must be a file that ends in {', '.join(EXTENSIONS)}", field=str(file))
     if file.suffix.lower() not in EXTENSIONS:
-        raise InputError(f"{file} ends in '{file.suffix}', but it must end in {', '.join(EXTENSIONS)}")
+        raise InputError(f"ends in '{file.suffix}', but it must end in {', '.join(EXTENSIONS)}", field=str(file))
     return file
 
 
-def _refuse(file: Path, kind: str, **options: object) -> None:
+def _refuse(kind: str, **options: object) -> None:
     for field, value in options.items():
         if value is not None:
-            raise InputError(f"{field} is {value!r}, but it must be left out: it is for {kind} file, not for {file}")
+            raise InputError(field=field, value=value, must=f"left out: it is for {kind} file")
 
 
 def _listed(features: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -165,4 +165,4 @@ def _listed(features: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _about(file: Path, error: InputError) -> InputError:
     """Return the error with the file's name in it, once."""
-    return error if str(file) in str(error) else InputError(f"{file}: {error}")
+    return error if error.field == str(file) else error.at(str(file))

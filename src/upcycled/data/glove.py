@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, reason_of
 from upcycled.data.npz import array_names, unreadable
 from upcycled.data.places import find, missing
 from upcycled.data.text import FIRST_WORD
@@ -49,7 +49,7 @@ def read_words(path: Path) -> tuple[str, ...]:
     """Return the words of an .npz in their order: word i is the token id i + 2."""
     words = _array(path, "words")
     if words.ndim != 1 or words.dtype.kind != "U":
-        raise InputError(f"{path} has words of type {words.dtype}, but they must be a list of texts")
+        raise InputError(f"has words of type {words.dtype}, but they must be a list of texts", field=str(path))
     return tuple(words.tolist())
 
 
@@ -69,7 +69,7 @@ def read_vectors(path: Path, dimension: int, wanted: Container[str]) -> dict[str
                 if word in wanted:
                     found[word] = _finite(path, line, numbers)
     except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, line + 1, " ".join(str(error).split())) from error
+        raise _damaged(path, line + 1, reason_of(error)) from error
     if line == 0:
         raise _damaged(path, 1, "it is empty")
     return found
@@ -93,15 +93,16 @@ def _from_npz(path: Path, dimension: int, wanted: Container[str]) -> dict[str, N
     words, rows = read_words(path), _array(path, f"vec{dimension}").astype(np.float32)
     if rows.shape != (len(words), dimension) or not np.isfinite(rows).all():
         raise InputError(
-            f"{path} has vec{dimension} of shape {rows.shape}, "
-            f"but it must be {dimension} finite numbers for each of {len(words)} words"
+            f"has vec{dimension} of shape {rows.shape}, but it must be {dimension} finite numbers for "
+            f"each of {len(words)} words",
+            field=str(path),
         )
     return {word: row for word, row in zip(words, rows, strict=True) if word in wanted}
 
 
 def _array(path: Path, name: str) -> NDArray[Any]:
     if name not in array_names(path):
-        raise InputError(f"{path} has no array {name}, but it must have one")
+        raise InputError(f"has no array {name}, but it must have one", field=str(path))
     try:
         with np.load(path, allow_pickle=False) as archive:
             return np.asarray(archive[name])
@@ -113,7 +114,7 @@ def _finite(path: Path, line: int, numbers: Sequence[str]) -> NDArray[np.float32
     try:
         vector = np.array(numbers, dtype=np.float32)
     except ValueError as error:
-        raise _damaged(path, line, " ".join(str(error).split())) from error
+        raise _damaged(path, line, reason_of(error)) from error
     if not np.isfinite(vector).all():
         raise _damaged(path, line, "a value that is not a finite number")
     return vector
@@ -121,5 +122,6 @@ def _finite(path: Path, line: int, numbers: Sequence[str]) -> NDArray[np.float32
 
 def _damaged(path: Path, line: int, reason: str) -> InputError:
     return InputError(
-        f"{path} cannot be read as word vectors, but every line must be a word and its numbers (line {line}: {reason})"
+        f"cannot be read as word vectors, but every line must be a word and its numbers (line {line}: {reason})",
+        field=str(path),
     )

@@ -55,13 +55,14 @@ def group(
 def client_column(field: str, values: NDArray[Any]) -> NDArray[Any]:
     """Return a client column as int64 or as strings; whole numbers in a float or text column are numbers."""
     if values.ndim != 1:
-        raise InputError(f"{field} has shape {values.shape}, but it must have one client per sample")
+        raise InputError(f"has shape {values.shape}, but it must have one client per sample", field=field)
     if values.dtype.kind == "f":
         fine = np.isfinite(values) & (values == np.floor(values)) & (np.abs(values) < 2.0**53)
         if not fine.all():
             wrong = int(np.flatnonzero(~fine)[0])
             raise InputError(
-                f"{field} is {values[wrong]} at row {wrong} (counted from 0), but it must be a whole number or a string"
+                f"is {values[wrong]} at row {wrong} (counted from 0), but it must be a whole number or a string",
+                field=field,
             )
     elif values.dtype.kind == "U":
         # "007" and "7" are different clients, so only numbers in their plain form count as numbers.
@@ -70,7 +71,7 @@ def client_column(field: str, values: NDArray[Any]) -> NDArray[Any]:
             return values
         return found.astype(np.int64)[inverse]
     elif values.dtype.kind not in "iub":
-        raise InputError(f"{field} holds values of type {values.dtype}, but it must hold whole numbers or strings")
+        raise InputError(f"holds values of type {values.dtype}, but it must hold whole numbers or strings", field=field)
     return values.astype(np.int64, copy=False)
 
 
@@ -92,8 +93,9 @@ def _names(known: NDArray[Any], client_names: Sequence[str] | None, features: tu
     if client_names is not None:
         if not numbered or len(known) != len(client_names):
             raise InputError(
-                f"client_names has {len(client_names)} names, so the clients of the training part must be numbered "
-                f"0 to {len(client_names) - 1}, but {len(known)} clients are found"
+                f"has {len(client_names)} names, so the clients of the training part must be numbered 0 to "
+                f"{len(client_names) - 1}, but {len(known)} clients are found",
+                field="client_names",
             )
         return Names(clients=tuple(client_names), features=features)
     if known.dtype.kind == "U":

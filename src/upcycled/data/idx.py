@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, reason_of
 from upcycled.data.letters import Images
 
 SPLITS = {"byclass": 36, "letters": 1}
@@ -38,7 +38,9 @@ def read_idx(path: Path, rows: NDArray[np.bool_] | None = None) -> NDArray[Any]:
     with _opened(path) as stream:
         dtype, shape = _header(path, stream)
         if rows is not None and len(rows) != shape[0]:
-            raise InputError(f"{path} has {shape[0]} rows, but it must have as many as its labels, {len(rows)}")
+            raise InputError(
+                f"has {shape[0]} rows, but it must have as many as its labels, {len(rows)}", field=str(path)
+            )
         width = dtype.itemsize * math.prod(shape[1:])
         if width > _LARGEST_ROW:
             raise _damaged(path, f"its header asks for rows of {width} bytes")
@@ -64,8 +66,10 @@ def read_emnist(images: Path, letters: int) -> Images:
     split = next((name for name in SPLITS if f"-{name}-" in images.name), None)
     if split is None or "train-images" not in images.name:
         raise InputError(
-            f"{images} is not the training images of a split with letters, but it must be "
-            f"emnist-byclass-train-images-idx3-ubyte or emnist-letters-train-images-idx3-ubyte, perhaps with .gz"
+            "is not the training images of a split with letters, but it must be "
+            "emnist-byclass-train-images-idx3-ubyte or emnist-letters-train-images-idx3-ubyte, perhaps "
+            "with .gz",
+            field=str(images),
         )
     parts: list[NDArray[Any]] = []
     for part in ("train", "test"):
@@ -89,7 +93,7 @@ def _beside(images: Path, name: str) -> Path:
     for place in (plain, plain.with_name(f"{plain.name}.gz")):
         if place.is_file():
             return place
-    raise InputError(f"{plain} does not exist (nor with .gz), but it must lie beside {images.name}")
+    raise InputError(f"does not exist (nor with .gz), but it must lie beside {images.name}", field=str(plain))
 
 
 @contextmanager
@@ -100,7 +104,7 @@ def _opened(path: Path) -> Iterator[Stream]:
         with gzip.open(path, "rb") if zipped else path.open("rb") as stream:
             yield stream
     except (EOFError, zlib.error, OSError) as error:
-        raise _damaged(path, " ".join(str(error).split())) from error
+        raise _damaged(path, reason_of(error)) from error
 
 
 def _header(path: Path, stream: Stream) -> tuple[np.dtype[Any], tuple[int, ...]]:
@@ -114,4 +118,4 @@ def _header(path: Path, stream: Stream) -> tuple[np.dtype[Any], tuple[int, ...]]
 
 
 def _damaged(path: Path, reason: str) -> InputError:
-    return InputError(f"{path} cannot be read as IDX, but it must be a whole IDX file ({reason})")
+    return InputError(f"cannot be read as IDX, but it must be a whole IDX file ({reason})", field=str(path))

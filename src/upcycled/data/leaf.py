@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, reason_of
 from upcycled.core.vectors import Ints
 
 
@@ -39,7 +39,7 @@ def read_leaf(path: Path) -> tuple[list[User], list[User] | None]:
     if not (path / "train").is_dir():
         return _read_part(path), None
     if not (path / "test").is_dir():
-        raise InputError(f"{path} has a folder train but no folder test, but it must have both")
+        raise InputError("has a folder train but no folder test, but it must have both", field=str(path))
     return _read_part(path / "train"), _read_part(path / "test")
 
 
@@ -52,12 +52,16 @@ def merged(users: int, devices: int | None) -> Ints:
     if devices is None:
         return np.arange(users)
     if devices > users:
-        raise InputError(f"devices is {devices}, but it must be at most the number of users {users}")
+        raise InputError(field="devices", value=devices, must=f"at most the number of users {users}")
     each = -(-users // devices)
     if -(-users // each) != devices:
         raise InputError(
-            f"devices is {devices}, but {users} users cannot be merged into that many, {each} by {each} or fewer: "
-            f"it must be {-(-users // each)}, for example"
+            field="devices",
+            value=devices,
+            but=(
+                f"{users} users cannot be merged into that many, {each} by {each} or fewer: it must be "
+                f"{-(-users // each)}, for example"
+            ),
         )
     return np.arange(users) // each
 
@@ -65,15 +69,17 @@ def merged(users: int, devices: int | None) -> Ints:
 def _read_part(path: Path) -> list[User]:
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise InputError(f"{path} has no .json files, but it must have at least one")
+        raise InputError("has no .json files, but it must have at least one", field=str(path))
     found: dict[str, User] = {}
     for file in files:
         for user in _read_file(file):
             if user.name in found:
-                raise InputError(f"{file} has the user '{user.name}' a second time, but every user must be unique")
+                raise InputError(
+                    f"has the user '{user.name}' a second time, but every user must be unique", field=str(file)
+                )
             found[user.name] = user
     if not found:
-        raise InputError(f"{path} has no users, but it must have at least one")
+        raise InputError("has no users, but it must have at least one", field=str(path))
     return list(found.values())
 
 
@@ -81,8 +87,9 @@ def _read_file(path: Path) -> list[User]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise InputError(f"{path} cannot be read as JSON, but it must be a whole JSON file ({reason})") from error
+        raise InputError(
+            f"cannot be read as JSON, but it must be a whole JSON file ({reason_of(error)})", field=str(path)
+        ) from error
     if not isinstance(content, dict):
         raise _wrong(path, f"its content is {_kind(content)}, not an object")
     users, data, counts = content.get("users"), content.get("user_data"), content.get("num_samples")
@@ -108,7 +115,8 @@ def _user(path: Path, name: str, entry: Any, count: Any) -> User:
 
 def _wrong(path: Path, reason: str) -> InputError:
     return InputError(
-        f"{path} is not LEAF's format, but it must have 'users' and 'user_data' with an x and a y each ({reason})"
+        f"is not LEAF's format, but it must have 'users' and 'user_data' with an x and a y each ({reason})",
+        field=str(path),
     )
 
 

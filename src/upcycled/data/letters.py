@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, Limits
 from upcycled.core.vectors import Ints
 from upcycled.data.assemble import flat_part
-from upcycled.data.checks import Names, whole
+from upcycled.data.checks import Names
 from upcycled.data.federated import FederatedData, checked
 from upcycled.data.npz import pixels
 
 USERS_PER_DEVICE, CLASSES_PER_USER, TRAINING_SHARE = 4, 3, 0.9
+LETTERS = Limits(at_least=CLASSES_PER_USER, at_most=len(string.ascii_lowercase), integer=True)
 PUBLISHED_LETTERS, PUBLISHED_DEVICES = 10, 50
 
 # Images per class of the 200 users. The device totals are the official ones (osu-srml/Upcycled-FL, user_groups.json);
@@ -110,7 +111,4 @@ def _rows(title: str, wanted: Ints, pool: Ints, letters: int, rng: np.random.Gen
 
 def check_letters(letters: int) -> int:
     """Return how many letters of the alphabet are used."""
-    count = whole("letters", letters, at_least=CLASSES_PER_USER)
-    if count > len(string.ascii_lowercase):
-        raise InputError(f"letters is {count}, but it must be an integer >= {CLASSES_PER_USER} and <= 26")
-    return count
+    return int(LETTERS.check("letters", letters))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, reason_of
 from upcycled.core.shards import Shards
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import Rows, client_column, group, nearest
@@ -45,9 +45,9 @@ def set_names(keys: list[str]) -> list[str]:
 
 def unreadable(path: Path, kind: str, error: BaseException) -> InputError:
     """Return the sentence for a file that is damaged or is not what its name says."""
-    reason = " ".join(str(error).split())[:160].rstrip(".")
     return InputError(
-        f"{path} cannot be read as {kind}, but it must be a whole {kind} file ({reason or type(error).__name__})"
+        f"cannot be read as {kind}, but it must be a whole {kind} file ({reason_of(error)})",
+        field=str(path),
     )
 
 
@@ -69,11 +69,13 @@ class Archive:
         found = self.arrays.get(f"{title}_{name}")
         if found is not None:
             return found
-        missing = f"{self.path} has no array {self.prefix}{title}_{name}, but it must have one"
+        missing = f"has no array {self.prefix}{title}_{name}, but it must have one"
         if name == "client":
-            raise InputError(f"{missing}, or be dealt out to clients first with 'upcycled data make partition'")
+            raise InputError(
+                f"{missing}, or be dealt out to clients first with 'upcycled data make partition'", field=str(self.path)
+            )
         others = sorted(key.removeprefix(f"{title}_") for key in self.keys if key.startswith(f"{title}_"))
-        raise InputError(missing + nearest(name, others))
+        raise InputError(missing + nearest(name, others), field=str(self.path))
 
 
 def load_npz(path: Path, name: str | None, client: str | None, label: str | None) -> FederatedData:
@@ -129,7 +131,7 @@ def save(data: FederatedData, path: str | os.PathLike[str]) -> None:
     """Write ``data`` to a .npz that :func:`load` reads back equal; the file appears whole or not at all."""
     target = Path(path)
     if target.suffix.lower() != ".npz":
-        raise InputError(f"path is '{target}', but it must end in .npz")
+        raise InputError(field="path", value=str(target), but="it must end in .npz")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as stream:
@@ -137,7 +139,7 @@ def save(data: FederatedData, path: str | os.PathLike[str]) -> None:
         temporary.replace(target)
     except OSError as error:
         raise InputError(
-            f"path is '{target}', but it must be a file that can be written ({error.strerror or error})"
+            field="path", value=str(target), must=f"a file that can be written ({error.strerror or error})"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -145,18 +147,20 @@ def save(data: FederatedData, path: str | os.PathLike[str]) -> None:
 
 def _prefix(path: Path, sets: list[str], name: str | None) -> str:
     if not sets:
-        raise InputError(f"{path} holds no array named train_x, but it must have train_x, train_y and train_client")
+        raise InputError(
+            "holds no array named train_x, but it must have train_x, train_y and train_client", field=str(path)
+        )
     named = [found for found in sets if found]
     if name is None:
         if len(sets) > 1 and "" not in sets:
-            raise InputError(f"{path} holds {len(sets)} sets, so name must be one of: {', '.join(named)}")
+            raise InputError(f"holds {len(sets)} sets, so name must be one of: {', '.join(named)}", field=str(path))
         chosen = "" if "" in sets else sets[0]
     elif name in sets:
         chosen = name
     elif not named:
-        raise InputError(f"name is '{name}', but {path} holds one set without a name, so it must be left out")
+        raise InputError(field="name", value=name, but="the file holds one set without a name, so it must be left out")
     else:
-        raise InputError(f"name is '{name}', but {path} has no such set{nearest(name, named)}")
+        raise InputError(field="name", value=name, but=f"the file has no such set{nearest(name, named)}")
     return f"{chosen}_" if chosen else ""
 
 
@@ -165,7 +169,7 @@ def _strings(archive: Archive, key: str) -> tuple[str, ...] | None:
     if found is None:
         return None
     if found.ndim != 1 or found.dtype.kind != "U":
-        raise InputError(f"{key} is {found.dtype} of shape {found.shape}, but it must be a list of strings")
+        raise InputError(f"is {found.dtype} of shape {found.shape}, but it must be a list of strings", field=key)
     return tuple(str(name) for name in found)
 
 

@@ -32,9 +32,13 @@ def iid(labels: ArrayLike, clients: int, seed: int = 0, sizes: Sequence[int] | I
     else:
         shares = np.array([whole(f"sizes[{i}]", size, at_least=1) for i, size in enumerate(sizes)], dtype=np.int64)
         if len(shares) != clients:
-            raise InputError(f"sizes has {len(shares)} numbers, but clients is {clients} and they must be as many")
+            raise InputError(
+                f"has {len(shares)} numbers, but clients is {clients} and they must be as many", field="sizes"
+            )
         if shares.sum() > rows:
-            raise InputError(f"sizes adds up to {shares.sum()}, but it must be at most the number of samples {rows}")
+            raise InputError(
+                f"adds up to {shares.sum()}, but it must be at most the number of samples {rows}", field="sizes"
+            )
     order = _rng(seed).permutation(rows)[: int(shares.sum())]
     return _cut(order, shares)
 
@@ -74,7 +78,7 @@ def by_classes(labels: ArrayLike, clients: int, classes_per_client: int, seed: i
     classes, counts = np.unique(pool, return_counts=True)
     wanted = whole("classes_per_client", classes_per_client, at_least=1)
     if wanted > len(classes):
-        raise InputError(f"classes_per_client is {wanted}, but it must be at most the number of classes {len(classes)}")
+        raise InputError(field="classes_per_client", value=wanted, must=f"at most the number of classes {len(classes)}")
     rng = _rng(seed)
     holders: list[list[int]] = [[] for _ in classes]
     used = np.zeros(len(classes), dtype=np.int64)
@@ -88,8 +92,9 @@ def by_classes(labels: ArrayLike, clients: int, classes_per_client: int, seed: i
         sharing = np.array(holders[i], dtype=np.int64)
         if len(sharing) > counts[i]:
             raise InputError(
-                f"classes_per_client is {wanted}, but it must be smaller (or clients fewer): "
-                f"class {label} has {counts[i]} samples for {len(sharing)} clients"
+                field="classes_per_client",
+                value=wanted,
+                must=f"smaller (or clients fewer): class {label} has {counts[i]} samples for {len(sharing)} clients",
             )
         if len(sharing):
             # Shuffled, so that the clients with the lower numbers do not always get the sample left over.
@@ -105,9 +110,9 @@ def by_column(values: ArrayLike) -> list[Ints]:
     """
     column = np.asarray(values)
     if column.ndim != 1 or column.size == 0:
-        raise InputError(f"values has shape {column.shape}, but it must be one value per sample")
+        raise InputError(f"has shape {column.shape}, but it must be one value per sample", field="values")
     if column.dtype.kind == "f" and not np.isfinite(column).all():
-        raise InputError(f"values holds {column[~np.isfinite(column)][0]}, but every sample needs a client")
+        raise InputError(f"holds {column[~np.isfinite(column)][0]}, but every sample needs a client", field="values")
     found, owner = np.unique(column, return_inverse=True)
     return _owned(owner.astype(np.int64), len(found))
 
@@ -132,16 +137,18 @@ def _rng(seed: int) -> np.random.Generator:
 def _pool(labels: ArrayLike) -> NDArray[np.generic]:
     pool = np.asarray(labels)
     if pool.ndim != 1 or pool.size == 0:
-        raise InputError(f"labels has shape {pool.shape}, but it must be one label per sample")
+        raise InputError(f"has shape {pool.shape}, but it must be one label per sample", field="labels")
     if pool.dtype.kind == "f" and not np.isfinite(pool).all():
-        raise InputError(f"labels holds {pool[~np.isfinite(pool)][0]}, but every label must be a finite number")
+        raise InputError(
+            f"holds {pool[~np.isfinite(pool)][0]}, but every label must be a finite number", field="labels"
+        )
     return pool
 
 
 def _clients(clients: int, rows: int) -> int:
     count = whole("clients", clients, at_least=1)
     if count > rows:
-        raise InputError(f"clients is {count}, but it must be at most the number of samples {rows}")
+        raise InputError(field="clients", value=count, must=f"at most the number of samples {rows}")
     return count
 
 

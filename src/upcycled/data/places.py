@@ -19,7 +19,7 @@ def chosen_folder() -> Path | None:
         return None
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise InputError(f"{VARIABLE} is '{named}', but it must be a folder")
+        raise InputError(field=VARIABLE, value=named, must="a folder")
     return folder
 
 
@@ -54,6 +54,7 @@ def missing(what: str, names: Sequence[str], fetch: str) -> InputError:
     """Return the sentence for a set that is nowhere: what is missing, where it was looked for, how to get it."""
     looked = " and ".join(str(folder) for folder in folders()) or "no folder at all"
     return InputError(
-        f"{what} is not on this machine: none of {', '.join(names)} is in {looked}, but one must be there "
-        f"('upcycled data fetch {fetch}' downloads it, {VARIABLE} names another folder)"
+        f"is not on this machine: none of {', '.join(names)} is in {looked}, but one must be there "
+        f"('upcycled data fetch {fetch}' downloads it, {VARIABLE} names another folder)",
+        field=what,
     )

@@ -58,17 +58,17 @@ def sent140(
     seed, length = whole("seed", seed, at_least=0), whole("length", length, at_least=1)
     devices = None if devices is None else whole("devices", devices, at_least=1)
     if dimension is not None and (dimension not in glove.DIMENSIONS or isinstance(dimension, bool)):
-        raise InputError(f"dimension is {dimension!r}, but it must be 50, 100 or 300, or None for no vectors")
+        raise InputError(field="dimension", value=dimension, must="50, 100 or 300, or None for no vectors")
     if dimension is None and vectors is not None:
-        raise InputError(f"vectors is '{vectors}', but it must be left out when dimension is None")
+        raise InputError(field="vectors", value=str(vectors), must="left out when dimension is None")
     path = _found() if source is None else Path(source)
     if not path.exists():
-        raise InputError(f"source is '{path}', but it must be a file or a folder that exists")
+        raise InputError(field="source", value=str(path), must="a file or a folder that exists")
     file = None
     if dimension is not None:
         file = glove.find_vectors(dimension, path.parent) if vectors is None else Path(vectors)
         if not file.is_file():
-            raise InputError(f"vectors is '{file}', but it must be a file that exists")
+            raise InputError(field="vectors", value=str(file), must="a file that exists")
     tweets = _read(path, devices, seed)
     ids, table = _encoded(tweets, path, file, dimension, length)
     device = merged(int(tweets.user.max()) + 1, devices)[tweets.user]
@@ -103,7 +103,7 @@ def _read(path: Path, devices: int | None, seed: int) -> Tweets:
     if kind == ".csv":
         users = USERS if devices in (None, DEVICES) else USERS_PER_DEVICE * int(devices or 0)
         return read_csv(path, users, seed)
-    raise InputError(f"source is '{path}', but it must be .npz, .parquet, .csv, .json or a folder of .json files")
+    raise InputError(field="source", value=str(path), must=".npz, .parquet, .csv, .json or a folder of .json files")
 
 
 def _encoded(
@@ -112,7 +112,9 @@ def _encoded(
     """Return token ids, and the vectors that belong to them."""
     if tweets.ids is not None and length > tweets.ids.shape[1]:
         most = tweets.ids.shape[1]
-        raise InputError(f"length is {length}, but {path} has {most} tokens per tweet, so it must be at most {most}")
+        raise InputError(
+            field="length", value=length, but=f"{path} has {most} tokens per tweet, so it must be at most {most}"
+        )
     if file is None or dimension is None:
         ids = encode(tweets.texts, _repeated_words(tweets), length) if tweets.ids is None else tweets.ids[:, :length]
         return ids, None
@@ -139,5 +141,7 @@ def _words_file(path: Path) -> Path:
     """Return the file that says which words the token ids of another one stand for."""
     file = glove.find_words(path.parent)
     if file is None:
-        raise InputError(f"{path} holds token ids, but {glove.READY} with the words they stand for must lie beside it")
+        raise InputError(
+            f"holds token ids, but {glove.READY} with the words they stand for must lie beside it", field=str(path)
+        )
     return file

@@ -84,14 +84,14 @@ def synthetic(
 def _check_kind(alpha: float | str, beta: float | None) -> None:
     if isinstance(alpha, str):
         if alpha != "iid":
-            raise InputError(f"alpha is {alpha!r}, but it must be a number >= 0 or 'iid'")
+            raise InputError(field="alpha", value=alpha, must="a number >= 0 or 'iid'")
         if beta is not None:
-            raise InputError(f"beta is {beta!r}, but it must be left out when alpha is 'iid'")
+            raise InputError(field="beta", value=beta, must="left out when alpha is 'iid'")
         return
     check_number("alpha", alpha, at_least=0)
     if beta is None:
         raise InputError(
-            f"beta is None, but it must be a number >= 0 when alpha is {alpha:g}, as in synthetic(0.5, 0.5)"
+            f"is None, but it must be a number >= 0 when alpha is {alpha:g}, as in synthetic(0.5, 0.5)", field="beta"
         )
     check_number("beta", beta, at_least=0)
 
@@ -104,5 +104,5 @@ def _sizes(sizes: int | Sequence[int] | Ints | None, clients: int, rng: np.rando
         return np.full(clients, whole("sizes", sizes, at_least=1), dtype=np.int64)
     given = [whole(f"sizes[{i}]", size, at_least=1) for i, size in enumerate(sizes)]
     if len(given) != clients:
-        raise InputError(f"sizes has {len(given)} numbers, but clients is {clients} and they must be as many")
+        raise InputError(f"has {len(given)} numbers, but clients is {clients} and they must be as many", field="sizes")
     return np.array(given, dtype=np.int64)

@@ -62,11 +62,11 @@ def read_table(path: Path, columns: Columns) -> Table:
     known = [str(name) for name in frame.columns]
     for field, name in (("client", columns.client), ("label", columns.label), ("split", columns.split)):
         if name is not None and name not in known:
-            raise InputError(f"{field} is '{name}', but {path} has no such column{nearest(name, known)}")
+            raise InputError(field=field, value=name, but=f"the file has no such column{nearest(name, known)}")
     if len(set(columns.special)) != len(columns.special):
         raise InputError(f"client, label and split are {columns.special}, but they must be different columns")
     if len(frame) == 0:
-        raise InputError(f"{path} has no rows, but it must have at least one sample for every client")
+        raise InputError("has no rows, but it must have at least one sample for every client", field=str(path))
     features = _feature_names(path, columns, known)
     return Table(
         x=_features(path, frame, features),
@@ -85,7 +85,9 @@ def _frame(path: Path, client: str | None) -> Any:
         if needed != "pandas":
             import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise InputError(f"{path} needs {needed}, which must be installed: pip install upcycled-fl[data]") from error
+        raise InputError(
+            f"needs {needed}, which must be installed: pip install upcycled-fl[data]", field=str(path)
+        ) from error
     # pandas and pyarrow raise many kinds of errors on damaged files, not all of one family.
     try:
         if needed == "pandas":
@@ -95,12 +97,14 @@ def _frame(path: Path, client: str | None) -> Any:
     except InputError:
         raise
     except UnicodeError as error:
-        raise InputError(f"{path} is not UTF-8 text, but a .csv must be: save it again as UTF-8 ({error})") from error
+        raise InputError(
+            f"is not UTF-8 text, but a .csv must be: save it again as UTF-8 ({error})", field=str(path)
+        ) from error
     except Exception as error:
         raise unreadable(path, path.suffix.lower(), error) from error
     if not isinstance(frame.index, pandas.RangeIndex):
         # pandas takes surplus fields for row names and would shift every column.
-        raise InputError(f"{path} has rows with more fields than its header, but they must be as many")
+        raise InputError("has rows with more fields than its header, but they must be as many", field=str(path))
     return frame
 
 
@@ -111,7 +115,7 @@ def _csv(path: Path, client: str | None) -> Any:
         header = file.readline()
     other = next((name for mark, name in ((b";", "';'"), (b"\t", "a tab")) if mark in header), None)
     if b"," not in header and other is not None:
-        raise InputError(f"{path} has {other} between its columns, but it must be a comma")
+        raise InputError(f"has {other} between its columns, but it must be a comma", field=str(path))
     if client is None:
         return pandas.read_csv(path, low_memory=False)
     # Clients as text, whatever it is: "007" must not become 7, nor "NA" a missing value. pandas looks for missing
@@ -127,15 +131,17 @@ def _feature_names(path: Path, columns: Columns, known: list[str]) -> tuple[str,
     if columns.features is None:
         names = tuple(name for name in known if name not in (*columns.special, *columns.unused))
         if not names:
-            raise InputError(f"{path} has no columns beside {', '.join(columns.special)}, but it must have features")
+            raise InputError(
+                f"has no columns beside {', '.join(columns.special)}, but it must have features", field=str(path)
+            )
         return names
     for name in columns.features:
         if name not in known:
-            raise InputError(f"features holds '{name}', but {path} has no such column{nearest(name, known)}")
+            raise InputError(f"holds '{name}', but the file has no such column{nearest(name, known)}", field="features")
         if name in columns.special:
-            raise InputError(f"features holds '{name}', but that column is already the client, label or split")
+            raise InputError(f"holds '{name}', but that column is already the client, label or split", field="features")
     if not columns.features or len(set(columns.features)) != len(columns.features):
-        raise InputError(f"features is {list(columns.features)}, but it must be one or more different columns")
+        raise InputError(field="features", value=list(columns.features), must="one or more different columns")
     return columns.features
 
 
@@ -150,8 +156,9 @@ def _features(path: Path, frame: Any, names: Sequence[str]) -> NDArray[Any]:
         example = frame[wrong[0]].iloc[_first_text(frame[wrong[0]])]
         listed = ", ".join(f"'{name}'" for name in wrong[:5]) + (f" and {len(wrong) - 5} more" * (len(wrong) > 5))
         raise InputError(
-            f"{path} has columns that are not numbers: {listed} (such as {str(example)[:40]!r}), "
-            f"but features must be numbers; choose columns with features"
+            f"has columns that are not numbers: {listed} (such as {str(example)[:40]!r}), but features "
+            "must be numbers; choose columns with features",
+            field=str(path),
         )
     # Whole numbers stay whole (they may be tokens) unless a value is missing or another column is not whole.
     whole = all(types.is_integer_dtype(frame[name].dtype) and not frame[name].hasnans for name in names)
@@ -159,7 +166,9 @@ def _features(path: Path, frame: Any, names: Sequence[str]) -> NDArray[Any]:
     for j, name in enumerate(names):
         column = frame[name]
         if whole and column.dtype.kind == "u" and column.max() > np.iinfo(np.int64).max:
-            raise InputError(f"{path} has {column.max()} in column '{name}', but whole numbers must fit in int64")
+            raise InputError(
+                f"has {column.max()} in column '{name}', but whole numbers must fit in int64", field=str(path)
+            )
         matrix[:, j] = column.to_numpy() if whole else column.to_numpy(dtype=np.float64, na_value=np.nan)
     return matrix
 
@@ -182,8 +191,9 @@ def _label(path: Path, frame: Any, name: str) -> NDArray[Any]:
     if not types.is_numeric_dtype(column.dtype):
         row = _first_text(column)
         raise InputError(
-            f"{path} has {str(column.iloc[row])!r} in label column '{name}' at row {row} (counted from 0), "
-            f"but labels must be whole numbers from 0 on"
+            f"has {str(column.iloc[row])!r} in label column '{name}' at row {row} (counted from 0), but "
+            "labels must be whole numbers from 0 on",
+            field=str(path),
         )
     if types.is_integer_dtype(column.dtype) and not column.hasnans:
         return np.asarray(column.to_numpy())
@@ -197,12 +207,12 @@ def clients_of(path: Path, frame: Any, name: str) -> NDArray[Any]:
     if missing.size:
         row = frame.index[missing[0]]
         raise InputError(
-            f"{path} has no client in column '{name}' at row {row} (counted from 0), but every row needs one"
+            f"has no client in column '{name}' at row {row} (counted from 0), but every row needs one", field=str(path)
         )
     values = column.to_numpy()
     if values.dtype.kind not in "iufb":
         values = np.array([str(value) for value in values], dtype=np.str_)
-    return client_column(f"column '{name}' of {path}", values)
+    return client_column(f"column '{name}'", values)
 
 
 def _split(path: Path, frame: Any, name: str) -> NDArray[np.bool_]:
@@ -213,7 +223,8 @@ def _split(path: Path, frame: Any, name: str) -> NDArray[np.bool_]:
         word = {"0.0": "0", "1.0": "1", "false": "0", "true": "1"}.get(word, word)
         if word not in _SPLITS:
             raise InputError(
-                f"{path} has {str(value)!r} in split column '{name}', but it must be 'train' or 'test', or 0 or 1"
+                f"has {str(value)!r} in split column '{name}', but it must be 'train' or 'test', or 0 or 1",
+                field=str(path),
             )
         is_test |= (column == value).to_numpy(dtype=np.bool_) & _SPLITS[word]
     return is_test

@@ -45,7 +45,7 @@ def read_tokens(path: Path) -> Tweets:
     names = ("x", "y", "pseudo_user", "split")
     missing = [name for name in names if name not in array_names(path)]
     if missing:
-        raise InputError(f"{path} has no array {missing[0]}, but it must have {', '.join(names)}")
+        raise InputError(f"has no array {missing[0]}, but it must have {', '.join(names)}", field=str(path))
     try:
         with np.load(path, allow_pickle=False) as archive:
             x, y, user, split = (np.asarray(archive[name]) for name in names)
@@ -53,11 +53,12 @@ def read_tokens(path: Path) -> Tweets:
         raise unreadable(path, ".npz", error) from error
     if x.ndim != 2 or any(part.shape != (len(x),) for part in (y, user, split)) or x.dtype.kind not in "iu":
         raise InputError(
-            f"{path} has arrays that do not fit together, but x must be (tweets, length) and the others as long"
+            "has arrays that do not fit together, but x must be (tweets, length) and the others as long",
+            field=str(path),
         )
     used = np.flatnonzero((split == 0) | (split == 1))
     if not used.size:
-        raise InputError(f"{path} has no tweets with split 0 or 1, but it must have some")
+        raise InputError("has no tweets with split 0 or 1, but it must have some", field=str(path))
     _, numbered = np.unique(
         client_column(f"pseudo_user of {path} (of tweets with split 0 or 1)", user[used]), return_inverse=True
     )
@@ -76,7 +77,7 @@ def read_parquet(path: Path) -> Tweets:
         import pandas
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise InputError(f"{path} needs pandas and pyarrow: pip install upcycled-fl[data]") from error
+        raise InputError("needs pandas and pyarrow: pip install upcycled-fl[data]", field=str(path)) from error
     names = ["text", "label", "pseudo_user", "split"]
     try:
         frame = pandas.read_parquet(path, engine="pyarrow", columns=names)
@@ -85,10 +86,12 @@ def read_parquet(path: Path) -> Tweets:
     frame = frame.reset_index(drop=True)
     frame = frame[frame["split"].isin(["train", "test"])]
     if frame.empty:
-        raise InputError(f"{path} has no tweets with split 'train' or 'test', but it must have some")
+        raise InputError("has no tweets with split 'train' or 'test', but it must have some", field=str(path))
     without = np.flatnonzero(frame["text"].isna().to_numpy())
     if without.size:
-        raise InputError(f"{path} has no text at row {frame.index[without[0]]} (counted from 0), but it must have one")
+        raise InputError(
+            f"has no text at row {frame.index[without[0]]} (counted from 0), but it must have one", field=str(path)
+        )
     _, numbered = np.unique(clients_of(path, frame, "pseudo_user"), return_inverse=True)
     return Tweets(
         label=_labels(path, "label", frame["label"].to_numpy(dtype=object), frame.index.to_numpy()),
@@ -107,8 +110,9 @@ def read_csv(path: Path, users: int, seed: int) -> Tweets:
     able = sorted(user for user, count in tweets.items() if count >= LEAST_TWEETS)
     if len(able) < users:
         raise InputError(
-            f"{path} has {len(able)} users with {LEAST_TWEETS} tweets or more, but it must have {users}: "
-            f"ask for fewer devices"
+            f"has {len(able)} users with {LEAST_TWEETS} tweets or more, but it must have {users}: ask for "
+            "fewer devices",
+            field=str(path),
         )
     order = np.random.default_rng(seed).permutation(len(able))[:users]
     number = {able[place]: i for i, place in enumerate(order)}
@@ -124,11 +128,13 @@ def read_json(path: Path, seed: int) -> Tweets:
     number = {user.name: i for i, user in enumerate(train)}
     strange = next((user.name for user in test or () if user.name not in number), None)
     if strange is not None:
-        raise InputError(f"{path} has test tweets of the user '{strange}', but it must have training tweets too")
+        raise InputError(
+            f"has test tweets of the user '{strange}', but it must have training tweets too", field=str(path)
+        )
     rows = [(number[user.name], part, *row) for part, users in enumerate((train, test or [])) for user in users
             for row in _json_rows(path, user)]  # fmt: skip
     if not any(user.y for user in train):
-        raise InputError(f"{path} has no training tweets, but it must have some")
+        raise InputError("has no training tweets, but it must have some", field=str(path))
     owner = np.array([row[0] for row in rows], dtype=np.int64)
     is_test = np.array([row[1] for row in rows], dtype=np.bool_) if test is not None else _held_out(owner, seed)
     return Tweets(np.array([row[2] for row in rows], dtype=np.int64), owner, is_test, [row[3] for row in rows])
@@ -138,7 +144,9 @@ def _labels(path: Path, name: str, values: NDArray[Any], rows: Ints) -> Ints:
     """Return labels that are 0 or 1; ``rows`` says where in the file they stand."""
     for value, row in zip(values.tolist(), rows, strict=True):
         if not isinstance(value, int | float) or value not in (0, 1):
-            raise InputError(f"{path} has {name} {value!r} at row {row} (counted from 0), but it must be 0 or 1")
+            raise InputError(
+                f"has {name} {value!r} at row {row} (counted from 0), but it must be 0 or 1", field=str(path)
+            )
     return values.astype(np.int64)
 
 
@@ -156,12 +164,13 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, str, str]]:
             for line, row in enumerate(csv.reader(stream), start=1):
                 if len(row) != _COLUMNS or row[0] not in _POLARITIES:
                     raise InputError(
-                        f"{path} has {row[:1]} and {len(row)} columns in row {line}, "
-                        f"but every row must be polarity (0 or 4), id, date, query, user, text"
+                        f"has {row[:1]} and {len(row)} columns in row {line}, but every row must be polarity (0 or "
+                        "4), id, date, query, user, text",
+                        field=str(path),
                     )
                 yield _POLARITIES[row[0]], row[4], row[5]
     except (OSError, csv.Error) as error:
-        raise InputError(f"{path} cannot be read as Sent140's CSV (row {line + 1}: {error})") from error
+        raise InputError(f"cannot be read as Sent140's CSV (row {line + 1}: {error})", field=str(path)) from error
 
 
 def _json_rows(path: Path, user: User) -> Iterator[tuple[int, str]]:
@@ -170,7 +179,8 @@ def _json_rows(path: Path, user: User) -> Iterator[tuple[int, str]]:
         label = {"0": 0, "1": 1, "4": 1}.get(str(y))
         if not isinstance(text, str) or label is None or isinstance(y, bool):
             raise InputError(
-                f"{path} has a tweet of the user '{user.name}' that is not a text or [id, date, query, user, text] "
-                f"with the label 0, 1 or 4"
+                f"has a tweet of the user '{user.name}' that is not a text or [id, date, query, user, text] "
+                "with the label 0, 1 or 4",
+                field=str(path),
             )
         yield label, text

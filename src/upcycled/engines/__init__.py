@@ -5,7 +5,7 @@ To add one: write its file and add a line to ``ENGINES``, fastest first.
 
 from __future__ import annotations
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError, unknown
 from upcycled.core.work import Engine, EngineKind, Task
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
@@ -24,7 +24,7 @@ def choose_engine(name: str, task: Task) -> EngineKind:
             if kind.refuses(task) is None:
                 return kind
     if name not in ENGINES:
-        raise InputError(f"engine '{name}' is not known{suggest(name, ['auto', *ENGINES])}")
+        raise unknown("engine", name, ["auto", *ENGINES])
     reason = ENGINES[name].refuses(task)
     if reason is not None:
         raise InputError(f"engine '{name}' cannot run this: {reason}")

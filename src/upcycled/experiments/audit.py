@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.shards import Shards
 from upcycled.core.strategy import State
 from upcycled.core.vectors import Real
@@ -42,20 +42,20 @@ def audit(
 ) -> Audit:
     """Attack an experiment's first data round; see :func:`audit_worlds` and :func:`audit_one_run`."""
     if test not in TESTS:
-        raise InputError(f"test is '{test}'{suggest(test, TESTS)}")
+        raise unknown("test", test, TESTS)
     if claim not in CLAIMS:
-        raise InputError(f"--claim is '{claim}'{suggest(claim, CLAIMS)}")
+        raise unknown("--claim", claim, CLAIMS)
     if replays is not None:
         check_number("--replays", replays, at_least=4, integer=True)
     if replays is not None and test == "one-run":
-        raise InputError(f"--replays is {replays}, but it must be left out with --one-run")
+        raise InputError(field="--replays", value=replays, must="left out with --one-run")
     with (
         named(source),
         in_keys(PLAN_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}),
         collected_warnings() as found,
     ):
         if experiment.privacy is None:
-            raise InputError("privacy is missing, but an audit needs a claim: the file must have a table [privacy]")
+            raise InputError(field="privacy", but="an audit needs a claim: the file must have a table [privacy]")
         data = experiment.build_data()
         plan = make_plan(data, experiment.spec(experiment.seeds[0]))
         if test == "one-run":

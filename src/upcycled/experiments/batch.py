@@ -185,7 +185,7 @@ def _named_after(title: str, of: int) -> Iterator[None]:
     except InputError as error:
         if of == 1:
             raise
-        raise InputError(f"{title}: {error}") from error
+        raise error.at(title) from error
 
 
 def _carry_out(batch: Batch, options: Options) -> list[Outcome]:

@@ -32,14 +32,15 @@ def calculate(question: Question, formula: str, values: Values) -> list[Number]:
     needed = _needed(question, made, values)
     for name, value in values.items():
         if value is not None and name not in (*needed, *made.takes):
-            raise InputError(f"{name} is {value}, but it must be left out with {formula} here")
+            raise InputError(field=name, value=value, must=f"left out with {formula} here")
     for name in needed:
         if values.get(name) is None:
-            raise InputError(f"{name} is missing, but {formula} needs it here ({', '.join(map(flag, needed))})")
+            raise InputError(field=name, but=f"{formula} needs it here ({', '.join(map(flag, needed))})")
     try:
         return made.answer(question, values)
     except InputError as error:
-        raise InputError(str(error).removeprefix("budget's ")) from error
+        # A budget is no pair here: what is wrong with it is wrong with a number of its own.
+        raise error.renamed(error.field) from error
 
 
 def flag(name: str) -> str:

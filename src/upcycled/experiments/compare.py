@@ -172,16 +172,22 @@ def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | Non
     """Refuse what cannot be compared, in one sentence; return the algorithms' names."""
     check_number("--confidence", confidence, above=0, below=1)
     if experiment.upcycle is None:
-        raise InputError("upcycle is missing, but a comparison needs a table [upcycle] for its upcycled runs")
+        raise InputError(field="upcycle", but="a comparison needs a table [upcycle] for its upcycled runs")
     if len(experiment.seeds) < 2:
-        raise InputError(f"seeds is {list(experiment.seeds)}, but a comparison needs two or more to judge a difference")
+        raise InputError(
+            field="seeds", value=list(experiment.seeds), but="a comparison needs two or more to judge a difference"
+        )
     if experiment.iterations < 2:
-        raise InputError(f"iterations is {experiment.iterations}, but a comparison needs at least 2, one of each kind")
+        raise InputError(
+            field="iterations", value=experiment.iterations, but="a comparison needs at least 2, one of each kind"
+        )
     if equal == "epsilon":
         mechanism = None if experiment.privacy is None else experiment.privacy.build()
         if getattr(mechanism, "epsilon", None) is None:
             held = "missing" if mechanism is None else "without epsilon"
-            raise InputError(f"privacy is {held}, but --equal-epsilon needs a mechanism that is given epsilon = ...")
+            raise InputError(
+                field="privacy", value=held, but="--equal-epsilon needs a mechanism that is given epsilon = ..."
+            )
     if experiment.scored_on != "test":
         raise InputError("scored_on is 'validation', but a comparison is judged on test data: it must be 'test'")
     names = [_own_name(experiment)] if algorithms is None else [name.strip() for name in algorithms]
@@ -189,7 +195,7 @@ def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | Non
         if name not in ALGORITHMS:
             raise InputError(f"--algorithms has {name!r}, but it must be known{suggest(name, ALGORITHMS)}")
     if len(set(names)) != len(names) or not names:
-        raise InputError(f"--algorithms is {','.join(names)!r}, but it must name one or more, each once")
+        raise InputError(field="--algorithms", value=",".join(names), but="it must name one or more, each once")
     return names
 
 

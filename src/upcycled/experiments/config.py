@@ -12,15 +12,15 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unknown
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.experiments.kinds import CLIENTS, LOCAL, TABLES, Choice, places
 from upcycled.experiments.overrides import put, with_overrides
 from upcycled.experiments.ranges import Range, as_values, is_range
-from upcycled.experiments.sentences import Place, from_validation, in_keys, must_be, named, reworded, shown
+from upcycled.experiments.sentences import Place, from_validation, in_keys, named
 from upcycled.experiments.sources import DataTable, Logistic, ModelTable, model_arguments
-from upcycled.experiments.tables import AsTuple, BuiltTable, Table, about
+from upcycled.experiments.tables import AsTuple, BuiltTable, Table
 from upcycled.experiments.values import Count, Seed, Word
 from upcycled.runtime.checkpoint import how_often
 from upcycled.runtime.spec import RunSpec
@@ -44,7 +44,7 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 def _known_engine(name: str) -> str:
     if name not in ("auto", *ENGINES):
-        raise InputError(f"engine is {name!r}, but it must be known{suggest(name, ['auto', *ENGINES])}")
+        raise unknown("engine", name, ["auto", *ENGINES])
     return name
 
 
@@ -61,12 +61,12 @@ class Experiment(Table):
     name: Annotated[str, AfterValidator(_safe_name)] = Field(
         description="a folder name of letters, digits, '.', '_', '-' and '+' that starts with a letter or digit"
     )
-    iterations: Count = Field(default=100, description="an integer >= 1")
+    iterations: Count = Field(default=100, description=COUNT.phrase)
     seeds: Annotated[tuple[Seed, ...], AsTuple, AfterValidator(_different)] = Field(
-        default=(0,), description="a list of one or more different integers >= 0 and < 2^63"
+        default=(0,), description=f"a list of one or more different {SEED.plural}"
     )
     results: Word = Field(default="results", description="the path of a folder")
-    eval_every: Count = Field(default=1, description="an integer >= 1")
+    eval_every: Count = Field(default=1, description=COUNT.phrase)
     scored_on: Literal["test", "validation"] = Field(default="test", description="'test' or 'validation'")
     checkpoint_every: Annotated[int | str, BeforeValidator(_checked_interval)] = Field(
         default="1s", description="a number of data rounds such as 10, or seconds such as '2s'"
@@ -98,7 +98,9 @@ class Experiment(Table):
         if self.scored_on == "test":
             return data
         if data.validation is None:
-            raise must_be("data.validation_fraction", fraction, "> 0, such as 0.1, to have samples to choose on")
+            raise InputError(
+                field="data.validation_fraction", value=fraction, must="> 0, such as 0.1, to have samples to choose on"
+            )
         return replace(data, test=data.validation, validation=None)
 
     def spec(self, seed: int) -> RunSpec:
@@ -174,7 +176,7 @@ def parse(raw: Mapping[str, Any]) -> Experiment:
 
 def _table(key: str, raw: Any, kind: Choice | type[Table]) -> Table:
     if not isinstance(raw, dict):
-        raise must_be(key, raw, f"a table [{key}]")
+        raise InputError(field=key, value=raw, must=f"a table [{key}]")
     model, title = kind, f"[{key}]"
     if isinstance(kind, Choice):
         model = kind.choose(key, raw)
@@ -196,7 +198,7 @@ def _check_agreement(key: str, table: BuiltTable) -> None:
         table.build()
     except InputError as error:
         key_of = {name: own for own, field in table.names.items() for name in (own, field)}
-        raise (reworded(error, f"{key}.{key_of[about(error)]}") if about(error) in key_of else error) from None
+        raise (error.renamed(f"{key}.{key_of[error.field]}") if error.field in key_of else error) from None
 
 
 def _check_sweep(sweep: Mapping[str, tuple[Any, ...] | Range], base: dict[str, Any]) -> None:
@@ -206,7 +208,7 @@ def _check_sweep(sweep: Mapping[str, tuple[Any, ...] | Range], base: dict[str, A
         if path[0] in NOT_SWEPT:
             written = values.as_file() if isinstance(values, Range) else list(values)
             raise InputError(
-                f'sweep."{key}" is {shown(written)}, but it must be a key that makes a run, which {path[0]} is not'
+                field=f'sweep."{key}"', value=written, must=f"a key that makes a run, which {path[0]} is not"
             )
         for value in values.examples if isinstance(values, Range) else values:
             try:
@@ -214,7 +216,7 @@ def _check_sweep(sweep: Mapping[str, tuple[Any, ...] | Range], base: dict[str, A
             except InputError as error:
                 is_whole = isinstance(values, Range) and isinstance(values.low, int) and not values.integer
                 hint = "; a range of integers has integer = true" if is_whole and isinstance(value, float) else ""
-                raise InputError(f'sweep."{key}" holds {shown(value)}: {error}{hint}') from None
+                raise error.at(f'sweep."{key}" holds {shown(value)}').hinted(hint) from None
 
 
 def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -242,7 +244,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else reason_of(error)
         raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
 
 

@@ -168,9 +168,9 @@ def pure(question: Question, values: Values) -> list[Number]:
 def _constants(values: Values) -> dict[str, float]:
     """L and S, as given or those of softmax regression."""
     if values.get("lipschitz") is None and values.get("norm_bound") is None:
-        raise InputError("lipschitz is missing, but it must be given, or --norm-bound for softmax regression")
+        raise InputError(field="lipschitz", must="given, or --norm-bound for softmax regression")
     if values.get("lipschitz") is not None and values.get("norm_bound") is not None:
-        raise InputError(f"lipschitz is {values['lipschitz']}, but it must be left out with --norm-bound")
+        raise InputError(field="lipschitz", value=values["lipschitz"], must="left out with --norm-bound")
     if values.get("norm_bound") is None:
         return _pick(values, ("lipschitz", "smoothness"))
     lipschitz, smoothness = dp.softmax_constants(

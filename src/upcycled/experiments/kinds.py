@@ -21,19 +21,19 @@ from upcycled.core.coefficients import (
     Trend,
 )
 from upcycled.core.cohort import Participation
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, InputError, suggest
 from upcycled.core.sampler import SAMPLERS
 from upcycled.core.solvers import LocalSGD
-from upcycled.experiments.sentences import must_be, one_of, shown
+from upcycled.experiments.sentences import one_of
 from upcycled.experiments.sources import MODELS, SOURCES, Factory
 from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of
 from upcycled.privacy import MECHANISMS
 from upcycled.runtime.spec import NOISES
 
-_LAM = (float | Annotated[tuple[float, ...], AsTuple], "a finite number >= 0, or a list of them, one per data round")
+_LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
 _NOISE = Field("seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real")
 
-LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], "an integer >= 1, or 'full'")})
+LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], f"{COUNT.phrase}, or 'full'")})
 CLIENTS = table_of(
     Participation,
     renamed={"fraction": "participation"},
@@ -70,14 +70,14 @@ class Choice:
         value = raw.get(self.tag, self.default)
         tag, known = f"{key}.{self.tag}", one_of(self.tables)
         if value is None:
-            raise InputError(f"{tag} is missing, but it must be {known}")
+            raise InputError(field=tag, must=known)
         if not isinstance(value, str):
-            raise must_be(tag, value, known)
+            raise InputError(field=tag, value=value, must=known)
         for character, table in self.others.items():
             if character in value:
                 return table
         if value not in self.tables:
-            raise InputError(f"{tag} is {shown(value)}, but it must be a known name{suggest(value, self.tables)}")
+            raise InputError(field=tag, value=value, must=f"a known name{suggest(value, self.tables)}")
         return self.tables[value]
 
 

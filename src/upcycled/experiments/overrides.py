@@ -7,8 +7,7 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
-from upcycled.core.errors import InputError
-from upcycled.experiments.sentences import must_be
+from upcycled.core.errors import InputError, shown
 
 _BARE = re.compile(r"[^\s\"'\[\]{},=#][^\"'\[\]{},=#\n]*")
 
@@ -33,7 +32,7 @@ def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
-        raise InputError(f"override {text!r} must have the form key=value, such as local.lr=0.1")
+        raise InputError(f"override {shown(text)} must have the form key=value, such as local.lr=0.1")
     return _path(key.strip(), text), _value(value.strip(), text)
 
 
@@ -44,7 +43,7 @@ def put(raw: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any
         return {**raw, first: value}
     inner = raw.get(first, {})
     if not isinstance(inner, dict):
-        raise must_be(first, inner, f"a table to have a key {'.'.join(rest)}")
+        raise InputError(field=first, value=inner, must=f"a table to have a key {'.'.join(rest)}")
     return {**raw, first: put(inner, rest, value)}
 
 
@@ -54,14 +53,14 @@ def _path(key: str, text: str) -> tuple[str, ...]:
         nested: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
         raise InputError(
-            f"override {text!r} has the key {key!r}, but it must be a name of the file such as local.lr"
+            f"override {shown(text)} has the key {shown(key)}, but it must be a name of the file such as local.lr"
         ) from None
     parts = []
     while isinstance(nested, dict) and len(nested) == 1:
         part, nested = next(iter(nested.items()))
         parts.append(part)
     if nested != 0:
-        raise InputError(f"override {text!r} must have one key and one value, such as local.lr=0.1")
+        raise InputError(f"override {shown(text)} must have one key and one value, such as local.lr=0.1")
     return tuple(parts)
 
 
@@ -72,8 +71,9 @@ def _value(value: str, text: str) -> Any:
         if _BARE.fullmatch(value):
             return value
         raise InputError(
-            f"override {text!r} has the value {value!r}, but it must be a TOML value such as 0.1, true or [1, 2]"
+            f"override {shown(text)} has the value {shown(value)}, but it must be a TOML value such as 0.1, true or "
+            "[1, 2]"
         ) from None
     if len(parsed) != 1:
-        raise InputError(f"override {text!r} must have one key and one value, such as local.lr=0.1")
+        raise InputError(f"override {shown(text)} must have one key and one value, such as local.lr=0.1")
     return parsed["value"]

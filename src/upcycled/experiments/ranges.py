@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from upcycled.core.errors import InputError, check_number, suggest
-from upcycled.experiments.sentences import must_be
+from upcycled.core.errors import InputError, Limits, check_number, suggest
 
 NAMES = ("low", "high", "log", "integer")
 _LIKE = "such as {low = 0.001, high = 0.1, log = true}"
@@ -69,18 +68,19 @@ def as_values(key: str, value: Any) -> tuple[Any, ...] | Range:
     if isinstance(value, list) and value:
         return tuple(value)
     if not is_range(value):
-        raise must_be(name, value, f"a list of one or more values, or a range {_LIKE}")
+        raise InputError(field=name, value=value, must=f"a list of one or more values, or a range {_LIKE}")
     for word in value:
         if word not in NAMES:
-            raise InputError(f"{name} has the key {word!r}, which a range has not{suggest(word, NAMES)}")
+            raise InputError(f"has the key {word!r}, which a range has not{suggest(word, NAMES)}", field=name)
     try:
         return Range(**value)
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
     own = found.get("ctx", {}).get("error")
     if isinstance(own, InputError):
-        raise InputError(f"{name}: {own}")
+        raise own.at(name)
     word = str(found["loc"][0])
     if found["type"] == "missing":
-        raise InputError(f"{name} has no {word}, but a range must have low and high, {_LIKE}")
-    raise must_be(f"{name}: {word}", value[word], "true or false" if word in ("log", "integer") else "a finite number")
+        raise InputError(f"has no {word}, but a range must have low and high, {_LIKE}", field=name)
+    must = "true or false" if word in ("log", "integer") else Limits().phrase
+    raise InputError(field=word, value=value[word], must=must, where=(name,))

@@ -24,13 +24,12 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import upcycled
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, shown
 from upcycled.core.files import write_together, write_whole
 from upcycled.data import FederatedData
 from upcycled.experiments.clients import client_rows, personal_tensors
 from upcycled.experiments.config import Experiment, flat, parse
 from upcycled.experiments.parquet import to_parquet
-from upcycled.experiments.sentences import shown
 from upcycled.privacy import Ledger
 from upcycled.runtime import Result
 from upcycled.runtime.spending import stated_delta

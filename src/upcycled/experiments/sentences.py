@@ -6,34 +6,12 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from upcycled.core.errors import InputError, suggest
-
-LONGEST_VALUE = 80
-
-
-def shown(value: object) -> str:
-    """Return a value for a sentence: one line, not too long; of a long one its beginning and its end.
-
-    >>> shown("/a/long/way/" + 20 * "folder/" + "set.npz")
-    "'/a/long/way/folder/folder/folder/folde...r/folder/folder/folder/folder/set.npz'"
-    """
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:
-        # Python refuses to write out integers of more than 4300 digits.
-        return "a number of more than 4300 digits"
-    # The end of a path is its name, which is what a reader looks for.
-    half = LONGEST_VALUE // 2
-    return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}...{text[2 - half :]}"
-
-
-def must_be(key: str, value: object, right: str) -> InputError:
-    """Return the usual sentence."""
-    return InputError(f"{key} is {shown(value)}, but it must be {right}")
 
 
 def one_of(names: Iterable[str]) -> str:
@@ -63,7 +41,9 @@ class Place:
         is_near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.8)
         if not is_near and key in self.elsewhere and not self.elsewhere[key].startswith(f"'{self.table}."):
             hint = f"; did you mean {self.elsewhere[key]}? (known: {', '.join(known)})"
-        return InputError(f"{self.key(key)} is {shown(value)}, but {self.title or 'the file'} has no such key{hint}")
+        return InputError(
+            field=self.key(key), value=value, but=f"{self.title or 'the file'} has no such key", hint=hint
+        )
 
 
 def from_validation(error: ValidationError, model: type[BaseModel], place: Place, raw: Mapping[str, Any]) -> InputError:
@@ -74,37 +54,42 @@ def from_validation(error: ValidationError, model: type[BaseModel], place: Place
     if found["type"] == "extra_forbidden":
         return place.unknown(key, raw[key], list(model.model_fields))
     if not key:
-        return own if isinstance(own, InputError) else InputError(f"{place.title}: {found['msg']}")
+        return own if isinstance(own, InputError) else InputError(found["msg"], where=(place.title,))
     right = str(model.model_fields[key].description)
     if found["type"] == "missing":
-        return InputError(f"{place.key(key)} is missing, but it must be {right}")
+        return InputError(field=place.key(key), must=right)
     # Within a list the whole list is shown, and what all of it must be.
     if isinstance(own, InputError) and len(found["loc"]) == 1:
-        return reworded(own, place.key(key))
-    return must_be(place.key(key), raw[key], right)
-
-
-def reworded(error: InputError, key: str) -> InputError:
-    """Give a sentence of the package ("FedProx mu is -1, but ...") the key that the file uses ("algorithm.mu")."""
-    _, verb, rest = str(error).partition(" is ")
-    return InputError(f"{key} is {rest}") if verb else error
+        return own.renamed(place.key(key))
+    return InputError(field=place.key(key), value=raw[key], must=right)
 
 
 @contextmanager
 def in_keys(keys: Mapping[str, str]) -> Iterator[None]:
-    """Put the file's key in place of the argument's name that an input error begins with."""
+    """Put the file's key in place of the argument that an input error is about."""
     try:
         yield
     except InputError as error:
-        word, space, rest = str(error).partition(" ")
-        raise InputError(f"{keys.get(word, word)}{space}{rest}") from error
+        if error.of or error.field not in keys:
+            raise
+        raise error.renamed(keys[error.field]) from error
+
+
+@contextmanager
+def in_path(path: str | None) -> Iterator[None]:
+    """Name the key in errors about the file or folder that ``data.path`` gives, or about one within it."""
+    try:
+        yield
+    except InputError as error:
+        if path is None or not Path(error.field).is_relative_to(path):
+            raise
+        raise error.renamed(f"data.path {error.field}") from error
 
 
 @contextmanager
 def named(source: str) -> Iterator[None]:
-    """Put the file's name before every input error, and see that it is one line."""
+    """Put the file's name before every input error."""
     try:
         yield
     except InputError as error:
-        message = " ".join(str(error).split())
-        raise InputError(message if message.startswith(f"{source}: ") else f"{source}: {message}") from error
+        raise error.at(source) from error

@@ -5,50 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from upcycled import data as federated
-from upcycled.core.errors import InputError
+from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError, Limits
 from upcycled.data import FederatedData
 from upcycled.experiments.real_sets import Femnist, Sent140
-from upcycled.experiments.sentences import must_be
-from upcycled.experiments.tables import AsTuple, Table, checked_number, within
-from upcycled.experiments.values import COUNT, FRACTION, SEED, Count, Fraction, Seed, Word
+from upcycled.experiments.sentences import in_path
+from upcycled.experiments.tables import AsTuple, Table, within
+from upcycled.experiments.values import Count, Fraction, Seed, Word
 
-
-def _spread(value: Any) -> Any:
-    try:
-        return value if value == "iid" else checked_number(value, at_least=0)
-    except InputError as error:
-        raise ValueError("neither a number nor 'iid'") from error
+_CLASSES = Limits(at_least=2, integer=True)
 
 
 class Synthetic(Table):
     """Syn(alpha, beta) or Syn(iid), generated."""
 
     source: Literal["synthetic"] = Field(default="synthetic", description="'synthetic'")
-    alpha: Annotated[float | Literal["iid"], BeforeValidator(_spread)] = Field(
-        description="a finite number >= 0, or 'iid'"
+    alpha: Annotated[float, within(NOT_NEGATIVE)] | Literal["iid"] = Field(
+        description=f"{NOT_NEGATIVE.phrase}, or 'iid'"
     )
-    beta: Annotated[float, within(at_least=0)] | None = Field(default=None, description="a finite number >= 0")
-    clients: Count = Field(default=30, description=COUNT)
-    dim: Count = Field(default=20, description=COUNT)
-    classes: Annotated[int, within(at_least=2, integer=True)] = Field(default=2, description="an integer >= 2")
+    beta: Annotated[float, within(NOT_NEGATIVE)] | None = Field(default=None, description=NOT_NEGATIVE.phrase)
+    clients: Count = Field(default=30, description=COUNT.phrase)
+    dim: Count = Field(default=20, description=COUNT.phrase)
+    classes: Annotated[int, within(_CLASSES)] = Field(default=2, description=_CLASSES.phrase)
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
-        default=None, description="an integer >= 1, or a list of as many as there are clients"
+        default=None, description=f"{COUNT.phrase}, or a list of as many as there are clients"
     )
-    seed: Seed = Field(default=0, description=SEED)
-    test_fraction: Fraction = Field(default=0.1, description=FRACTION)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION)
+    seed: Seed = Field(default=0, description=SEED.phrase)
+    test_fraction: Fraction = Field(default=0.1, description=FRACTION.phrase)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if isinstance(self.sizes, tuple) and len(self.sizes) != self.clients:
-            raise must_be("data.sizes", list(self.sizes), f"a list of data.clients = {self.clients} integers")
+            raise InputError(
+                field="data.sizes", value=list(self.sizes), must=f"a list of data.clients = {self.clients} integers"
+            )
         if self.alpha == "iid" and self.beta is not None:
-            raise must_be("data.beta", self.beta, "left out when data.alpha is 'iid'")
+            raise InputError(field="data.beta", value=self.beta, must="left out when data.alpha is 'iid'")
         if self.alpha != "iid" and self.beta is None:
-            raise InputError("data.beta is missing, but it must be a finite number >= 0 unless data.alpha is 'iid'")
+            raise InputError(field="data.beta", must=f"{NOT_NEGATIVE.phrase} unless data.alpha is 'iid'")
         return self
 
     def load(self) -> FederatedData:
@@ -65,9 +62,9 @@ class NpzFile(Table):
     name: Word | None = Field(default=None, description="the name of a set in the file")
     client: Word | None = Field(default=None, description="the name of the client array")
     label: Word | None = Field(default=None, description="the name of the label array")
-    seed: Seed = Field(default=0, description=SEED)
-    test_fraction: Fraction = Field(default=0.0, description=FRACTION)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION)
+    seed: Seed = Field(default=0, description=SEED.phrase)
+    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -88,9 +85,9 @@ class ColumnsFile(Table):
     label: Word = Field(default="label", description="the name of a column")
     split: Word | None = Field(default=None, description="the name of a column that says train or test")
     features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
-    seed: Seed = Field(default=0, description=SEED)
-    test_fraction: Fraction = Field(default=0.0, description=FRACTION)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION)
+    seed: Seed = Field(default=0, description=SEED.phrase)
+    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -116,16 +113,17 @@ SOURCES: dict[str, type[Table]] = {
 def _check_ending(table: NpzFile | ColumnsFile) -> None:
     ending = f".{table.source}"
     if not table.path.lower().endswith(ending):
-        raise must_be("data.path", table.path, f"a path that ends in {ending}, since data.source is '{table.source}'")
+        raise InputError(
+            field="data.path",
+            value=table.path,
+            must=f"a path that ends in {ending}, since data.source is '{table.source}'",
+        )
 
 
 def _read(table: NpzFile | ColumnsFile) -> FederatedData:
     options = table.model_dump(exclude={"source", "validation_fraction"}, exclude_none=True)
-    try:
+    with in_path(table.path):
         return federated.load(**options)
-    except InputError as error:
-        message = str(error)
-        raise InputError(f"data.path {message}" if message.startswith(table.path) else message) from error
 
 
 class Logistic(Table):
@@ -140,7 +138,7 @@ class Mlp(Table):
 
     kind: Literal["mlp"] = Field(default="mlp", description="'mlp'")
     hidden: Annotated[tuple[Count, ...], AsTuple, Field(min_length=1)] = Field(
-        default=(196,), description="a list of one or more integers >= 1"
+        default=(196,), description=f"a list of one or more {COUNT.plural}"
     )
 
 
@@ -148,11 +146,11 @@ class Lstm(Table):
     """A bidirectional LSTM over token ids."""
 
     kind: Literal["lstm"] = Field(default="lstm", description="'lstm'")
-    hidden: Count = Field(default=128, description=COUNT)
-    embedding: Count | None = Field(default=None, description=COUNT)
+    hidden: Count = Field(default=128, description=COUNT.phrase)
+    embedding: Count | None = Field(default=None, description=COUNT.phrase)
     """Left out, the data's word vectors are the embedding; where it has none, 50 numbers per word are learned."""
-    dropout: Fraction = Field(default=0.0, description=FRACTION)
-    vocabulary: Count | None = Field(default=None, description=COUNT)
+    dropout: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
 
 
 class Factory(Table):

@@ -223,9 +223,7 @@ def _heading(point: Point) -> str:
 def _checked(experiment: Experiment, how: How) -> list[Point]:
     """Refuse what cannot be swept, in one sentence; return the points, none yet where Optuna chooses them."""
     if not experiment.sweep:
-        raise InputError(
-            'sweep is missing, but a sweep needs a table [sweep] of lists, such as "local.lr" = [0.01, 0.1]'
-        )
+        raise InputError(field="sweep", but='a sweep needs a table [sweep] of lists, such as "local.lr" = [0.01, 0.1]')
     if how.random is not None and how.optuna is not None:
         raise InputError("--random and --optuna are both given, but a sweep takes its points in one way")
     if how.optuna is not None:
@@ -247,4 +245,4 @@ def _variant(experiment: Experiment, point: Point, name: str, results: str) -> E
     try:
         return parse({**raw, "name": name, "results": results, "scored_on": "test"})
     except InputError as error:
-        raise InputError(f"the sweep's point {point.label}: {error}") from error
+        raise error.at(f"the sweep's point {point.label}") from error

@@ -218,7 +218,7 @@ def calculate(values: Mapping[str, Any]) -> tuple[dict[Form, Constants], dict[Fo
     given = {name: value for name, value in values.items() if value is not None}
     for name in ("smoothness", "dissimilarity", "mu"):
         if name not in given:
-            raise InputError(f"{name} is missing, but the constants need it")
+            raise InputError(field=name, but="the constants need it")
     rho = given.get("strong_convexity", given["mu"])
     about = (given["smoothness"], given["dissimilarity"], given.get("cohort"))
     return every_form(*about, given["mu"], rho - given["mu"], given.get("lam", 0.0))

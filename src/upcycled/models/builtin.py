@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import COUNT, FRACTION, InputError
 from upcycled.models.weights import draw_weights
 
 
@@ -37,10 +37,8 @@ def mlp(features: Sequence[int], classes: int, *, hidden: Sequence[int] = (196,)
     [(196, 784), (196,), (10, 196), (10,)]
     """
     if not hidden:
-        raise InputError("model hidden is empty, but an mlp needs at least one width >= 1")
-    for width in hidden:
-        check_number("model hidden", width, at_least=1, integer=True)
-    widths = [math.prod(features), *hidden, classes]
+        raise InputError("is empty, but an mlp needs at least one width >= 1", field="hidden", of="model")
+    widths = [math.prod(features), *(COUNT.check("hidden", width, "model") for width in hidden), classes]
     layers: list[nn.Module] = [] if len(features) == 1 else [nn.Flatten()]
     for i, (before, after) in enumerate(itertools.pairwise(widths)):
         layers += ([nn.ReLU()] if i else []) + [_linear(before, after)]
@@ -91,15 +89,16 @@ def lstm(
 
     With ``vectors`` (vocabulary, embedding) the embedding is fixed to them: neither trained, sent nor noised.
     """
-    check_number("model hidden", hidden, at_least=1, integer=True)
-    check_number("model embedding", embedding, at_least=1, integer=True)
-    check_number("model dropout", dropout, at_least=0, below=1)
+    hidden = COUNT.check("hidden", hidden, "model")
+    embedding = COUNT.check("embedding", embedding, "model")
+    dropout = FRACTION.check("dropout", dropout, "model")
     if vectors is not None:
         if np.ndim(vectors) != 2 or 0 in np.shape(vectors):
             raise InputError(f"model vectors has shape {np.shape(vectors)}, but it must be (token ids, embedding)")
         vocabulary, embedding = np.shape(vectors)
     if vocabulary is None:
-        raise InputError("model vocabulary is missing, but an lstm needs the number of token ids, or vectors=")
+        raise InputError(field="vocabulary", of="model", but="an lstm needs the number of token ids, or vectors=")
+    vocabulary = COUNT.check("vocabulary", vocabulary, "model")
     module = Lstm(vocabulary, classes, embedding, hidden, dropout)
     draw_weights(module, seed)
     if vectors is not None:

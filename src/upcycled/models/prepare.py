@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError, reason_of, suggest
 from upcycled.core.facts import Facts
 from upcycled.models.builtin import logistic, lstm, mlp
 
@@ -39,7 +39,7 @@ def prepare_model(
         module = _build(model, facts, seed, _with_vectors(model, dict(options or {}), facts.vectors))
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
-        raise InputError(f"model is {model!r}, but it must be a torch.nn.Module or a known name{named}")
+        raise InputError(field="model", value=model, must=f"a torch.nn.Module or a known name{named}")
     # Ones: every vocabulary but the smallest has that token, and no layer takes it for padding.
     trial = np.ones((2, *facts.shape), dtype=facts.dtype) if samples is None else samples
     _probe(module, as_input(module, trial), facts.classes)
@@ -135,8 +135,9 @@ def _probe(module: nn.Module, x: NDArray[Any], classes: int) -> None:
             output = trial(torch.from_numpy(np.array(rows)))
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             shape = tuple(x.shape[1:])
-            reason = str(error).splitlines()[0]
-            raise InputError(f"model does not take samples of shape {shape} and type {x.dtype}: {reason}") from error
+            raise InputError(
+                f"model does not take samples of shape {shape} and type {x.dtype}: {reason_of(error)}"
+            ) from error
     if not isinstance(output, torch.Tensor) or output.ndim != 2 or output.shape[0] != 2 or output.shape[1] < classes:
         got = tuple(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
         raise InputError(

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc, betaincinv, gammaln, ndtri
 
-from upcycled.core.errors import InputError, suggest
-from upcycled.privacy.accounting.numbers import check
+from upcycled.core.errors import InputError, check_number, unknown
 
 TAIL = 0.025
 """The chance that each one-sided Clopper-Pearson bound of the two-world test is wrong."""
@@ -74,7 +73,7 @@ def two_world_epsilon(*, false_alarms: int, n0: int, misses: int, n1: int, delta
     >>> two_world_epsilon(false_alarms=0, n0=10000, misses=0, n1=10000, delta=1e-5)
     7.904823
     """
-    check("delta", delta, at_least=0, below=1)
+    check_number("delta", delta, at_least=0, below=1)
     fpr, fnr = _rates(false_alarms, n0, misses, n1, tail)
     return float(_epsilon_lower(np.array(fpr), np.array(fnr), delta))
 
@@ -101,8 +100,8 @@ def two_world(
     (5.600577, 1000, 0.5)
     """
     if target not in ("epsilon", "mu"):
-        raise InputError(f"target is {target!r}{suggest(str(target), ['epsilon', 'mu'])}")
-    check("delta", delta, at_least=0, below=1)
+        raise unknown("target", target, ["epsilon", "mu"])
+    check_number("delta", delta, at_least=0, below=1)
     world0, world1 = _scores("scores0", scores0), _scores("scores1", scores1)
     threshold, above = _threshold(world0[0::2], world1[0::2], delta, target)
     held0, held1 = world0[1::2], world1[1::2]
@@ -130,7 +129,7 @@ def two_world_replays(
 
     Each call must use fresh noise.
     """
-    check("replays", replays, at_least=4, integer=True)
+    check_number("replays", replays, at_least=4, integer=True)
     scores = [[score_of(world, replay) for replay in range(int(replays))] for world in (0, 1)]
     return two_world(scores0=scores[0], scores1=scores[1], delta=delta, target=target)
 
@@ -148,11 +147,11 @@ def one_run(*, canaries: int, guesses: int, correct: int, delta: float, level: f
     >>> one_run(canaries=1000, guesses=100, correct=95, delta=1e-5).epsilon_lower
     2.165176
     """
-    check("canaries", canaries, at_least=1, integer=True)
-    check("guesses", guesses, at_least=1, at_most=canaries, integer=True)
-    check("correct", correct, at_least=0, at_most=guesses, integer=True)
-    check("delta", delta, at_least=0, below=1)
-    check("level", level, above=0, below=0.5)
+    check_number("canaries", canaries, at_least=1, integer=True)
+    check_number("guesses", guesses, at_least=1, at_most=canaries, integer=True)
+    check_number("correct", correct, at_least=0, at_most=guesses, integer=True)
+    check_number("delta", delta, at_least=0, below=1)
+    check_number("level", level, above=0, below=0.5)
     m, r, v = int(canaries), int(guesses), int(correct)
     # The p-value need not grow with epsilon everywhere, so the first crossing is sought: whatever the true epsilon, its
     # own p-value is small with probability at most the level, and then alone can the first crossing lie beyond it.
@@ -178,8 +177,8 @@ def one_run_scores(
     values = _scores("scores", scores)
     coins = np.asarray(inserted)
     if coins.shape != values.shape or not np.isin(coins, (0, 1)).all():
-        raise InputError(f"inserted must hold a 0 or 1 for each of the {len(values)} scores")
-    check("guesses", guesses, at_least=1, at_most=len(values), integer=True)
+        raise InputError(f"must hold a 0 or 1 for each of the {len(values)} scores", field="inserted")
+    check_number("guesses", guesses, at_least=1, at_most=len(values), integer=True)
     order = np.argsort(values, kind="stable")
     lowest, highest = order[: int(guesses) // 2], order[len(order) - (int(guesses) - int(guesses) // 2) :]
     correct = int(np.sum(coins[highest] == 1) + np.sum(coins[lowest] == 0))
@@ -199,11 +198,11 @@ def _p_value(epsilon: float, canaries: int, guesses: int, correct: int, delta: f
 
 
 def _rates(false_alarms: int, n0: int, misses: int, n1: int, tail: float) -> tuple[float, float]:
-    check("n0", n0, at_least=1, integer=True)
-    check("n1", n1, at_least=1, integer=True)
-    check("false_alarms", false_alarms, at_least=0, at_most=n0, integer=True)
-    check("misses", misses, at_least=0, at_most=n1, integer=True)
-    check("tail", tail, above=0, below=0.5)
+    check_number("n0", n0, at_least=1, integer=True)
+    check_number("n1", n1, at_least=1, integer=True)
+    check_number("false_alarms", false_alarms, at_least=0, at_most=n0, integer=True)
+    check_number("misses", misses, at_least=0, at_most=n1, integer=True)
+    check_number("tail", tail, above=0, below=0.5)
     return (float(_upper(np.array(false_alarms), n0, tail)), float(_upper(np.array(misses), n1, tail)))
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.cohort import Cohort
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.release import Charge, NoiseSource, Promise, Release, Setting, Trained, average
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import NominalSGD, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import sgd_sensitivity
-from upcycled.privacy.checks import check_convex, check_delta, check_noise
+from upcycled.privacy.checks import DELTA, check_convex, check_delta, check_noise
 from upcycled.privacy.gaussian import GaussianNoise, gaussian_noise
 from upcycled.privacy.projection import project
 from upcycled.privacy.rounding import ROUNDING, Constants, check_covered, constants_of, norms
@@ -37,16 +37,16 @@ class BoltOnSGD:
     to the largest need for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
     """
 
-    norm_bound: float
-    noise_std: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    norm_bound: Annotated[float, POSITIVE]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
     per_client: bool = True
 
     name: ClassVar[str] = "bolt_on_sgd"
 
     def __post_init__(self) -> None:
-        check_number("BoltOnSGD norm_bound", self.norm_bound, above=0)
+        check_fields(self)
         check_noise("BoltOnSGD", "noise_std", self.noise_std, self.epsilon, self.delta)
 
     def fit(self, setting: Setting) -> BoltOnRelease:
@@ -55,10 +55,12 @@ class BoltOnSGD:
         check_delta(self.delta, setting.sizes)
         local, about = setting.local, constants_of(setting, self.norm_bound)
         if local.momentum != 0:
-            raise InputError(f"local.momentum is {local.momentum!r}, but BoltOnSGD is proven without: it must be 0")
+            raise InputError(
+                field="local.momentum", value=local.momentum, but="BoltOnSGD is proven without: it must be 0"
+            )
         most = 2 / (about.smoothness + setting.penalty)
         if local.lr > most * (1 + 1e-12):
-            raise InputError(f"local.lr is {local.lr!r}, but BoltOnSGD needs at most 2/(S + a) = {most:.6g}")
+            raise InputError(field="local.lr", value=local.lr, but=f"BoltOnSGD needs at most 2/(S + a) = {most:.6g}")
         batches = setting.sizes if local.batch_size is None else np.minimum(local.batch_size, setting.sizes)
         exact = sgd_sensitivity(
             lipschitz=about.lipschitz,

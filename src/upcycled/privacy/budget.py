@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from upcycled.core.cohort import everybody
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import FRACTION, POSITIVE, InputError, check_fields
 from upcycled.core.release import Fitted, Setting
 from upcycled.privacy.checks import check_delta
 
@@ -20,12 +21,11 @@ class Budget:
     size and the schedule, not on its records.
     """
 
-    epsilon: float
-    delta: float
+    epsilon: Annotated[float, POSITIVE]
+    delta: Annotated[float, FRACTION]
 
     def __post_init__(self) -> None:
-        check_number("budget epsilon", self.epsilon, above=0)
-        check_number("budget delta", self.delta, at_least=0, below=1)
+        check_fields(self)
 
 
 def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> None:
@@ -35,7 +35,12 @@ def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> 
         return
     check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
     if charge.kind == "gaussian" and budget.delta == 0:
-        raise InputError("budget delta is 0, but Gaussian noise reaches no epsilon at delta = 0: it must be > 0")
+        raise InputError(
+            field="delta",
+            of="Budget",
+            value=budget.delta,
+            but="Gaussian noise reaches no epsilon at delta = 0: it must be > 0",
+        )
     if charge.kind not in ("gaussian", "pure"):
         raise InputError(
             f"a budget cannot be enforced for '{mechanism.name}': its rounds compose by a schedule fixed in advance; "

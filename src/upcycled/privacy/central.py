@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.cohort import Cohort
-from upcycled.core.errors import InputError
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.grid import grid_step
 from upcycled.core.release import (
     Charge,
@@ -26,7 +26,7 @@ from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Vector
 from upcycled.privacy.accounting import gdp_mu, sampled_gaussian_noise_multiplier
 from upcycled.privacy.accounting.gaussian import ROOM
-from upcycled.privacy.checks import check_clip_norm, check_delta, check_noise
+from upcycled.privacy.checks import CLIP_NORM, DELTA, check_delta, check_noise
 from upcycled.privacy.clipping import clip
 from upcycled.privacy.gaussian import settle
 
@@ -49,16 +49,16 @@ class CentralDPFedAvg:
     all, calibrated to the busiest client.
     """
 
-    clip_norm: float
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_multiplier: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
     secret_sampling: bool = False
 
     name: ClassVar[str] = "central_dp_fedavg"
 
     def __post_init__(self) -> None:
-        check_clip_norm("CentralDPFedAvg", self.clip_norm)
+        check_fields(self)
         check_noise("CentralDPFedAvg", "noise_multiplier", self.noise_multiplier, self.epsilon, self.delta)
 
     def fit(self, setting: Setting) -> CentralNoise:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from numbers import Real as AnyReal
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import InputError, Limits
 from upcycled.core.release import Setting
 from upcycled.core.solvers import LocalSGD
 from upcycled.core.vectors import Ints
+
+CLIP_NORM = Limits(above=0, because="noise without clipping hides nobody")
+DELTA = Limits(above=0, below=1)
 
 
 def check_noise(
     owner: str, field: str, noise: float | None, epsilon: float | None, delta: float | None, *, pure: bool = False
 ) -> None:
     """Refuse unless the noise is given directly, or epsilon and delta in its place; ``pure`` lets delta be zero."""
-    if noise is not None:
-        check_number(f"{owner} {field}", noise, at_least=0)
-    if epsilon is not None:
-        check_number(f"{owner} epsilon", epsilon, above=0)
-    if delta is not None and pure:
-        check_number(f"{owner} delta", delta, at_least=0, below=1)
-    elif delta is not None:
-        check_number(f"{owner} delta", delta, above=0, below=1)
     instead = "epsilon" if pure else "epsilon and delta"
     if noise is not None and (epsilon is not None or delta is not None):
         raise InputError(f"{owner} has both {field} and epsilon or delta, but it takes {field}, or {instead}, not both")
@@ -35,16 +28,6 @@ def check_noise(
         raise InputError(f"{owner} has epsilon without delta, but it must have both")
 
 
-def check_clip_norm(owner: str, clip_norm: object) -> None:
-    """Refuse noise without clipping."""
-    if clip_norm is None or (isinstance(clip_norm, AnyReal) and math.isinf(clip_norm)):
-        raise InputError(
-            f"{owner} clip_norm is {clip_norm!r}, but it must be a finite number > 0: "
-            "noise without clipping hides nobody"
-        )
-    check_number(f"{owner} clip_norm", clip_norm, above=0)
-
-
 def check_delta(delta: float | None, sizes: Ints, unit: str = "record") -> None:
     """Refuse delta >= 1/n (1/N for clients), which lets somebody be published whole; warn above 1/(10 n)."""
     if not delta:
@@ -52,7 +35,7 @@ def check_delta(delta: float | None, sizes: Ints, unit: str = "record") -> None:
     count = int(sizes.max()) if unit == "record" else sizes.size
     what = "n of the largest client" if unit == "record" else "N clients"
     if delta * count >= 1:
-        raise InputError(f"delta is {delta:g}, but it must be below 1/n = {1 / count:.3g} ({count} = {what})")
+        raise InputError(field="delta", value=delta, must=f"below 1/n = {1 / count:.3g} ({count} = {what})")
     if delta * count * 10 > 1:
         warnings.warn(
             f"delta is {delta:g}, which is more than 1/(10 n) = {0.1 / count:.3g} ({count} = {what}): "

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.cohort import Cohort
-from upcycled.core.errors import InputError
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.release import (
     Charge,
     NoiseSource,
@@ -28,7 +28,7 @@ from upcycled.core.release import (
 )
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import paper_epsilon
-from upcycled.privacy.checks import check_clip_norm, check_delta, check_noise
+from upcycled.privacy.checks import CLIP_NORM, DELTA, check_delta, check_noise
 from upcycled.privacy.gaussian import GaussianNoise, gaussian_noise
 
 
@@ -72,16 +72,16 @@ class ModelClipping:
     schedule, or to the largest of them for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
     """
 
-    clip_norm: float
-    noise_std: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
     per_client: bool = True
 
     name: ClassVar[str] = "model_clipping"
 
     def __post_init__(self) -> None:
-        check_clip_norm("ModelClipping", self.clip_norm)
+        check_fields(self)
         check_noise("ModelClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
 
     def fit(self, setting: Setting) -> ClippedRelease:
@@ -97,16 +97,16 @@ class UpdateClipping:
     clip_norm, and with it less noise, loses little.
     """
 
-    clip_norm: float
-    noise_std: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
     per_client: bool = True
 
     name: ClassVar[str] = "update_clipping"
 
     def __post_init__(self) -> None:
-        check_clip_norm("UpdateClipping", self.clip_norm)
+        check_fields(self)
         check_noise("UpdateClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
 
     def fit(self, setting: Setting) -> ClippedRelease:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.cohort import Cohort
-from upcycled.core.errors import InputError
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.grid import grid_step
 from upcycled.core.release import (
     Charge,
@@ -25,7 +25,7 @@ from upcycled.core.release import (
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import sampled_gaussian_noise_multiplier
-from upcycled.privacy.checks import check_clip_norm, check_delta, check_noise, rounds_paid
+from upcycled.privacy.checks import CLIP_NORM, DELTA, check_delta, check_noise, rounds_paid
 from upcycled.privacy.clipping import finite_or
 from upcycled.privacy.gaussian import settle
 
@@ -47,16 +47,16 @@ class DPSGD:
     > 1/(10 n) gets a warning.
     """
 
-    clip_norm: float
-    noise_multiplier: float | None = None
-    epsilon: float | None = None
-    delta: float | None = None
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_multiplier: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
     per_client: bool = True
 
     name: ClassVar[str] = "dpsgd"
 
     def __post_init__(self) -> None:
-        check_clip_norm("DPSGD", self.clip_norm)
+        check_fields(self)
         check_noise("DPSGD", "noise_multiplier", self.noise_multiplier, self.epsilon, self.delta)
 
     def fit(self, setting: Setting) -> NoisyTraining:

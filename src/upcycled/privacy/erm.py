@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.cohort import Cohort
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.release import Charge, NoiseSource, Promise, Release, Setting, Trained, average
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import erm_sensitivity, gd_sensitivity
 from upcycled.privacy.checks import (
+    DELTA,
     check_convex,
     check_delta,
     check_no_stragglers,
@@ -52,24 +53,19 @@ class ErmOutput:
     to the largest need for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
     """
 
-    norm_bound: float
-    noise_std: float | None = None
-    prox_mu: float = 0.0
-    epsilon: float | None = None
-    delta: float | None = None
-    steps: int | None = None
-    gamma: float | None = None
+    norm_bound: Annotated[float, POSITIVE]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    prox_mu: Annotated[float, NOT_NEGATIVE] = 0.0
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
+    steps: Annotated[int, COUNT] | None = None
+    gamma: Annotated[float, POSITIVE] | None = None
     per_client: bool = True
 
     name: ClassVar[str] = "erm_output"
 
     def __post_init__(self) -> None:
-        check_number("ErmOutput norm_bound", self.norm_bound, above=0)
-        check_number("ErmOutput prox_mu", self.prox_mu, at_least=0)
-        if self.steps is not None:
-            check_number("ErmOutput steps", self.steps, at_least=1, integer=True)
-        if self.gamma is not None:
-            check_number("ErmOutput gamma", self.gamma, above=0)
+        check_fields(self)
         check_noise("ErmOutput", "noise_std", self.noise_std, self.epsilon, self.delta)
         if self.steps is not None and self.gamma is not None:
             raise InputError(

@@ -88,7 +88,8 @@ def settle(
             return needed, {} if per_client else {"noise_std": float(needed[0])}
         std = needed
     raise InputError(
-        f"epsilon is too small for a model of {size} parameters: rounding to the noise's grid alone would cost more"
+        f"is too small for a model of {size} parameters: rounding to the noise's grid alone would cost more",
+        field="epsilon",
     )
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from upcycled.core.cohort import Cohort
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.grid import grid_step, on_grid
 from upcycled.core.release import Charge, NoiseSource, Promise, Release, Setting, Trained, average
 from upcycled.core.shards import Shards
@@ -67,29 +67,21 @@ class ObjectivePerturbation:
     own SGD with the noise in its linear term. It is not private and no epsilon is claimed: the ledger says infinity.
     """
 
-    alpha: float | None = None
-    norm_bound: float | None = None
-    prox_mu: float = 0.0
-    epsilon: float | None = None
-    delta: float | None = None
-    gamma: float | None = None
-    cover_alpha: float | None = None
+    alpha: Annotated[float, POSITIVE] | None = None
+    norm_bound: Annotated[float, POSITIVE] | None = None
+    prox_mu: Annotated[float, NOT_NEGATIVE] = 0.0
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, FRACTION] | None = None
+    gamma: Annotated[float, POSITIVE] | None = None
+    cover_alpha: Annotated[float, POSITIVE] | None = None
     per_client: bool = True
     paper_mode: bool = False
 
     name: ClassVar[str] = "objective_perturbation"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         me = "ObjectivePerturbation"
-        if self.alpha is not None:
-            check_number(f"{me} alpha", self.alpha, above=0)
-        if self.norm_bound is not None:
-            check_number(f"{me} norm_bound", self.norm_bound, above=0)
-        check_number(f"{me} prox_mu", self.prox_mu, at_least=0)
-        if self.gamma is not None:
-            check_number(f"{me} gamma", self.gamma, above=0)
-        if self.cover_alpha is not None:
-            check_number(f"{me} cover_alpha", self.cover_alpha, above=0)
         check_noise(me, "alpha", self.alpha, self.epsilon, self.delta, pure=True)
         if self.paper_mode and self.alpha is None:
             raise InputError(f"{me} in paper mode claims no epsilon, so it cannot meet one: it must have alpha=")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, shown
 from upcycled.core.release import Release
 from upcycled.core.vectors import Vector
 from upcycled.runtime.history import Record
@@ -131,7 +131,9 @@ def as_callback(value: object) -> Hooks:
             except (TypeError, ValueError):
                 continue
             return Hooks(_Function(value, len(arguments) == 2))
+    methods = ", ".join(HOOKS)
     raise InputError(
-        f"callbacks has {value!r}, but each must be a function of a record (and the run), or an object with some of "
-        f"the methods {', '.join(HOOKS)}"
+        f"has {shown(value)}, but each must be a function of a record (and the run), or an object with some of the "
+        f"methods {methods}",
+        field="callbacks",
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import COUNT, InputError
 from upcycled.core.files import write_whole
 
 _NAME = re.compile(r"iteration-(\d{6,})-([0-9a-f]{32})\.safetensors")
@@ -31,12 +31,11 @@ def how_often(value: object) -> int | float:
     upcycled.core.errors.InputError: checkpoint_every is 'often', but it must be a number of data rounds such as 10, ...
     """
     if not isinstance(value, str):
-        check_number("checkpoint_every", value, at_least=1, integer=True)
-        return int(value)  # type: ignore[call-overload, no-any-return]
+        return int(COUNT.check("checkpoint_every", value))
     found = _SECONDS.fullmatch(value.strip())
     if found is None or float(found[1]) <= 0:
         raise InputError(
-            f"checkpoint_every is {value!r}, but it must be a number of data rounds such as 10, or seconds such as '2s'"
+            field="checkpoint_every", value=value, must="a number of data rounds such as 10, or seconds such as '2s'"
         )
     return float(found[1])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.many import train_many
@@ -87,11 +87,11 @@ def compare(
     [2, 2, 4, 4]
     """
     if equal not in EQUALS:
-        raise InputError(f"equal is {equal!r}, but it must be known{suggest(str(equal), EQUALS)}")
+        raise unknown("equal", equal, EQUALS)
     check_number("confidence", confidence, above=0, below=1)
     check_number("iterations", iterations, at_least=2, integer=True)
     if len(set(seeds)) < 2 or len(set(seeds)) != len(seeds):
-        raise InputError(f"seeds is {list(seeds)!r}, but a comparison needs two or more different ones")
+        raise InputError(field="seeds", value=list(seeds), but="a comparison needs two or more different ones")
     if upcycle is None:
         raise InputError("upcycle is None, but a comparison needs the coefficient of its upcycled runs")
     if data.test is None:

@@ -16,7 +16,7 @@ from torch import nn
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.coefficients import as_rule
 from upcycled.core.cohort import Participation
-from upcycled.core.errors import InputError, UpcycledError
+from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
@@ -107,7 +107,7 @@ class Plan:
 def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
     """Decide a run on data completely: check everything that spec and data must agree on."""
     if not isinstance(data, FederatedData):
-        raise InputError(f"data is {type(data).__name__}, but it must be a FederatedData (see up.data)")
+        raise InputError(f"is {type(data).__name__}, but it must be a FederatedData (see up.data)", field="data")
     facts = data.facts(counts_tokens=spec.model == "lstm" and data.train.x.dtype.kind in "iu")
     return with_data(plan_of(facts, spec, data.train.x[:2]), data)
 
@@ -182,16 +182,15 @@ def _made(spec: RunSpec) -> str | nn.Module:
         try:
             module = factory()
         except Exception as error:
-            raise _wrong_factory(spec, f"calling it failed with {type(error).__name__}: {error}") from error
+            raise _wrong_factory(spec, f"calling it failed with {type(error).__name__}: {reason_of(error)}") from error
     if not isinstance(module, nn.Module):
         raise _wrong_factory(spec, f"it returned {type(module).__name__}")
     return module
 
 
 def _wrong_factory(spec: RunSpec, reason: str) -> InputError:
-    return InputError(
-        f"model is {spec.model!r}, but it must be a function without arguments that returns a torch module ({reason})"
-    )
+    must = f"a function without arguments that returns a torch module ({reason})"
+    return InputError(field="model", value=spec.model, must=must)
 
 
 def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
@@ -204,8 +203,10 @@ def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
 def _check_stragglers(stragglers: float, solver: Solver) -> None:
     if stragglers > 0 and solver.local.epochs < 2:
         raise InputError(
-            f"stragglers is {stragglers!r}, but a straggler stops after 1 to epochs-1 epochs: "
-            f"local.epochs is {solver.local.epochs} and must be at least 2"
+            field="stragglers",
+            value=stragglers,
+            but=f"a straggler stops after 1 to epochs-1 epochs: local.epochs is {solver.local.epochs} and must be at "
+            "least 2",
         )
 
 

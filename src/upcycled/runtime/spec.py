@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.cohort import Participation
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_number, unknown
 from upcycled.core.release import Mechanism
 from upcycled.core.sampler import Sampler
 from upcycled.core.solvers import LocalSGD
@@ -77,7 +77,7 @@ class RunSpec:
     model: str | nn.Module | Callable[[], nn.Module] = "logistic"
     model_options: Mapping[str, Any] | None = None
     upcycle: object = None
-    iterations: int = 100
+    iterations: Annotated[int, COUNT] = 100
     local: LocalSGD | None = None
     participation: float | Sampler = 1.0
     sampling: str = "fixed"
@@ -86,8 +86,8 @@ class RunSpec:
     noise: str = "seeded"
     budget: Budget | None = None
     engine: str = "auto"
-    seed: int = 0
-    eval_every: int = 1
+    seed: Annotated[int, SEED] = 0
+    eval_every: Annotated[int, COUNT] = 1
     theory: bool = False
     device: str = "cpu"
     ledger: str | Path | None = None
@@ -98,17 +98,15 @@ class RunSpec:
     callbacks: Sequence[Callback | Probe | Callable[..., object]] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self, of="")
         _check_kinds(self)
-        for name, value in (("iterations", self.iterations), ("eval_every", self.eval_every)):
-            check_number(name, value, at_least=1, integer=True)
-        check_number("seed", self.seed, at_least=0, below=2**63, integer=True)
         _check_agreement(self)
         how_often(self.checkpoint_every)
-        if not isinstance(self.callbacks, Sequence) or isinstance(self.callbacks, str):
-            raise InputError(f"callbacks is {self.callbacks!r}, but it must be a list of functions or callbacks")
-        for one in self.callbacks:
-            as_callback(one)
-        assert self.who  # made, and so checked, at once
+        # NumPy's numbers become Python's own, so that equal specs have equal fingerprints.
+        for name in ("upcycle", "checkpoint_every"):
+            object.__setattr__(self, name, plain_number(getattr(self, name)))
+        object.__setattr__(self, "participation", self.who.fraction)
+        object.__setattr__(self, "stragglers", self.who.stragglers)
 
     @cached_property
     def who(self) -> Participation:
@@ -125,11 +123,11 @@ class RunSpec:
 
     def replace(self, **changes: Any) -> RunSpec:
         """Return a spec with some arguments changed."""
-        return spec_of({f.name: getattr(self, f.name) for f in fields(self)} | changes)
+        return spec_of({name: getattr(self, name) for name in ARGUMENTS} | changes)
 
     def settings(self) -> dict[str, Any]:
         """Return what determines the run's bits, by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NOT_IN_BITS}
+        return {name: getattr(self, name) for name in ARGUMENTS if name not in NOT_IN_BITS}
 
     @cached_property
     def _form(self) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -156,12 +154,14 @@ class RunSpec:
         return not self.unnamed
 
 
+ARGUMENTS = tuple(f.name for f in fields(RunSpec))
+
+
 def spec_of(arguments: Mapping[str, Any]) -> RunSpec:
     """Return the spec with these arguments; one that does not exist is a TypeError, as for any function."""
-    known = [f.name for f in fields(RunSpec)]
     for name in arguments:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        if name not in ARGUMENTS:
+            near = difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.6)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             raise TypeError(f"train() has no argument '{name}'{hint}")
     if "algorithm" not in arguments:
@@ -171,33 +171,37 @@ def spec_of(arguments: Mapping[str, Any]) -> RunSpec:
 
 def _check_kinds(spec: RunSpec) -> None:
     if isinstance(spec.algorithm, type) or not hasattr(spec.algorithm, "server_step"):
-        raise InputError(f"algorithm is {spec.algorithm!r}, but it must be an algorithm such as up.FedAvg()")
+        raise InputError(field="algorithm", value=spec.algorithm, must="an algorithm such as up.FedAvg()")
     if spec.local is not None and not isinstance(spec.local, LocalSGD):
-        raise InputError(f"local is {spec.local!r}, but it must be up.LocalSGD(...)")
+        raise InputError(field="local", value=spec.local, must="up.LocalSGD(...)")
     if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
-        raise InputError(f"privacy is {spec.privacy!r}, but it must be None or a mechanism of up.privacy")
+        raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     if spec.budget is not None and not isinstance(spec.budget, Budget):
-        raise InputError(f"budget is {spec.budget!r}, but it must be None or up.Budget(epsilon=..., delta=...)")
+        raise InputError(field="budget", value=spec.budget, must="None or up.Budget(epsilon=..., delta=...)")
     if spec.noise not in NOISES:
-        raise InputError(f"noise is {spec.noise!r}, but it must be known{suggest(str(spec.noise), NOISES)}")
+        raise unknown("noise", spec.noise, NOISES)
     for name in ("engine", "device"):
         if not isinstance(getattr(spec, name), str):
-            raise InputError(f"{name} is {getattr(spec, name)!r}, but it must be a name in quotes")
-    for name in ("theory", "resume_anyway", "progress"):
-        if not isinstance(getattr(spec, name), bool):
-            raise InputError(f"{name} is {getattr(spec, name)!r}, but it must be True or False")
+            raise InputError(field=name, value=getattr(spec, name), must="a name in quotes")
     for name, what in (("checkpoint", "a folder"), ("ledger", "a file")):
         path = getattr(spec, name)
         if path is not None and (not isinstance(path, str | Path) or not str(path)):
-            raise InputError(f"{name} is {path!r}, but it must be None or the path of {what}")
+            raise InputError(field=name, value=path, must=f"None or the path of {what}")
+    if not isinstance(spec.callbacks, Sequence) or isinstance(spec.callbacks, str):
+        raise InputError(field="callbacks", value=spec.callbacks, must="a list of functions or callbacks")
+    for one in spec.callbacks:
+        as_callback(one)
 
 
 def _check_agreement(spec: RunSpec) -> None:
     for name, what in (("budget", "spend"), ("ledger", "write down")):
         if getattr(spec, name) is not None and spec.privacy is None:
-            raise InputError(f"{name} is given without privacy, but only a private run has something to {what}")
+            reason = f"is given without privacy, but only a private run has something to {what}"
+            raise InputError(reason, field=name)
     if spec.theory and spec.noise == "system":
         raise InputError(
-            "theory is True, but it must be False with noise='system': gradient norms of the clients' training data "
-            "would leave a private run uncharged (a simulation, noise='seeded', may measure them)"
+            field="theory",
+            value=True,
+            must="False with noise='system': gradient norms of the clients' training data would leave a private run "
+            "uncharged (a simulation, noise='seeded', may measure them)",
         )

@@ -77,7 +77,7 @@ def spec_from(spec: object, arguments: dict[str, Any]) -> RunSpec:
     if spec is None:
         return spec_of(arguments)
     if not isinstance(spec, RunSpec):
-        raise InputError(f"spec is {type(spec).__name__}, but it must be an up.RunSpec(...)")
+        raise InputError(f"is {type(spec).__name__}, but it must be an up.RunSpec(...)", field="spec")
     return spec.replace(**arguments) if arguments else spec
 
 
@@ -87,10 +87,9 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
     if plan.checkpoint is None:
         return _carry_out(plan, hooks, threads, None)
     if not plan.spec.is_reproducible:
-        raise InputError(
-            f"checkpoint is {str(plan.checkpoint)!r}, but {plan.spec.unnamed[0]} has no name that a later process "
-            "could find it by: it must be a function or class of a module, or the run be one without a checkpoint"
-        )
+        nameless = f"{plan.spec.unnamed[0]} has no name that a later process could find it by"
+        way_out = ": it must be a function or class of a module, or the run be one without a checkpoint"
+        raise InputError(field="checkpoint", value=str(plan.checkpoint), but=nameless, hint=way_out)
     with locked(plan.checkpoint):
         return _carry_out(plan, hooks, threads, Keeper(plan, plan.checkpoint))
 

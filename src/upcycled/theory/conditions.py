@@ -100,8 +100,11 @@ def lambda_schedule(mu: float, rounds: int, c: float = 1.0, *, open_ended: bool 
     check_number("c", c, above=0)
     if c > math.sqrt(least):
         raise InputError(
-            f"c is {c!r}, but it must be at most {math.sqrt(least):.6g}: the coefficient c/sqrt({least}) would be "
-            "above 1, and lambda negative"
+            field="c",
+            value=c,
+            must=(
+                f"at most {math.sqrt(least):.6g}: the coefficient c/sqrt({least}) would be above 1, and lambda negative"
+            ),
         )
     counts = np.arange(1, rounds + 1, dtype=np.float64) if open_ended else np.full(rounds, float(rounds))
     found: Real = mu * (np.sqrt(counts) / c - 1)

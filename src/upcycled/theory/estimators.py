@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import nn
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.vectors import Real
 from upcycled.theory.objective import Federated, Objective, Point, design, objective_for, point_of
 
@@ -43,8 +43,9 @@ def client_smoothness(data: Federated, model: str | nn.Module, params: Point | N
         return local_smoothness_of(objective, point_of(objective, params))
     if objective.softmax is None:
         raise InputError(
-            "params is missing: only softmax regression has a known smoothness for all parameters, any other model has "
-            "a local one, at the params given"
+            "is missing: only softmax regression has a known smoothness for all parameters, any other "
+            "model has a local one, at the params given",
+            field="params",
         )
     return smoothness_of(objective)
 
@@ -80,7 +81,7 @@ def estimate_dissimilarity(
     1.0
     """
     if weights not in WEIGHTS:
-        raise InputError(f"weights is {weights!r}, but it must be known{suggest(str(weights), WEIGHTS)}")
+        raise unknown("weights", weights, WEIGHTS)
     objective = objective_for(data, model)
     clients = objective.train.num_clients
     shares = None if weights == "samples" else np.full(clients, 1 / clients)
@@ -107,7 +108,7 @@ def lowest_curvature(data: Federated, model: str | nn.Module, params: Point | No
     if objective.softmax is not None:
         return 0.0
     if params is None:
-        raise InputError("params is missing: only softmax regression has a known curvature for all parameters")
+        raise InputError("is missing: only softmax regression has a known curvature for all parameters", field="params")
     return local_curvature_of(objective, point_of(objective, params))
 
 

@@ -43,7 +43,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.vectors import Real
 
 Form: TypeAlias = Literal["paper", "repaired", "sharp"]
@@ -164,12 +164,12 @@ def check_problem(smoothness: float, dissimilarity: float, cohort: int | None, f
     check_number("dissimilarity", dissimilarity)
     if dissimilarity < 1:
         raise InputError(
-            f"dissimilarity is {dissimilarity!r}, but it must be a finite number >= 1: i.i.d. clients have B = 1"
+            field="dissimilarity", value=dissimilarity, must="a finite number >= 1: i.i.d. clients have B = 1"
         )
     if cohort is not None:
         check_number("cohort", cohort, at_least=1, integer=True)
     if form not in FORMS:
-        raise InputError(f"form is {form!r}, but it must be known{suggest(str(form), FORMS)}")
+        raise unknown("form", form, FORMS)
 
 
 def _hat(L: float, B: float, mu: float, rho: float, form: Form) -> tuple[float, float, float]:
@@ -205,9 +205,9 @@ def _checked_lam(lam: PerRound | Sequence[float]) -> PerRound:
     try:
         values = np.array(lam, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"lam is {lam!r}, but it must be a number >= 0 or a list of them") from None
+        raise InputError(field="lam", value=lam, must="a number >= 0 or a list of them") from None
     if values.ndim != 1 or values.size == 0:
-        raise InputError("lam must be a number >= 0, or a list with one for each data round")
+        raise InputError("must be a number >= 0, or a list with one for each data round", field="lam")
     for wrong in values[~(values >= 0)][:1].tolist():
         check_number("lam", wrong, at_least=0)
     return values

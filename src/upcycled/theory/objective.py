@@ -150,12 +150,12 @@ def objective_of(module: nn.Module, train: Shards) -> Objective:
 def objective_for(data: Federated, model: str | nn.Module) -> Objective:
     """Return the objectives of what a user passes as data and model."""
     if not isinstance(getattr(data, "train", None), Shards):
-        raise InputError(f"data is {type(data).__name__}, but it must be a FederatedData (see up.data)")
+        raise InputError(f"is {type(data).__name__}, but it must be a FederatedData (see up.data)", field="data")
     if isinstance(model, nn.Module):
         return objective_of(model, data.train)
     if model != "logistic":
         raise InputError(
-            f"model is {model!r}, but it must be 'logistic' or a module such as result.model or up.models.mlp(...)"
+            field="model", value=model, must="'logistic' or a module such as result.model or up.models.mlp(...)"
         )
     features = int(np.prod(data.train.x.shape[1:]))
     return objective_of(nn.Linear(features, data.num_classes), data.train)
@@ -168,9 +168,11 @@ def point_of(objective: Objective, params: Point | None) -> Real:
     given = params.detach().cpu().numpy() if isinstance(params, torch.Tensor) else params
     flat: Real = np.array(given, dtype=np.float64)
     if flat.shape != (objective.layout.size,):
-        raise InputError(f"params has shape {flat.shape}, but the model has {objective.layout.size} parameters")
+        raise InputError(
+            f"has shape {flat.shape}, but the model has {objective.layout.size} parameters", field="params"
+        )
     if not np.isfinite(flat).all():
-        raise InputError("params has entries that are not finite numbers")
+        raise InputError("has entries that are not finite numbers", field="params")
     return flat
 
 

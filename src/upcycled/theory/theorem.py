@@ -50,13 +50,15 @@ def rate_bound(
     check_number("initial_loss", initial_loss)
     check_number("floor", floor)
     if floor > initial_loss:
-        raise InputError(f"floor is {floor!r}, but it must be at most initial_loss, which is {initial_loss!r}")
+        raise InputError(field="floor", value=floor, must=f"at most initial_loss, which is {initial_loss!r}")
     first, second = _terms("h1", h1), _terms("h2", h2)
     if first.shape != second.shape:
-        raise InputError(f"h1 has {first.size} rounds, but h2 has {second.size}: they must have as many")
+        raise InputError(f"has {first.size} rounds, but h2 has {second.size}: they must have as many", field="h1")
     sizes = {np.size(values) for values in (constants.C2, constants.C3)} - {1, first.size}
     if sizes:
-        raise InputError(f"lam has {sizes.pop()} rounds, but h1 has {first.size}: it must be one number or as many")
+        raise InputError(
+            f"has {sizes.pop()} rounds, but h1 has {first.size}: it must be one number or as many", field="lam"
+        )
     if not constants.converges:
         return math.inf
     total = initial_loss - floor + float((constants.C2 * first + constants.C3 * second).sum()) + extra
@@ -78,7 +80,9 @@ def inexactness(constants: Constants, *, gradient_norm: ArrayLike, step: ArrayLi
         residual: r, over all clients, of data round m+1.
     """
     if constants.form == "paper":
-        raise InputError("form is 'paper', but it must be 'repaired' or 'sharp': the printed proof does not hold")
+        raise InputError(
+            "is 'paper', but it must be 'repaired' or 'sharp': the printed proof does not hold", field="form"
+        )
     g, r = np.asarray(gradient_norm, dtype=np.float64), np.asarray(residual, dtype=np.float64)
     d = constants.ratio * np.asarray(step, dtype=np.float64)
     found: Real = change_bound(constants, g, d, r) - change_bound(constants, g, d, np.zeros_like(r))

@@ -12,13 +12,13 @@ in the test whether updates grow.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.algorithm import Server
-from upcycled.core.errors import check_number
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, Limits, check_fields
 from upcycled.core.rules.contract import Move, RuleState, Seen
 from upcycled.core.rules.energy import dot, noise_energy, usual_energy, without_noise
 from upcycled.core.vectors import Real, Vector
@@ -28,22 +28,19 @@ from upcycled.core.vectors import Real, Vector
 class Anderson:
     """Combine the last few points and updates so that the combined update is smallest."""
 
-    points: int = 3
+    points: Annotated[int, Limits(at_least=2, integer=True)] = 3
     """How many are combined."""
-    ridge: float = 0.1
+    ridge: Annotated[float, POSITIVE] = 0.1
     """Weight of sum a_j^2, as a part of the mean squared update."""
-    most: float = 2.0
+    most: Annotated[float, NOT_NEGATIVE] = 2.0
     """The longest move, in lengths of the last update."""
-    growth: float = 2.0
+    growth: Annotated[float, Limits(at_least=1)] = 2.0
     """An update longer than this many times the usual one starts the collection anew."""
 
     depth: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_number("Anderson points", self.points, at_least=2, integer=True)
-        check_number("Anderson ridge", self.ridge, above=0)
-        check_number("Anderson most", self.most, at_least=0)
-        check_number("Anderson growth", self.growth, at_least=1)
+        check_fields(self)
 
     def start(self) -> RuleState:
         """No points yet."""

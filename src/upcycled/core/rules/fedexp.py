@@ -12,11 +12,11 @@ sum and rho is 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.errors import check_number
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, Limits, check_fields
 from upcycled.core.rules.contract import Move, RuleState, Seen, extrapolate
 from upcycled.core.rules.energy import dot, noise_energy, pull, usual_energy, without_noise
 
@@ -25,20 +25,18 @@ from upcycled.core.rules.energy import dot, noise_energy, pull, usual_energy, wi
 class FedExP:
     """Step further the more the clients' updates cancel in their mean."""
 
-    most: float = 2.0
+    most: Annotated[float, NOT_NEGATIVE] = 2.0
     """The largest rho."""
-    small: float = 1e-3
+    small: Annotated[float, POSITIVE] = 1e-3
     """Added below the line, as a part of the sum above it."""
-    growth: float = 2.0
+    growth: Annotated[float, Limits(at_least=1)] = 2.0
     """A pull longer than this many times the usual one is answered by the plain step."""
 
     depth: ClassVar[int] = 2
     uses_spread: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_number("FedExP most", self.most, at_least=0)
-        check_number("FedExP small", self.small, above=0)
-        check_number("FedExP growth", self.growth, at_least=1)
+        check_fields(self)
 
     def start(self) -> RuleState:
         """Nothing is known."""

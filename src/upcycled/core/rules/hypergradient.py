@@ -11,11 +11,11 @@ rho may become negative: a shorter step than the plain one, which averages over 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.errors import check_number
+from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, Limits, check_fields
 from upcycled.core.rules.contract import Move, RuleState, Seen, extrapolate
 from upcycled.core.rules.energy import cosine, dot, noise_energy, pull, smoothed, usual_energy, without_noise
 
@@ -24,25 +24,21 @@ from upcycled.core.rules.energy import cosine, dot, noise_energy, pull, smoothed
 class Hypergradient:
     """Let the step grow while consecutive updates agree and shrink while they disagree."""
 
-    rate: float = 0.2
+    rate: Annotated[float, POSITIVE] = 0.2
     """How fast the logarithm of the step follows the cosine."""
-    most: float = 2.0
+    most: Annotated[float, NOT_NEGATIVE] = 2.0
     """The largest rho."""
-    least: float = -0.5
+    least: Annotated[float, Limits(above=-1, at_most=0)] = -0.5
     """The smallest rho."""
-    memory: float = 0.5
+    memory: Annotated[float, FRACTION] = 0.5
     """How much of the average cosine is kept from round to round."""
-    growth: float = 2.0
+    growth: Annotated[float, Limits(at_least=1)] = 2.0
     """A pull longer than this many times the usual one is answered by the plain step."""
 
     depth: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_number("Hypergradient rate", self.rate, above=0)
-        check_number("Hypergradient most", self.most, at_least=0)
-        check_number("Hypergradient least", self.least, above=-1, at_most=0)
-        check_number("Hypergradient memory", self.memory, at_least=0, below=1)
-        check_number("Hypergradient growth", self.growth, at_least=1)
+        check_fields(self)
 
     def start(self) -> RuleState:
         """Nothing is known: the plain step."""

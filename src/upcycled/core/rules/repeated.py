@@ -9,11 +9,11 @@ beforehand.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import COUNT, POSITIVE, InputError, check_fields
 from upcycled.core.rules.contract import Move, Rule, RuleState, Seen, extrapolate
 from upcycled.core.rules.scalar import Coefficient, ScalarRule
 
@@ -33,15 +33,16 @@ class Repeated:
     """
 
     rule: Rule | Coefficient
-    times: int = 2
-    least: float = 0.5
+    times: Annotated[int, COUNT] = 2
+    least: Annotated[float, POSITIVE] = 0.5
     """A further move is made where rho is at least this."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not (hasattr(self.rule, "move") or hasattr(self.rule, "rho")) or isinstance(self.rule, Repeated):
-            raise InputError(f"Repeated rule is {self.rule!r}, but it must be a rule such as up.coefficients.Trend()")
-        check_number("Repeated times", self.times, at_least=1, integer=True)
-        check_number("Repeated least", self.least, above=0)
+            raise InputError(
+                field="rule", of="Repeated", value=self.rule, must="a rule such as up.coefficients.Trend()"
+            )
 
     @property
     def per_round(self) -> int:

@@ -17,11 +17,11 @@ one would no longer be.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.errors import check_number
+from upcycled.core.errors import FRACTION, POSITIVE, Limits, check_fields
 from upcycled.core.rules.contract import Move, RuleState, Seen, extrapolate
 from upcycled.core.rules.energy import cosine, dot, noise_energy, pull, smoothed, usual_energy, without_noise
 
@@ -38,25 +38,21 @@ class Trend:
     True
     """
 
-    most: float = 4.0
+    most: Annotated[float, POSITIVE] = 4.0
     """The largest rho."""
-    threshold: float = 0.2
+    threshold: Annotated[float, FRACTION] = 0.2
     """Agreement that counts as none."""
-    memory: float = 0.9
+    memory: Annotated[float, FRACTION] = 0.9
     """How much of the average agreement is kept from round to round."""
-    reach: float = 0.9
+    reach: Annotated[float, FRACTION] = 0.9
     """How much of the moving mean x is kept from round to round."""
-    growth: float = 2.0
+    growth: Annotated[float, Limits(at_least=1)] = 2.0
     """A pull longer than this many times the usual one ends the trend."""
 
     depth: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        check_number("Trend most", self.most, above=0)
-        check_number("Trend threshold", self.threshold, at_least=0, below=1)
-        check_number("Trend memory", self.memory, at_least=0, below=1)
-        check_number("Trend reach", self.reach, at_least=0, below=1)
-        check_number("Trend growth", self.growth, at_least=1)
+        check_fields(self)
 
     def start(self) -> RuleState:
         """Nothing is known."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from upcycled.core.errors import reason_of
 from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.core.work import Task
 from upcycled.engines.transport import packed
@@ -110,8 +111,7 @@ def _unsendable(module: nn.Module) -> str | None:
     try:
         packed(module)
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return f"the model cannot be sent to worker processes ({reason}): engine='sequential' needs none"
+        return f"the model cannot be sent to worker processes ({reason_of(error)}): engine='sequential' needs none"
     return None
 
 

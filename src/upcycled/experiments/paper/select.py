@@ -43,7 +43,7 @@ def check_only(settings: Settings, only: Sequence[str]) -> None:
     known = dict.fromkeys([*settings.methods, *of_data])
     for name in only:
         if name not in known:
-            raise InputError(f"--only is {name!r}, but it must be a data set or a method{suggest(name, known)}")
+            raise InputError(field="--only", value=name, must=f"a data set or a method{suggest(name, known)}")
 
 
 def _names(name: str, one: DataSet) -> set[str]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from upcycled.core.errors import InputError, UpcycledError, suggest
+from upcycled.core.errors import InputError, UpcycledError, unknown
 from upcycled.experiments.config import Experiment
 from upcycled.runtime import Callback, Record
 from upcycled.runtime.history import SCALARS
@@ -39,7 +39,7 @@ def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Call
     opened: list[tuple[str, Tracker]] = []
     for name in dict.fromkeys(names):
         if name not in TRACKERS:
-            raise InputError(f"--tracker is {name!r}, but it must be known{suggest(name, TRACKERS)}")
+            raise unknown("--tracker", name, TRACKERS)
         try:
             opened.append((name, importlib.import_module(TRACKERS[name]).opened()))
         except ImportError as error:

@@ -33,10 +33,10 @@ def numbers(
     try:
         raw = np.asarray(value)
     except ValueError:  # ragged lists
-        raise InputError(f"{field} is {value!r}, but it must be a number or an array of numbers") from None
+        raise InputError(field=field, value=value, must="a number or an array of numbers") from None
     if raw.dtype.kind not in "iuf":
         check_number(field, None if raw.dtype.kind == "O" and raw.ndim == 0 else value, integer=integer, **limits)
-        raise InputError(f"{field} is {value!r}, but it must be a number or an array of numbers")
+        raise InputError(field=field, value=value, must="a number or an array of numbers")
     array = raw.astype(np.float64)
     good = np.isfinite(array)
     if integer:
@@ -49,11 +49,6 @@ def numbers(
         name = field + (f"[{', '.join(map(str, index))}]" if index else "")
         check_number(name, raw[index].item(), integer=integer, **limits)
     return array
-
-
-def check(field: str, value: object, **limits: Any) -> None:
-    """Check one number as :func:`check_number` does, and let NumPy's own scalars pass as the numbers they are."""
-    check_number(field, value.item() if isinstance(value, np.generic) else value, **limits)
 
 
 def broadcast(**fields: Floats) -> tuple[Floats, ...]:

@@ -14,8 +14,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from upcycled.core.errors import InputError
-from upcycled.privacy.accounting.numbers import Floats, broadcast, check, numbers, plain
+from upcycled.core.errors import InputError, check_number
+from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 from upcycled.privacy.accounting.pure import pure_composition_epsilon, pure_round_epsilon
 
 
@@ -144,10 +144,10 @@ def ranked_objective_epsilon(
     >>> ranked_objective_epsilon(alpha=10, u1=1, u2=0.11, rank=1, n=224, a=0.5, rounds=80)
     7.221390
     """
-    check("u1", u1, above=0)
-    check("u2", u2, at_least=0)
-    check("rank", rank, at_least=1, integer=True)
-    check("a", a, above=0)
+    check_number("u1", u1, above=0)
+    check_number("u2", u2, at_least=0)
+    check_number("rank", rank, at_least=1, integer=True)
+    check_number("a", a, above=0)
     rate, size = broadcast(alpha=numbers("alpha", alpha, above=0), n=numbers("n", n, at_least=1, integer=True))
     return _composed(2 * rate * u1 / size + rank * np.log1p(u2 / (size * a)), rounds, delta)
 
@@ -202,8 +202,9 @@ def objective_alpha(
     fixed, slope = _softmax_terms(classes, norm_bound_squared, n, a, gamma, cover_alpha)
     if np.any(fixed >= each):
         raise InputError(
-            f"epsilon is {epsilon:g} (a round: {each:.3g}), but no noise reaches it, since the determinant term and "
-            f"the solver's cover alone cost {np.max(fixed):.3g} a round; raise a or take fewer rounds"
+            f"is {epsilon:g} (a round: {each:.3g}), but no noise reaches it, since the determinant term "
+            f"and the solver's cover alone cost {np.max(fixed):.3g} a round; raise a or take fewer rounds",
+            field="epsilon",
         )
     # One part in 10^12 less, so that recomputing epsilon stays within the budget.
     return plain((each - fixed) / slope * (1 - 1e-12))
@@ -213,21 +214,23 @@ def _softmax_terms(
     classes: int, norm_bound_squared: float, n: ArrayLike, a: float, gamma: float, cover_alpha: float
 ) -> tuple[Floats, Floats]:
     """Return what a round costs whatever the noise, and what it costs per unit of alpha."""
-    check("classes", classes, at_least=2, integer=True)
-    check("norm_bound_squared", norm_bound_squared, above=0)
-    check("a", a, above=0)
-    check("gamma", gamma, at_least=0)
-    check("cover_alpha", cover_alpha, at_least=0)
+    check_number("classes", classes, at_least=2, integer=True)
+    check_number("norm_bound_squared", norm_bound_squared, above=0)
+    check_number("a", a, above=0)
+    check_number("gamma", gamma, at_least=0)
+    check_number("cover_alpha", cover_alpha, at_least=0)
     if gamma > 0 and cover_alpha == 0:
-        raise InputError(f"cover_alpha is 0, but with gamma = {gamma:g} the solver's error must be covered by noise")
+        raise InputError(
+            f"is 0, but with gamma = {gamma:g} the solver's error must be covered by noise", field="cover_alpha"
+        )
     size = numbers("n", n, at_least=1, integer=True)
     fixed = (classes - 1) * np.log1p(norm_bound_squared / (classes * size * a)) + 2 * cover_alpha * gamma / a
     return np.asarray(fixed), np.asarray(2 * np.sqrt(2 * norm_bound_squared) / size)
 
 
 def _composed(each: Floats, rounds: int, delta: float) -> float | Floats:
-    check("rounds", rounds, at_least=0, integer=True)
-    check("delta", delta, at_least=0, below=1)
+    check_number("rounds", rounds, at_least=0, integer=True)
+    check_number("delta", delta, at_least=0, below=1)
     if delta == 0:
         return plain(each * rounds)
     totals = [pure_composition_epsilon(epsilons=[value] * int(rounds), delta=delta) for value in each.ravel()]

@@ -59,8 +59,9 @@ def paper_delta(
     if np.any(loss < a):
         worst = np.unravel_index(np.argmax(a - loss), a.shape)
         raise InputError(
-            f"epsilon is {loss[worst]:g}, but the paper's formula needs epsilon >= a = rounds clip_norm^2 / "
-            f"(2 noise_std^2 n^2) = {a[worst]:.6g}"
+            field="epsilon",
+            value=loss[worst],
+            but=f"the paper's formula needs epsilon >= a = rounds clip_norm^2 / (2 noise_std^2 n^2) = {a[worst]:.6g}",
         )
     free = a == 0  # no data round: nothing was released
     exponent = -((loss - a) ** 2) / (4 * np.where(free, 1.0, a))
@@ -152,7 +153,7 @@ def paper_objective_alpha(
         worst = np.unravel_index(np.argmin(alpha), alpha.shape)
         floor = (2.8 * hessian * count / (size * prox))[worst]
         raise InputError(
-            f"epsilon is {loss[worst]:g}, but the term 2.8 u2/(n mu) alone costs {floor:.6g} in all rounds"
+            field="epsilon", value=loss[worst], but=f"the term 2.8 u2/(n mu) alone costs {floor:.6g} in all rounds"
         )
     return plain(alpha)
 
@@ -162,7 +163,9 @@ def check_paper_condition(u2: Floats, n: Floats, mu: Floats) -> None:
     if np.any(u2 > 0.5 * n * mu):
         worst = np.unravel_index(np.argmax(u2 - 0.5 * n * mu), u2.shape)
         raise InputError(
-            f"u2 is {u2[worst]:g}, but the paper's theorem needs u2 <= 0.5 n mu = {0.5 * n[worst] * mu[worst]:g}"
+            field="u2",
+            value=u2[worst],
+            but=f"the paper's theorem needs u2 <= 0.5 n mu = {0.5 * n[worst] * mu[worst]:g}",
         )
 
 

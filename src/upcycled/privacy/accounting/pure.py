@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, gammaln, log_expit
 
-from upcycled.privacy.accounting.numbers import Floats, check, numbers
+from upcycled.core.errors import check_number
+from upcycled.privacy.accounting.numbers import Floats, numbers
 
 _WORK = 1e9
 """The most additions that a composition of unequal rounds may take, a few seconds."""
@@ -39,7 +40,7 @@ def pure_composition_epsilon(*, epsilons: ArrayLike, delta: float) -> float:
     >>> pure_composition_epsilon(epsilons=[0.092] * 80, delta=0)
     7.36
     """
-    check("delta", delta, at_least=0, below=1)
+    check_number("delta", delta, at_least=0, below=1)
     each = numbers("epsilons", epsilons, at_least=0).ravel()
     each = each[each > 0]
     total = math.fsum(each)
@@ -61,9 +62,9 @@ def pure_round_epsilon(*, epsilon: float, rounds: int, delta: float) -> float:
     >>> pure_round_epsilon(epsilon=7.36, rounds=80, delta=0)
     0.092
     """
-    check("epsilon", epsilon, above=0)
-    check("rounds", rounds, at_least=1, integer=True)
-    check("delta", delta, at_least=0, below=1)
+    check_number("epsilon", epsilon, above=0)
+    check_number("rounds", rounds, at_least=1, integer=True)
+    check_number("delta", delta, at_least=0, below=1)
     count = int(rounds)
     safe, unsafe = epsilon / count, epsilon / count
     if delta == 0:

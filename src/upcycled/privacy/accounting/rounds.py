@@ -8,10 +8,10 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import FRACTION, POSITIVE, InputError, Limits, check_number
 from upcycled.privacy.accounting.gaussian import gaussian_epsilon
 from upcycled.privacy.accounting.gdp import gdp_mu
-from upcycled.privacy.accounting.numbers import broadcast, check, numbers
+from upcycled.privacy.accounting.numbers import broadcast, numbers
 from upcycled.privacy.accounting.paper import paper_epsilon
 from upcycled.privacy.accounting.pure import pure_composition_epsilon
 from upcycled.privacy.accounting.sampled import sampled_gaussian_epsilon
@@ -57,7 +57,7 @@ def pure_rounds_within(*, budget: Sequence[float], epsilon_each: float) -> int:
     80
     """
     epsilon, delta = _pair(budget, above_zero_delta=False)
-    check("epsilon_each", epsilon_each, above=0)
+    check_number("epsilon_each", epsilon_each, above=0)
     # Room for rounding: ten rounds of 0.1 fit a budget of 1.
     limit = epsilon * (1 + 1e-12)
     if delta == 0:
@@ -73,7 +73,7 @@ def sampled_gaussian_steps_within(
     As tight as :func:`sampled_gaussian_epsilon`; ``q`` = 0 would never end and is refused.
     """
     epsilon, delta = _pair(budget, above_zero_delta=True)
-    check("q", q, above=0, at_most=1)
+    check_number("q", q, above=0, at_most=1)
 
     def fits(steps: int) -> bool:
         spent = sampled_gaussian_epsilon(
@@ -104,13 +104,9 @@ def _pair(budget: Sequence[float], *, above_zero_delta: bool) -> tuple[float, fl
     try:
         epsilon, delta = budget
     except (TypeError, ValueError):
-        raise InputError(f"budget is {budget!r}, but it must be the pair (epsilon, delta)") from None
-    check("budget's epsilon", epsilon, above=0)
-    if above_zero_delta:
-        check("budget's delta", delta, above=0, below=1)
-    else:
-        check("budget's delta", delta, at_least=0, below=1)
-    return float(epsilon), float(delta)
+        raise InputError(field="budget", value=budget, must="the pair (epsilon, delta)") from None
+    allowed = Limits(above=0, below=1) if above_zero_delta else FRACTION
+    return float(POSITIVE.check("epsilon", epsilon, "budget's")), float(allowed.check("delta", delta, "budget's"))
 
 
 def _most(fits: Callable[[int], bool]) -> int:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import check_number, unknown
 from upcycled.privacy.accounting.gdp import gdp_epsilon, gdp_mu
-from upcycled.privacy.accounting.numbers import check
 
 LEAST_DELTA = 1e-12
 """Below this the rounding errors of the Fourier transforms are no longer small beside delta."""
@@ -40,7 +39,7 @@ def sampled_gaussian_epsilon(
     >>> round(sampled_gaussian_epsilon(q=0.01, noise_multiplier=1.1, steps=1000, delta=1e-5), 2)
     2.48
     """
-    check("noise_multiplier", noise_multiplier, above=0)
+    check_number("noise_multiplier", noise_multiplier, above=0)
     _check(q, steps, delta, adjacency)
     if q == 0 or steps == 0:
         return 0.0
@@ -59,9 +58,9 @@ def sampled_gaussian_noise_multiplier(
     >>> round(sampled_gaussian_noise_multiplier(q=0.01, epsilon=2.4779, steps=1000, delta=1e-5), 2)
     1.1
     """
-    check("q", q, above=0, at_most=1)
-    check("steps", steps, at_least=1, integer=True)
-    check("epsilon", epsilon, above=0)
+    check_number("q", q, above=0, at_most=1)
+    check_number("steps", steps, at_least=1, integer=True)
+    check_number("epsilon", epsilon, above=0)
     _check(q, steps, delta, adjacency)
     # Without sampling, more noise than this is never needed.
     enough = math.sqrt(steps) * _shift(adjacency) / gdp_mu(epsilon=epsilon, delta=delta) * (1 + 1e-12)
@@ -143,8 +142,8 @@ def _shift(adjacency: str) -> float:
 
 
 def _check(q: float, steps: int, delta: float, adjacency: str) -> None:
-    check("q", q, at_least=0, at_most=1)
-    check("steps", steps, at_least=0, integer=True)
-    check("delta", delta, at_least=LEAST_DELTA, below=1)
+    check_number("q", q, at_least=0, at_most=1)
+    check_number("steps", steps, at_least=0, integer=True)
+    check_number("delta", delta, at_least=LEAST_DELTA, below=1)
     if adjacency not in ("replace", "add_remove"):
-        raise InputError(f"adjacency is {adjacency!r}{suggest(str(adjacency), ['replace', 'add_remove'])}")
+        raise unknown("adjacency", adjacency, ["replace", "add_remove"])

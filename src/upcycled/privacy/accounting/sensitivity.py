@@ -13,8 +13,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from upcycled.core.errors import InputError
-from upcycled.privacy.accounting.numbers import Floats, broadcast, check, numbers, plain
+from upcycled.core.errors import InputError, check_number
+from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 
 
 def softmax_constants(
@@ -28,13 +28,13 @@ def softmax_constants(
     >>> softmax_constants(classes=2, norm_bound=1, bias=True)
     (2.0, 1.0)
     """
-    check("classes", classes, at_least=2, integer=True)
-    check("norm_bound", norm_bound, above=0)
+    check_number("classes", classes, at_least=2, integer=True)
+    check_number("norm_bound", norm_bound, above=0)
     squared = float(norm_bound) ** 2 + (1.0 if bias else 0.0)
     if not single_vector:
         return math.sqrt(2 * squared), squared / 2
     if classes != 2:
-        raise InputError(f"classes is {classes}, but a model with a single vector has 2")
+        raise InputError(field="classes", value=classes, but="a model with a single vector has 2")
     return math.sqrt(squared), squared / 4
 
 
@@ -100,7 +100,7 @@ def gd_sensitivity(
     """
     strong = numbers("a", a, above=0)
     if smoothness is None and step_size is None:
-        raise InputError("step_size is None, but it or smoothness must be given")
+        raise InputError("is None, but it or smoothness must be given", field="step_size")
     eta = 1 / (numbers("smoothness", 0.0 if smoothness is None else smoothness, at_least=0) + strong)
     if step_size is not None:
         limit, eta = broadcast(smoothness=eta, step_size=numbers("step_size", step_size, above=0))
@@ -160,14 +160,14 @@ def sgd_sensitivity(
     >>> sgd_sensitivity(lipschitz=2, lr=0.05, passes=10, batch=32, n=224, a=0.5)
     0.03194298
     """
-    check("a", a, at_least=0)
+    check_number("a", a, at_least=0)
     rate = numbers("lr", lr, above=0)
     curvature = 0.0 if smoothness is None else float(smoothness)
-    check("smoothness", curvature, at_least=0)
+    check_number("smoothness", curvature, at_least=0)
     if curvature + a > 0:
         _refuse_large("lr", rate, np.full_like(rate, 2 / (curvature + a)), "2/(smoothness + a)")
     if a > 0 and n is None:
-        raise InputError(f"n is None, but with a = {a:g} the client's number of records must be given")
+        raise InputError(f"is None, but with a = {a:g} the client's number of records must be given", field="n")
     steep, rate, turns, size, records = broadcast(
         lipschitz=numbers("lipschitz", lipschitz, above=0),
         lr=rate,
@@ -190,11 +190,11 @@ def gd_distance(*, lipschitz: float, smoothness: float, a: float, steps: int, li
     >>> gd_distance(lipschitz=2, smoothness=1, a=0.5, steps=50)
     6.273314e-09
     """
-    check("lipschitz", lipschitz, above=0)
-    check("smoothness", smoothness, at_least=0)
-    check("a", a, above=0)
-    check("steps", steps, at_least=0, integer=True)
-    check("linear_norm", linear_norm, at_least=0)
+    check_number("lipschitz", lipschitz, above=0)
+    check_number("smoothness", smoothness, at_least=0)
+    check_number("a", a, above=0)
+    check_number("steps", steps, at_least=0, integer=True)
+    check_number("linear_norm", linear_norm, at_least=0)
     return float((lipschitz + linear_norm) / a * (smoothness / (smoothness + a)) ** steps)
 
 
@@ -211,4 +211,4 @@ def _one_minus_power(shrink: Floats, power: Floats) -> Floats:
 def _refuse_large(field: str, value: Floats, limit: Floats, words: str) -> None:
     if np.any(value > limit * (1 + 1e-12)):
         worst = np.unravel_index(np.argmax(value - limit), value.shape)
-        raise InputError(f"{field} is {value[worst]:g}, but it must be at most {words} = {limit[worst]:g}")
+        raise InputError(field=field, value=value[worst], must=f"at most {words} = {limit[worst]:g}")
