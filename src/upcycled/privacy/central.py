@@ -90,7 +90,14 @@ class CentralDPFedAvg:
             std = settle(lambda moved: factor * moved, moves, size, per_client=False)
         moves = moves + grid_step(std) * np.sqrt(size)
         return CentralNoise(
-            float(self.clip_norm), clients, expected, float(moves[0]), float(std[0]), q, self.secret_sampling
+            float(self.clip_norm),
+            clients,
+            expected,
+            float(moves[0]),
+            float(std[0]),
+            q,
+            self.secret_sampling,
+            self.delta,
         )
 
 
@@ -107,6 +114,7 @@ class CentralNoise:
     """Of the sum."""
     rate: float
     draws_secretly: bool
+    delta: float | None
 
     name: ClassVar[str] = "central_dp_fedavg"
     is_central: ClassVar[bool] = True
@@ -124,7 +132,9 @@ class CentralNoise:
             ("equal public weights, a fixed denominator", "server steps get the noisy aggregate alone"),
             ("the server keeps the clients' updates to itself", *(secret if self.draws_secretly else ())),
             unit="client",
-            adversary="whoever sees the aggregates only; the server is trusted",
+            sees="aggregates",
+            sampling_is_secret=self.draws_secretly,
+            delta=self.delta,
         )
 
     def release(self, trained: Trained, sent: Vector, clients: Ints, num_samples: Ints, noise: NoiseSource) -> Release:

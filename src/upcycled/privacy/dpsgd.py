@@ -75,7 +75,8 @@ class DPSGD:
             paid = steps * rounds_paid(setting)
             multipliers = _multipliers(rates, paid, self.epsilon, self.delta)
             std = settle(lambda moves: multipliers * moves, clip, size, self.per_client)
-        return NoisyTraining(float(self.clip_norm), rates, steps, clip + grid_step(std) * np.sqrt(size), std)
+        moves = clip + grid_step(std) * np.sqrt(size)
+        return NoisyTraining(float(self.clip_norm), rates, steps, moves, std, self.delta)
 
 
 def _multipliers(rates: Real, steps: Ints, epsilon: float, delta: float) -> Real:
@@ -97,6 +98,7 @@ class NoisyTraining:
     steps: Ints
     sensitivity: Real
     noise_std: Real
+    delta: float | None
 
     name: ClassVar[str] = "dpsgd"
     is_central: ClassVar[bool] = False
@@ -117,6 +119,7 @@ class NoisyTraining:
                 "steps a round fixed in advance by public sizes and settings",
                 "no batch norm",
             ),
+            delta=self.delta,
         )
 
     def solver(self, solver: Solver) -> Solver:

@@ -77,10 +77,10 @@ class _Reporter:
     def __init__(self, folder: Path, place: int) -> None:
         self._stop = folder / STOP
         self._path = folder / str(place)
-        self._worst = WorstEpsilon(None)
+        self._worst = WorstEpsilon()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
-        self._worst = WorstEpsilon(plan.settings["privacy"])
+        self._worst = WorstEpsilon()
         self._write("start", tuple(before))
 
     def record(self, record: Record, run: Run | None) -> None:
