@@ -105,6 +105,39 @@ def test_only_the_flower_layer_knows_flower():
     assert knowing <= {"flower"}
 
 
+COMPOSES = {
+    "gaussian_epsilon",
+    "gdp_epsilon",
+    "objective_epsilon",
+    "pure_composition_epsilon",
+    "sampled_gaussian_epsilon",
+}
+CALCULATORS = "experiments/formulas.py"
+"""The command line's, which answer questions about formulas, not about runs."""
+HOMES = ("upcycled.privacy.accounting", "upcycled.privacy.composition")
+
+
+def composed_in(path: Path) -> set[str]:
+    """Return what a file names of the functions and modules that turn charges into an epsilon."""
+    attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    names = {name.rsplit(".", 1)[-1] for name in imports(path)}
+    modules = {
+        n for n in imports(path) if n.startswith(("upcycled.privacy.accounting", "upcycled.privacy.composition"))
+    }
+    return ((attributes | names) & COMPOSES) | modules
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if layer(p) != "privacy"], ids=lambda p: str(p.relative_to(SOURCE)))
+def test_nothing_outside_privacy_composes_epsilon(path):
+    found = composed_in(path)
+    assert not found or path.relative_to(SOURCE).as_posix() == CALCULATORS, f"{path.name} uses {found}: ask the Ledger"
+
+
+def test_the_walk_sees_who_composes():
+    assert composed_in(SOURCE / CALCULATORS)
+    assert composed_in(SOURCE / "privacy" / "composition.py")
+
+
 def test_the_walk_sees_a_wrong_import(tmp_path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def f():\n    from upcycled.algorithms import FedAvg\n    return FedAvg\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,9 @@ import upcycled as up
 from tests.experiments.test_audit import SOUND, experiment
 from upcycled.core.errors import InputError
 from upcycled.engines.sequential import Sequential
+from upcycled.experiments.config import load_config
 from upcycled.experiments.explain import explain
+from upcycled.experiments.run import run_experiment
 
 
 def file_with(privacy, **changes):
@@ -42,6 +46,39 @@ def test_the_planned_epsilon_of_every_client_is_that_of_the_run(name):
         if variant.paper_epsilon is not None:
             assert np.array_equal(variant.paper_epsilon, ledger.paper_epsilon(delta))
     assert [variant.plan.data_rounds for variant in found.variants] == [5, 3, 3]
+
+
+EXAMPLES = {path.stem: path for path in (Path(__file__).parents[2] / "examples").glob("*.toml")}
+PRIVATE = [name for name, path in EXAMPLES.items() if load_config(path).privacy is not None]
+
+
+def said_by_run(file, tmp_path):
+    changed = {"results": str(tmp_path), "seeds": (0,)}
+    return run_experiment(file.model_copy(update=changed), "a.toml").seeds[0].summary["privacy"]
+
+
+def check_same(file, tmp_path):
+    found, said = explain(file, "a.toml"), said_by_run(file, tmp_path)
+    own = found.variants[1] if file.upcycle is not None else found.variants[0]
+    assert own.delta == said["delta"]
+    assert own.epsilon.tolist() == said["epsilon"]["clients"]
+    assert own.epsilon.max() == said["epsilon"]["max"]
+    assert (None if own.paper_epsilon is None else own.paper_epsilon.max()) == (said["paper_epsilon"] or {}).get("max")
+    assert list(found.sentences) == said["statement"]
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_explain_and_run_state_the_same_epsilon(name, tmp_path):
+    check_same(file_with(SOUND[name]), tmp_path)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_explain_and_run_state_the_same_epsilon_of_an_example(name, tmp_path):
+    check_same(load_config(EXAMPLES[name], ["iterations=6", "seeds=[0]"]), tmp_path)
+
+
+def test_there_are_private_examples():
+    assert len(PRIVATE) >= 2
 
 
 def test_secret_cohorts_are_charged_to_everybody_as_in_the_run():
@@ -95,10 +132,15 @@ def test_the_papers_number_is_labelled_and_stands_beside_the_proven_one():
 
 def test_both_ways_to_compose_pure_rounds_are_shown():
     file = file_with(SOUND["objective"], iterations=80)
-    at_zero, at_delta = explain(file, "a.toml").variants[1], explain(file, "a.toml", 1e-5).variants[1]
-    assert at_zero.delta == 0
-    assert at_zero.epsilon.max() == pytest.approx(float(at_delta.ledger.epsilon(0.0).max()))
-    assert f"{at_zero.epsilon.max():.4g}" == at_delta.row()["epsilon at delta = 0 (plain sum), worst"]
+    at_zero, usual = explain(file, "a.toml", 0.0).variants[1], explain(file, "a.toml").variants[1]
+    assert (at_zero.delta, usual.delta) == (0, 1e-5)
+    each = usual.plan.mechanism.charge(np.arange(6)).epsilon
+    assert at_zero.epsilon == pytest.approx(40 * each)  # every client is in all 40 data rounds
+    assert usual.epsilon.max() < at_zero.epsilon.max()
+    assert f"{at_zero.epsilon.max():.4g}" == usual.row()["epsilon at delta = 0 (plain sum), worst"]
+    assert usual.as_json()["plain_epsilon"] == at_zero.epsilon.max()
+    words = "\n".join(explain(file, "a.toml").sentences)
+    assert f"the plain sum, at delta = 0, is {at_zero.epsilon.max():.6g} for the worst client" in words
     assert at_zero.noise[0] == "alpha"
 
 

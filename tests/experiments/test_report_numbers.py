@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import upcycled as up
 from tests.experiments.report_cases import (
     DATA,
     EXPERIMENTS,
@@ -24,6 +23,7 @@ from upcycled.experiments.report import collect
 from upcycled.experiments.report.clients import bins_of, clients_of, distribution
 from upcycled.experiments.report.curves import curve, thinned
 from upcycled.experiments.report.spending import spending
+from upcycled.privacy.ledger import EpsilonOverRounds
 
 
 @pytest.fixture(scope="module")
@@ -94,46 +94,6 @@ def test_epsilon_over_rounds_of_objective_perturbation_ends_at_the_runs_own(tmp_
     assert seed.spent.worst[-1] == pytest.approx(seed.summary["privacy"]["epsilon"]["max"], rel=1e-12)
 
 
-def header(noise):
-    return {"kind": "run", "noise": noise, "num_clients": 2}
-
-
-def charge(round, iteration=None, **more):
-    return {"kind": "data", "round": round, "iteration": iteration or round, "attempt": 0, "clients": [0, 1], **more}
-
-
-def test_gaussian_charges_compose_by_the_sum_of_squares_and_the_worst_client_counts():
-    each = {"charge": "gaussian", "sensitivity": [1.0, 3.0], "noise_std": [4.0, 6.0]}  # mu_t = 1/4 and 1/2
-    found = spending([header("system"), charge(1, **each), charge(2, **each), charge(3, **each)], 1e-5)
-    expected = [up.privacy.gdp_epsilon(mu=0.5 * math.sqrt(m), delta=1e-5) for m in (1, 2, 3)]
-    assert found.worst == pytest.approx(expected, rel=1e-12)
-
-
-def test_a_client_that_pays_more_often_can_be_the_worst():
-    both = {"charge": "pure", "epsilon": [0.1, 0.3]}
-    first = {"charge": "pure", "clients": [0], "epsilon": [0.1]}
-    found = spending([header("system"), charge(1, **both), *(charge(m, **first) for m in (2, 3, 4))], 0)
-    assert found.worst == pytest.approx([0.3, 0.3, 0.3, 0.4])
-
-
-def test_sampled_charges_are_stated_for_some_rounds_and_end_at_the_accountants_number():
-    each = {"charge": "sampled", "sensitivity": [1.0, 1.0], "noise_std": [2.0, 2.0], "sampling_rate": [0.1, 0.05]}
-    lines = [header("system"), *(charge(m, **each, steps=[2, 2]) for m in range(1, 31))]
-    asked = []
-
-    def accountant(**numbers):
-        asked.append(numbers)
-        return numbers["steps"] * numbers["q"]
-
-    found = spending(lines, 1e-5, accountant)
-    assert not found.is_complete
-    assert found.rounds[0] == 1
-    assert found.rounds[-1] == 30
-    assert len(found.rounds) <= 8
-    assert asked[-1] == {"q": 0.1, "noise_multiplier": 2.0, "steps": 60, "delta": 1e-5}
-    assert all(numbers["q"] == 0.1 for numbers in asked)  # the other client is never worse
-
-
 @pytest.mark.slow
 def test_epsilon_over_rounds_of_dpsgd_ends_at_the_runs_own(tmp_path):
     more = {"algorithm": {"name": "fedavg"}, "local": LOCAL, "data": DATA | {"clients": 2}, "iterations": 2}
@@ -143,26 +103,19 @@ def test_epsilon_over_rounds_of_dpsgd_ends_at_the_runs_own(tmp_path):
     assert seed.spent.worst[-1] == pytest.approx(seed.summary["privacy"]["epsilon"]["max"], rel=1e-12)
 
 
-@pytest.mark.parametrize(("noise", "rounds"), [("simulation: not private", 1), ("system", 2)])
-def test_a_repeated_round_is_one_release_with_seeded_noise_and_two_with_real_noise(noise, rounds):
-    each = {"charge": "pure", "epsilon": [0.5, 0.1]}
-    found = spending([header(noise), charge(1, **each), charge(1, **each)], 0)
-    assert found.worst[-1] == 0.5 * rounds
-
-
 def test_a_run_that_was_stopped_and_went_on_shows_all_its_charges(folder):
-    lines = [header("system"), *(charge(m, 2 * m - 1, charge="pure", epsilon=[1.0, 1.0]) for m in (1, 2, 3, 2, 3))]
     part = collect(folder / "fedavg-upcycled").parts[0]
-    seed = replace(part.seeds[0], spent=spending(lines, 0))
-    found = curve(replace(part, seeds=(seed,)))
     # Rounds 2 and 3 were done twice: after the second time of round 2, four charges had been written.
+    spent = EpsilonOverRounds(0.0, (1, 3, 5, 3, 5), (1, 2, 3, 2, 3), (1.0, 2.0, 3.0, 4.0, 5.0), is_complete=True)
+    found = curve(replace(part, seeds=(replace(part.seeds[0], spent=spent),)))
     assert found.epsilon[:6].tolist() == [1, 1, 4, 4, 5, 5]
 
 
-def test_no_guarantee_is_infinite_and_has_no_line():
-    found = spending([header("system"), charge(1, charge="none", sensitivity=[1, 1], noise_std=[1, 1])], 1e-5)
-    assert found.worst == (math.inf,)
-    assert spending([header("system")], 1e-5) is None
+def test_a_run_that_charged_nothing_has_no_line(folder, tmp_path):
+    ledger = folder / "erm-vanilla" / "seed-0" / "ledger.jsonl"
+    (tmp_path / "ledger.jsonl").write_text(ledger.read_text().splitlines()[0] + "\n")
+    assert spending(ledger, 1e-5).rounds == (1, 2, 3, 4, 5)
+    assert spending(tmp_path / "ledger.jsonl", 1e-5) is None
 
 
 def test_clients_have_their_mean_accuracy_and_their_largest_epsilon(folder):

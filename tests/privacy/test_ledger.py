@@ -108,9 +108,10 @@ def test_a_client_that_cannot_pay_is_left_out_and_the_run_says_so(federation):
     budget = Budget(epsilon=2.0, delta=DELTA)
     result = run(federation, privacy=privacy, algorithm=up.FedProx(), budget=budget, upcycle=None, iterations=4)
     ledger = result.privacy
+    free = run(federation, privacy=privacy, algorithm=up.FedProx(), iterations=1).privacy
     assert ledger.max_epsilon(DELTA) <= 2.0
     each = up.privacy.rounds_within(
-        budget=(2.0, DELTA), sensitivity=privacy.fit(ledger.setting).noise.sensitivity, noise_std=np.full(4, 0.9)
+        budget=(2.0, DELTA), sensitivity=next(iter(free)).charge.sensitivity, noise_std=np.full(4, 0.9)
     )
     assert np.array_equal(ledger.rounds, np.minimum(each, 4))
     assert ledger.rounds.min() < 4 == ledger.rounds.max()
@@ -166,7 +167,9 @@ def test_the_file_holds_each_charge_before_its_release_leaves(federation, tmp_pa
     assert lines_at_release == [2, 4, 6]
     assert [line["kind"] for line in lines] == ["run", "data", "upcycled", "data", "upcycled", "data", "upcycled"]
     header, data, even = lines[:3]
-    assert header["noise"] == "simulation: not private"
+    assert (header["format"], header["chain"]) == (2, "unchained")
+    assert (header["noise"], header["note"]) == ("seeded", "simulation: not private")
+    assert header["sizes"] == [23, 7, 41, 12]
     assert header["released"] == "the clipped model, with Gaussian noise"
     assert header["assumptions_checked"] == ["every release is clipped to norm 10"]
     assert (data["iteration"], data["round"], data["attempt"], data["clients"]) == (1, 1, 0, [0, 1, 2, 3])

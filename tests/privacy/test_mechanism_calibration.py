@@ -112,7 +112,7 @@ def test_objective_perturbation_charges_the_published_epsilon_and_its_cover():
     grid = 2.5e6 * grid_step(np.array([1 / 2.5e6]))[0] * np.sqrt(42)
     assert fitted.round_epsilon[0] == pytest.approx(14.64127218 / 40 + 0.001 + grid, rel=1e-9)
     assert grid < 1e-5
-    assert fitted.paper_epsilon(np.array([40]), np.array([224]), DELTA)[0] == pytest.approx(7.252857143, rel=1e-9)
+    assert fitted.paper.epsilon(np.array([40]), np.array([224]), DELTA)[0] == pytest.approx(7.252857143, rel=1e-9)
 
 
 def test_the_least_alpha_serves_all_clients_of_objective_perturbation():

@@ -10,7 +10,7 @@ import importlib
 import re
 from typing import Any
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, reason_of
 
 _FORM = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 

@@ -33,12 +33,15 @@ class Trained:
 
 @dataclass(frozen=True)
 class Release:
-    """What left the clients of a data round, in the order of ``clients``."""
+    """What left the clients of a data round, in the order of ``clients``: all that server code ever sees of them."""
 
     clients: Ints
     vectors: Vector
+    """One vector each, shape (cohort, D): clipped, noisy or otherwise as the mechanism lets it go."""
     num_samples: Ints
+    """n_i, which is public."""
     num_steps: Ints
+    """K_i, a public constant in private runs."""
 
 
 class NoiseSource(Protocol):
@@ -94,10 +97,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Charge:
-    """What one data round costs its clients: the rows of the ledger.
+    """What one data round costs its clients: a line of the ledger, with one number for each of ``clients``.
 
-    Exactly one of three kinds composes: Gaussian releases by (sensitivity / noise_std)^2, pure ones by epsilon,
-    sampled ones by (q, noise multiplier, steps).
+    Releases of one kind compose: Gaussian ones by (sensitivity / noise_std)^2, pure ones by epsilon, sampled ones by
+    (q, noise_std / sensitivity, steps). A ledger holds one kind.
     """
 
     kind: str
@@ -116,19 +119,39 @@ class Charge:
 
 @dataclass(frozen=True)
 class Promise:
-    """What a mechanism's epsilon means, in words for ledgers and reports."""
+    """What a mechanism's epsilon means: facts that code may ask for, and sentences that only people read.
+
+    A mechanism of your own returns one from its property ``promise``; ledgers, statements and reports repeat it.
+    """
 
     released: str
-    """What leaves."""
+    """What leaves, in words."""
     checked: tuple[str, ...]
-    """Assumptions that the code checked or brought about."""
+    """Assumptions that the code checked or brought about, a sentence each."""
     trusted: tuple[str, ...] = ()
-    """Assumptions that are the user's word."""
+    """Assumptions that are the user's word, a sentence each."""
     unit: str = "record"
     """``"record"`` or ``"client"``: what is replaced between neighbours."""
-    adversary: str = "whoever sees every release of every client, such as an honest-but-curious server"
+    sees: str = "releases"
+    """What the adversary sees: every client's ``"releases"``, or ``"aggregates"`` only (a trusted server)."""
+    sampling_is_secret: bool = False
+    """Whether epsilon relies on nobody learning who took part in a round."""
     is_claimed: bool = True
     """False where no epsilon is claimed at all."""
+    delta: float | None = None
+    """The delta that the user gave with an epsilon; None where the noise itself was given."""
+
+    @property
+    def adversary(self) -> str:
+        """Against whom it holds, in words."""
+        return ADVERSARIES[self.sees]
+
+
+ADVERSARIES = {
+    "releases": "whoever sees every release of every client, such as an honest-but-curious server",
+    "aggregates": "whoever sees the aggregates only; the server is trusted",
+}
+"""What an adversary may see, and who that is."""
 
 
 class Mechanism(Protocol):

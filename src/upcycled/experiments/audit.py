@@ -98,7 +98,7 @@ def audit_worlds(
     """
     made = [World(plan, shards, [client]) for shards in worlds]
     try:
-        stated = claim_of(plan, made[0].ledger(), np.array([client]), delta)
+        stated = claim_of(made[0].ledger(), np.array([client]), delta)
         check_claim(plan, stated, claim)
         ends = [world.replay(Silence())[0].astype(np.float64) for world in made]
         direction = _unit(ends[1] - ends[0])
@@ -157,7 +157,7 @@ def audit_one_run(plan: Plan, train: Shards, *, claim: str = "proven", delta: fl
     coins = np.random.default_rng(plan.task.seed).integers(0, 2, everybody.size)
     world = World(plan, with_records(train, chosen, coins.tolist(), is_whole), everybody)
     try:
-        stated = replace(claim_of(plan, world.ledger(), everybody, delta), mu=None)
+        stated = replace(claim_of(world.ledger(), everybody, delta), mu=None)
         check_claim(plan, stated, claim)
         released = world.replay(fresh_noise(plan, 0, 0)).astype(np.float64)
     finally:

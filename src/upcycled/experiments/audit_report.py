@@ -9,7 +9,6 @@ import numpy as np
 
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
-from upcycled.experiments.explain import USUAL_DELTA
 from upcycled.privacy import Ledger
 from upcycled.runtime.plan import Plan
 
@@ -106,18 +105,12 @@ class Audit:
         }
 
 
-def claim_of(plan: Plan, ledger: Ledger, clients: Ints, delta: float | None) -> Claim:
+def claim_of(ledger: Ledger, clients: Ints, delta: float | None) -> Claim:
     """Return what the ledger of the round claims for the worst of the clients."""
     charge = next((entry.charge for entry in ledger if entry.charge is not None), None)
     assert charge is not None  # the loop charged the round
-    if delta is None:
-        delta = getattr(plan.spec.privacy, "delta", None)
-    if delta is None:
-        delta = 0.0 if charge.kind == "pure" else USUAL_DELTA
-    try:
-        paper = float(ledger.paper_epsilon(delta or USUAL_DELTA)[clients].max())
-    except InputError:
-        paper = None
+    delta = ledger.default_delta if delta is None else delta
+    paper = float(ledger.paper_epsilon(delta)[clients].max()) if ledger.states_paper_epsilon else None
     mu = None
     if charge.kind == "gaussian" and (charge.noise_std > 0).all():
         mu = float((charge.sensitivity / charge.noise_std).max())

@@ -16,7 +16,6 @@ import numpy as np
 
 from upcycled.core.coefficients import Constant
 from upcycled.core.cohort import everybody
-from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 from upcycled.experiments.batch import PLAN_KEYS
 from upcycled.experiments.config import Experiment
@@ -24,8 +23,6 @@ from upcycled.experiments.sentences import in_keys, named
 from upcycled.privacy import Ledger
 from upcycled.privacy.statement import NOT_COVERED
 from upcycled.runtime.plan import Plan, make_plan
-
-USUAL_DELTA = 1e-5
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Variant:
         if not self.ledger.promise.is_claimed:
             cells |= {"epsilon (proven)": "none is claimed"}
         else:
-            cells |= {f"epsilon (proven), {of}": f"{value:.4g}" for of, value in _spread(self.epsilon).items()}
+            cells |= {f"epsilon (proven), {SPREAD[of]}": f"{value:.4g}" for of, value in _spread(self.epsilon).items()}
             if self.plain_epsilon is not None and self.delta > 0:
                 cells |= {"epsilon at delta = 0 (plain sum), worst": f"{self.plain_epsilon.max():.4g}"}
         if paper is not None:
@@ -92,14 +89,15 @@ class Variant:
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        claimed, paper = self.ledger.promise.is_claimed, self.paper_epsilon
-        spread = {key.split()[0]: _plain(value) for key, value in _spread(self.epsilon).items()}
+        claimed, paper, plain = self.ledger.promise.is_claimed, self.paper_epsilon, self.plain_epsilon
+        spread = {key: _plain(value) for key, value in _spread(self.epsilon).items()}
         return {
             "title": self.title.replace("\n", " "),
             "iterations": self.iterations,
             "data_rounds": self.plan.data_rounds,
             "delta": self.delta,
             "epsilon": spread if claimed else None,
+            "plain_epsilon": None if plain is None else _plain(float(plain.max())),
             "paper_epsilon": None if paper is None else _plain(float(paper.max())),
             "clients": self.clients(),
         }
@@ -137,7 +135,7 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
     Args:
         experiment: from :func:`upcycled.experiments.config.load_config`.
         source: the file's name, for error sentences.
-        delta: to state epsilon at; the file's own, or 1e-5, if left out.
+        delta: to state epsilon at; if left out, the one that a run of the file states it at.
     """
     if experiment.privacy is None:
         return Explanation((_NOTHING,))
@@ -145,7 +143,6 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
     with named(source), in_keys(keys), collected_warnings() as found:
         data, seed = experiment.build_data(), experiment.seeds[0]
         spec = experiment.spec(seed)
-        delta = getattr(spec.privacy, "delta", None) if delta is None else delta
         # What upcycled iterations cost does not depend on how far they go.
         upcycle = spec.upcycle if spec.upcycle is not None else Constant(0.5)
         total = experiment.iterations
@@ -182,14 +179,9 @@ def planned_ledger(plan: Plan) -> Ledger:
 
 def _variant(title: str, iterations: int, plan: Plan, delta: float | None) -> Variant:
     ledger = planned_ledger(plan)
-    is_pure = any(entry.charge is not None and entry.charge.kind == "pure" for entry in ledger)
-    if delta is None:
-        delta = 0.0 if is_pure else USUAL_DELTA
-    try:
-        paper = ledger.paper_epsilon(delta or USUAL_DELTA)
-    except InputError:
-        paper = None
-    plain = ledger.epsilon(0.0) if is_pure else None
+    delta = ledger.default_delta if delta is None else delta
+    paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
+    plain = ledger.epsilon(0.0) if ledger.kind == "pure" else None
     return Variant(title, iterations, ledger, plan, delta, ledger.epsilon(delta), plain, paper)
 
 
@@ -217,12 +209,11 @@ _NOTHING = (
 )
 
 
+SPREAD = {"worst": "worst client", "median": "median", "best": "best"}
+
+
 def _spread(values: Real) -> dict[str, float]:
-    return {
-        "worst client": float(values.max()),
-        "median": float(np.median(values)),
-        "best": float(values.min()),
-    }
+    return {"worst": float(values.max()), "median": float(np.median(values)), "best": float(values.min())}
 
 
 def _plain(value: float) -> float | None:

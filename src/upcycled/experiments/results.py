@@ -30,9 +30,8 @@ from upcycled.data import FederatedData
 from upcycled.experiments.clients import client_rows, personal_tensors
 from upcycled.experiments.config import Experiment, flat, parse
 from upcycled.experiments.parquet import to_parquet
-from upcycled.privacy import Ledger
+from upcycled.privacy.header import SIMULATION
 from upcycled.runtime import Result
-from upcycled.runtime.spending import stated_delta
 
 # The folder says where it lies, a file of data is known by its content, and checkpoints change no result.
 NOT_COMPARED = ("results", "data.path", "checkpoint_every")
@@ -160,26 +159,19 @@ def _privacy(result: Result) -> dict[str, Any] | None:
     ledger = result.privacy
     if ledger is None:
         return None
-    delta = stated_delta(result.settings["privacy"], ledger)
+    delta = ledger.default_delta
     epsilons = ledger.epsilon(delta)
+    paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
     return {
-        "noise": "simulation: not private" if ledger.is_simulation else ledger.noise,
+        "is_simulation": ledger.is_simulation,
+        "noise": SIMULATION if ledger.is_simulation else ledger.noise,
         "delta": delta,
         "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
-        "paper_epsilon": _paper_epsilon(ledger, delta),
+        "paper_epsilon": None if paper is None else {"max": float(paper.max()), "median": float(np.median(paper))},
         "statement": ledger.statement(delta).splitlines(),
         "not_covered": "accuracy and loss, here and in metrics.jsonl and clients.jsonl, are a simulation's: they are "
         "computed from test data, which epsilon does not cover",
     }
-
-
-def _paper_epsilon(ledger: Ledger, delta: float) -> dict[str, float] | None:
-    """Return what the paper's formula prints, which is not a guarantee; None where it has none for the mechanism."""
-    try:
-        found = ledger.paper_epsilon(delta)
-    except InputError:
-        return None
-    return {"max": float(found.max()), "median": float(np.median(found))}
 
 
 def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:

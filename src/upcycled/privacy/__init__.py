@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from upcycled.core.errors import BudgetSpentError
+from upcycled.core.release import Charge, Promise, Release
 from upcycled.privacy import audit
 from upcycled.privacy.accounting import *  # noqa: F403
 from upcycled.privacy.accounting import __all__ as _accounting
@@ -31,11 +33,15 @@ __all__ = [
     "MECHANISMS",
     "BoltOnSGD",
     "Budget",
+    "BudgetSpentError",
     "CentralDPFedAvg",
+    "Charge",
     "ErmOutput",
     "Ledger",
     "ModelClipping",
     "ObjectivePerturbation",
+    "Promise",
+    "Release",
     "UpdateClipping",
     "audit",
     *_accounting,

@@ -110,6 +110,7 @@ class BoltOnRelease:
                 "rounding in float64 is within the promised sensitivity",
             ),
             ("norm_bound and the local settings were not chosen by looking at private data",),
+            delta=self.wanted.delta,
         )
 
     def prepare(self, train: Shards) -> Shards:

@@ -13,12 +13,18 @@ from upcycled.privacy.checks import check_delta
 
 @dataclass(frozen=True)
 class Budget:
-    """The most a client may spend over all its data rounds, enforced before it trains.
+    """The most a client may spend over all its data rounds, enforced before it trains: ``train(..., budget=...)``.
+
+    A client that cannot pay for a round is left out of it, and the ledger says so; when no client of a round can pay,
+    the run stops with :class:`BudgetSpentError`. The claim is then the budget, whatever the rounds depended on.
 
     A valid filter for adaptive rounds: Gaussian releases by sum (sensitivity / noise_std)^2, pure ones by their plain
     sum. Sampled releases are refused: no accountant gives their Renyi divergence under replace-one, and their epsilon
     holds for a schedule fixed in advance only. That a client is left out discloses what it spent, which depends on its
     size and the schedule, not on its records.
+
+    >>> Budget(epsilon=2.0, delta=1e-5)
+    Budget(epsilon=2.0, delta=1e-05)
     """
 
     epsilon: Annotated[float, POSITIVE]

@@ -93,7 +93,15 @@ class CentralDPFedAvg:
             std, shared = settle(lambda moved: factor * moved, moves, setting, per_client=False)
         moves = moves + grid_step(std) * np.sqrt(size)
         return CentralNoise(
-            float(self.clip_norm), clients, expected, float(moves[0]), float(std[0]), q, self.secret_sampling, shared
+            float(self.clip_norm),
+            clients,
+            expected,
+            float(moves[0]),
+            float(std[0]),
+            q,
+            self.secret_sampling,
+            shared,
+            self.delta,
         )
 
 
@@ -111,6 +119,7 @@ class CentralNoise:
     rate: float
     draws_secretly: bool
     shared: Mapping[str, float]
+    delta: float | None
 
     name: ClassVar[str] = "central_dp_fedavg"
     is_central: ClassVar[bool] = True
@@ -128,7 +137,9 @@ class CentralNoise:
             ("equal public weights, a fixed denominator", "server steps get the noisy aggregate alone"),
             ("the server keeps the clients' updates to itself", *(secret if self.draws_secretly else ())),
             unit="client",
-            adversary="whoever sees the aggregates only; the server is trusted",
+            sees="aggregates",
+            sampling_is_secret=self.draws_secretly,
+            delta=self.delta,
         )
 
     def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:

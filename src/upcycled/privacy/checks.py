@@ -28,11 +28,37 @@ def check_noise(
         raise InputError(f"{owner} has epsilon without delta, but it must have both")
 
 
+USUAL_DELTA = 1e-5
+"""What epsilon is stated at where nobody gave a delta."""
+
+
+def default_delta(own: float | None, count: int | None) -> float:
+    """Return the delta that a run's epsilon is stated at, wherever it is stated.
+
+    Args:
+        own: the delta that the mechanism was given; it is taken as it is.
+        count: n of the largest client, or N where clients are protected; None where that is not known.
+
+    Without one of its own it is 1e-5, or less where that would be more than 1/(10 n), for every kind of release: pure
+    ones too, whose plain sum at delta = 0 is shown beside it.
+
+    >>> default_delta(None, 500), default_delta(None, 50_000), default_delta(1e-6, 500)
+    (1e-05, 2e-06, 1e-06)
+    """
+    if own is not None:
+        return float(own)
+    return USUAL_DELTA if count is None else min(USUAL_DELTA, 0.1 / count)
+
+
 def check_delta(delta: float | None, sizes: Ints, unit: str = "record") -> None:
     """Refuse delta >= 1/n (1/N for clients), which lets somebody be published whole; warn above 1/(10 n)."""
-    if not delta:
+    check_delta_for(delta, int(sizes.max()) if unit == "record" else sizes.size, unit)
+
+
+def check_delta_for(delta: float | None, count: int | None, unit: str) -> None:
+    """Do the same where n, or N, is known by itself; None is not checked."""
+    if not delta or count is None:
         return
-    count = int(sizes.max()) if unit == "record" else sizes.size
     what = "n of the largest client" if unit == "record" else "N clients"
     if delta * count >= 1:
         raise InputError(field="delta", value=delta, must=f"below 1/n = {1 / count:.3g} ({count} = {what})")
@@ -41,7 +67,7 @@ def check_delta(delta: float | None, sizes: Ints, unit: str = "record") -> None:
             f"delta is {delta:g}, which is more than 1/(10 n) = {0.1 / count:.3g} ({count} = {what}): "
             "a smaller one protects better",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from upcycled.core.cohort import Cohort
-from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, check_fields
 from upcycled.core.release import (
     Charge,
     NoiseSource,
@@ -27,9 +27,9 @@ from upcycled.core.release import (
     keep_solver,
 )
 from upcycled.core.vectors import Ints, Real, Vector
-from upcycled.privacy.accounting import paper_epsilon
 from upcycled.privacy.checks import CLIP_NORM, DELTA, check_delta, check_noise
 from upcycled.privacy.gaussian import GaussianNoise, gaussian_noise
+from upcycled.privacy.paper_claim import PaperOutput
 
 
 def clip(vectors: Vector, clip_norm: float) -> Real:
@@ -118,7 +118,7 @@ def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bo
     check_delta(wanted.delta, setting.sizes)
     moves = np.full(setting.sizes.size, 2.0 * wanted.clip_norm)
     noise = gaussian_noise(setting, moves, wanted.noise_std, wanted.epsilon, wanted.delta, wanted.per_client)
-    return ClippedRelease(wanted.name, float(wanted.clip_norm), is_update, noise)
+    return ClippedRelease(wanted.name, float(wanted.clip_norm), is_update, noise, wanted.delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +129,7 @@ class ClippedRelease:
     clip_norm: float
     is_update: bool
     noise: GaussianNoise
+    delta: float | None
 
     is_central: ClassVar[bool] = False
     draws_secretly: ClassVar[bool] = False
@@ -146,7 +147,13 @@ class ClippedRelease:
     def promise(self) -> Promise:
         """Sound for everything."""
         what = "the clipped update on top of the model received" if self.is_update else "the clipped model"
-        return Promise(f"{what}, with Gaussian noise", (f"every release is clipped to norm {self.clip_norm:g}",))
+        clipped = f"every release is clipped to norm {self.clip_norm:g}"
+        return Promise(f"{what}, with Gaussian noise", (clipped,), delta=self.delta)
+
+    @property
+    def paper(self) -> PaperOutput | None:
+        """What the paper claims for the clipped model; it has nothing to say about updates."""
+        return None if self.is_update else PaperOutput(self.clip_norm, self.noise.noise_std)
 
     def charge(self, cohort: Cohort) -> Charge:
         """A Gaussian release of sensitivity 2 clip_norm."""
@@ -165,15 +172,3 @@ class ClippedRelease:
     def mean_noise_std(self, release: Release) -> float:
         """noise_std sqrt(sum p_i^2)."""
         return self.noise.mean_std(release)
-
-    def paper_epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
-        """Return the paper's number: it takes clip_norm / n for what one record moves, which is not proven."""
-        if self.is_update:
-            raise InputError(f"the paper states no epsilon for '{self.name}'")
-        std = self.noise.noise_std
-        found: Real = np.where(rounds > 0, np.inf, 0.0)
-        ok = std > 0
-        found[ok] = paper_epsilon(
-            rounds=rounds[ok], clip_norm=self.clip_norm, noise_std=std[ok], n=sizes[ok], delta=delta
-        )
-        return found

@@ -78,7 +78,8 @@ class DPSGD:
             paid = steps * rounds_paid(setting)
             multipliers = _multipliers(rates, paid, self.epsilon, self.delta)
             std, shared = settle(lambda moves: multipliers * moves, clip, setting, self.per_client)
-        return NoisyTraining(float(self.clip_norm), rates, steps, clip + grid_step(std) * np.sqrt(size), std, shared)
+        moves = clip + grid_step(std) * np.sqrt(size)
+        return NoisyTraining(float(self.clip_norm), rates, steps, moves, std, shared, self.delta)
 
 
 def _multipliers(rates: Real, steps: Ints, epsilon: float, delta: float) -> Real:
@@ -101,6 +102,7 @@ class NoisyTraining:
     sensitivity: Real
     noise_std: Real
     shared: Mapping[str, float]
+    delta: float | None
 
     name: ClassVar[str] = "dpsgd"
     is_central: ClassVar[bool] = False
@@ -121,6 +123,7 @@ class NoisyTraining:
                 "steps a round fixed in advance by public sizes and settings",
                 "no batch norm",
             ),
+            delta=self.delta,
         )
 
     def solver(self, solver: Solver) -> Solver:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from upcycled.core.release import Charge
-from upcycled.core.vectors import Ints
+from upcycled.core.vectors import Ints, Real
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,85 @@ def to_line(entry: Entry) -> dict[str, Any]:
     return line | {name: value.tolist() for name, value in others.items() if value is not None}
 
 
-def from_line(line: Mapping[str, Any]) -> Entry:
-    """Return the entry that :func:`to_line` was given; KeyError, TypeError or ValueError if it was none."""
-    clients = np.array(line["clients"], dtype=np.int64)
-    charge = None
-    if line["kind"] == "data":
-        numbers = {
-            name: np.array(line[name], dtype=np.int64 if name == "steps" else np.float64)
-            for name in ("sensitivity", "noise_std", "epsilon", "sampling_rate", "steps")
-            if name in line
-        }
-        if any(array.shape != clients.shape for array in numbers.values()):
+NEEDS: dict[str, tuple[str, ...]] = {
+    "gaussian": (),
+    "pure": ("epsilon",),
+    "sampled": ("sampling_rate", "steps"),
+    "none": (),
+}
+"""The kinds of charges, and what each has beside sensitivity and noise_std."""
+MOST = {"sensitivity": np.inf, "noise_std": 1e300, "epsilon": 1e300, "sampling_rate": 1.0}
+"""No number of a charge is below zero or above this."""
+
+
+def from_line(line: Any, num_clients: int) -> Entry:
+    """Return the entry that :func:`to_line` was given; ValueError, in words, for anything that no ledger writes."""
+    if not isinstance(line, dict):
+        raise ValueError("it is no table of names and values")
+    try:
+        kind, clients = line["kind"], _integers(line, "clients")
+        iteration, round, attempt = (_integer(line, name) for name in ("iteration", "round", "attempt"))
+        if kind not in ("data", "left out", "upcycled"):
+            raise ValueError(f"its kind is {kind!r}, which no ledger has")
+        if clients.size and (clients.min() < 0 or clients.max() >= num_clients):
+            wrong = clients[(clients < 0) | (clients >= num_clients)][0]
+            raise ValueError(f"client {wrong} is not one of 0 to {num_clients - 1}")
+        if np.unique(clients).size < clients.size:
+            raise ValueError("it names a client twice")
+        charge = _charge(line, clients) if kind == "data" else None
+    except KeyError as error:
+        raise ValueError(f"it has no {error}") from None
+    return Entry(iteration, kind, round, attempt, clients, charge)
+
+
+def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
+    kind = line["charge"]
+    if not isinstance(kind, str) or kind not in NEEDS:
+        raise ValueError(f"its charge is {kind!r}, which is none of {', '.join(NEEDS)}")
+    numbers = {name: _numbers(line, name) for name in ("sensitivity", "noise_std", *NEEDS[kind]) if name != "steps"}
+    steps = _integers(line, "steps") if "steps" in NEEDS[kind] else None
+    for values in (*numbers.values(), *(() if steps is None else (steps,))):
+        if values.shape != clients.shape:
             raise ValueError("a charge needs one number for each client")
-        charge = Charge(line["charge"], clients, **numbers)  # type: ignore[arg-type]
-    return Entry(line["iteration"], line["kind"], line["round"], line["attempt"], clients, charge)
+    if steps is not None and (steps < 0).any():
+        raise ValueError("its steps are below zero")
+    if kind == "sampled" and (numbers["sensitivity"] <= 0).any():
+        raise ValueError("its sensitivity is not above zero")
+    return Charge(kind, clients, steps=steps, **numbers)
+
+
+def _integer(line: Mapping[str, Any], name: str) -> int:
+    value = line[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"its {name} is {value!r}, and must be an integer >= 0")
+    return value
+
+
+def _integers(line: Mapping[str, Any], name: str) -> Ints:
+    values = _array(line, name)
+    if values.size and values.dtype.kind != "i":
+        raise ValueError(f"its {name} are no integers")
+    found: Ints = values.astype(np.int64)
+    return found
+
+
+def _numbers(line: Mapping[str, Any], name: str) -> Real:
+    values = _array(line, name)
+    if values.dtype.kind not in "if":
+        raise ValueError(f"its {name} is no list of numbers")
+    found: Real = values.astype(np.float64)
+    if not ((found >= 0) & (found <= MOST[name])).all():
+        wrong = found[~((found >= 0) & (found <= MOST[name]))][0]
+        raise ValueError(f"its {name} is {wrong:g}, and must be from 0 to {MOST[name]:g}")
+    return found
+
+
+def _array(line: Mapping[str, Any], name: str) -> Any:
+    value = line[name]
+    try:
+        found = np.array(value) if isinstance(value, list) else None
+    except (ValueError, OverflowError):  # ragged lists
+        found = None
+    if found is None or found.ndim != 1:
+        raise ValueError(f"its {name} is no list of numbers")
+    return found

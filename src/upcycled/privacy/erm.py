@@ -134,6 +134,7 @@ class ErmRelease:
                 "rounding in float64 is within the promised sensitivity",
             ),
             ("norm_bound and prox_mu were not chosen by looking at private data",),
+            delta=self.wanted.delta,
         )
 
     def prepare(self, train: Shards) -> Shards:

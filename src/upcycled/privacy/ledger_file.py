@@ -10,26 +10,27 @@ from typing import Any
 from upcycled.core.errors import InputError
 from upcycled.core.files import cannot_write
 from upcycled.privacy.entries import Entry, from_line
+from upcycled.privacy.header import Header, from_json, to_json
 
-_SAME = ("run", "mechanism", "noise", "unit", "schedule", "budget", "num_clients", "data_rounds_planned")
-"""What the headers of one run have in common, whatever version of this package wrote them."""
 _OPENING = b'{"kind":"run",'
 
 
 class LedgerFile:
     """One run's charges. Lines are only ever appended; a run that goes on finds its own."""
 
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+    def __init__(self, path: Path, header: Header) -> None:
         self.path = path
         self.found: list[Entry] = []
         """What the file held when it was opened."""
+        self.format = header.format
+        """Of the file: a run goes on in the format it began with."""
         self._is_flushed = True
         try:
             if path.exists() and path.stat().st_size > 0:
                 self._take_up(header)
             if not path.exists() or path.stat().st_size == 0:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self.append(header, durable=True)
+                self.append(to_json(header), durable=True)
                 _sync(path.parent)
         except OSError as error:
             raise cannot_write(path, error) from error
@@ -58,14 +59,19 @@ class LedgerFile:
             raise cannot_write(self.path, error) from error
         self._is_flushed = True
 
-    def _take_up(self, header: dict[str, Any]) -> None:
+    def _take_up(self, header: Header) -> None:
         content = self.path.read_bytes()
-        lines, length = _read(self.path, content)
-        if lines and (not isinstance(lines[0], dict) or any(lines[0].get(name) != header[name] for name in _SAME)):
-            raise InputError(
-                f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
-            )
-        self.found = [_entry(self.path, number, line) for number, line in enumerate(lines[1:], start=2)]
+        try:
+            lines, length = _read(content)
+            before = _header(lines) if lines else None
+            if before is not None and not before.is_of_same_run(header):
+                raise InputError(
+                    f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
+                )
+            self.found = _entries(lines, header.num_clients)
+        except _Damage as damage:
+            raise InputError(f"{damage.of(self.path)}: give the run another file") from None
+        self.format = header.format if before is None else before.format
         if length < len(content):
             # A line whose end is missing was cut off by a kill while it was written: its release never left.
             with open(self.path, "r+b") as file:
@@ -73,37 +79,74 @@ class LedgerFile:
                 os.fsync(file.fileno())
 
 
+def read_file(path: Path) -> tuple[Header, list[Entry]]:
+    """Return what a ledger's file holds, and leave it as it is; a last line without its end does not count."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"ledger '{path}' cannot be read: {error.strerror}") from None
+    try:
+        lines, _ = _read(content)
+        if not lines:
+            raise InputError(f"ledger '{path}' is empty, but it must open with a line about its run")
+        header = _header(lines)
+        entries = _entries(lines, header.num_clients)
+    except _Damage as damage:
+        raise InputError(damage.of(path)) from None
+    return header.completed(entries) if header.format == 1 else header, entries
+
+
 def run_of(path: Path) -> str | None:
     """Return whose charges a file holds; None where there are none yet."""
     if not path.is_file():
         return None
-    lines, _ = _read(path, path.read_bytes())
-    return str(lines[0].get("run")) if lines and isinstance(lines[0], dict) else None
+    try:
+        lines, _ = _read(path.read_bytes())
+        return _header(lines).run if lines else None
+    except _Damage as damage:
+        raise InputError(f"{damage.of(path)}: give the run another file") from None
 
 
-def _read(path: Path, content: bytes) -> tuple[list[Any], int]:
+class _Damage(Exception):
+    """A line that no ledger writes."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(number, why)
+        self.number, self.why = number, why
+
+    def of(self, path: Path) -> str:
+        return f"ledger '{path}' is damaged in line {self.number} ({self.why})"
+
+
+def _read(content: bytes) -> tuple[list[Any], int]:
     """Return the lines that are whole, and where the last of them ends."""
     length = content.rfind(b"\n") + 1
     if length == 0 and not (content.startswith(_OPENING) or _OPENING.startswith(content)):
-        raise _damaged(path, 1)
+        raise _Damage(1, "it does not open a run's ledger")
     lines = []
     for number, text in enumerate(content[:length].splitlines(), start=1):
         try:
             lines.append(json.loads(text))
-        except ValueError:
-            raise _damaged(path, number) from None
+        except (ValueError, RecursionError):
+            raise _Damage(number, "it is no JSON") from None
     return lines, length
 
 
-def _entry(path: Path, number: int, line: Any) -> Entry:
+def _header(lines: list[Any]) -> Header:
     try:
-        return from_line(line)
-    except (KeyError, TypeError, ValueError):
-        raise _damaged(path, number) from None
+        return from_json(lines[0])
+    except ValueError as error:
+        raise _Damage(1, str(error)) from None
 
 
-def _damaged(path: Path, number: int) -> InputError:
-    return InputError(f"ledger '{path}' is damaged in line {number}: give the run another file")
+def _entries(lines: list[Any], num_clients: int) -> list[Entry]:
+    found = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            found.append(from_line(line, num_clients))
+        except ValueError as error:
+            raise _Damage(number, str(error)) from None
+    return found
 
 
 def _sync(folder: Path) -> None:

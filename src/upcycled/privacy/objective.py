@@ -34,7 +34,8 @@ from upcycled.privacy.checks import (
     rounds_paid,
 )
 from upcycled.privacy.noise import gamma_norm_noise
-from upcycled.privacy.objective_paper import PaperObjective, paper_numbers, tilted
+from upcycled.privacy.objective_paper import PaperObjective, tilted
+from upcycled.privacy.paper_claim import PaperTilt
 from upcycled.privacy.projection import project
 from upcycled.privacy.rounding import Constants, check_covered, constants_of, norms
 
@@ -213,7 +214,13 @@ class ObjectiveRelease:
                 "no stragglers",
             ),
             ("norm_bound and prox_mu were not chosen by looking at private data",),
+            delta=self.wanted.delta,
         )
+
+    @property
+    def paper(self) -> PaperTilt:
+        """What the paper claims, with its own u1 and u2."""
+        return PaperTilt(self.alpha, self.a)
 
     def prepare(self, train: Shards) -> Shards:
         """Project the features."""
@@ -248,7 +255,3 @@ class ObjectiveRelease:
         """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""
         shares = release.num_samples / release.num_samples.sum()
         return float(np.sqrt((shares**2).sum() * (release.vectors.shape[-1] + 1)) / self.cover_alpha)
-
-    def paper_epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
-        """Return the paper's number, with its own u1 and u2."""
-        return paper_numbers(self.alpha, self.a, rounds, sizes)

@@ -22,29 +22,15 @@ from upcycled.core.release import (
 from upcycled.core.solvers import Problem
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector
-from upcycled.privacy.accounting import paper_objective_epsilon
 from upcycled.privacy.clipping import finite_or
 from upcycled.privacy.noise import gamma_norm_noise
-
-PAPER_U1, PAPER_U2 = 1.0, 0.11
-"""The paper's own constants, which reproduce its numbers; u1 = 1 is not a bound for its models."""
+from upcycled.privacy.paper_claim import PaperTilt
 
 
 def tilted(problem: Problem, size: int, cohort: Cohort, alpha: Real, prox_mu: float, noise: NoiseSource) -> Problem:
     """Return the problem with prox_mu added to a and Gamma-norm noise of rate alpha to b, in float64."""
     tilt = gamma_norm_noise(noise, cohort.clients, size, alpha[cohort.rows], Purpose.OBJECTIVE)
     return replace(problem, a=problem.a + prox_mu, b=tilt if problem.b is None else problem.b + tilt)
-
-
-def paper_numbers(alpha: Real, a: float, rounds: Ints, sizes: Ints) -> Real:
-    """Return the paper's sum over data rounds; infinite where its condition u2 <= 0.5 n mu fails."""
-    found: Real = np.where(rounds > 0, np.inf, 0.0)
-    ok = 0.5 * sizes * a >= PAPER_U2
-    if ok.any():
-        found[ok] = paper_objective_epsilon(
-            alpha=alpha[ok], u1=PAPER_U1, u2=PAPER_U2, n=sizes[ok], mu=a, rounds=rounds[ok]
-        )
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +55,11 @@ class PaperObjective:
     solver = keep_solver
     aggregate = average
 
+    @property
+    def paper(self) -> PaperTilt:
+        """What the paper claims, with its own u1 and u2."""
+        return PaperTilt(self.alpha, self.a)
+
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a and the noise to b, in the float32 of the engines' SGD."""
         found = tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise)
@@ -85,7 +76,3 @@ class PaperObjective:
     def mean_noise_std(self, release: Release) -> float:
         """Not known."""
         return 0.0
-
-    def paper_epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
-        """Return the paper's number, with its own u1 and u2."""
-        return paper_numbers(self.alpha, self.a, rounds, sizes)

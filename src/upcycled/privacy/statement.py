@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from upcycled.core.errors import InputError
-
 if TYPE_CHECKING:
     from upcycled.privacy.ledger import Ledger
 
@@ -45,23 +43,26 @@ def _epsilons(ledger: Ledger, delta: float) -> str:
     proven = ledger.epsilon(delta)
     worst, middle, best = proven.max(), np.median(proven), proven.min()
     words = f"epsilon (proven): {worst:.6g} for the worst client, {middle:.6g} median, {best:.6g} best"
-    try:
-        paper = ledger.paper_epsilon(delta)
-    except InputError:
+    if ledger.kind == "pure" and delta > 0:
+        words += f"; the plain sum, at delta = 0, is {ledger.max_epsilon(0.0):.6g} for the worst client"
+    if not ledger.states_paper_epsilon:
         return words
     return (
-        f"{words}; the paper's formula would print {paper.max():.6g} at most, which rests on an assumption that is not "
-        "proven for this model"
+        f"{words}; the paper's formula would print {ledger.paper_epsilon(delta).max():.6g} at most, which rests on an "
+        "assumption that is not proven for this model"
     )
 
 
 def _sampling(ledger: Ledger) -> str:
-    setting = ledger.setting
-    if setting.participation >= 1:
+    part = ledger.participation
+    if ledger.promise.sampling_is_secret:
+        rate = "" if part is None else f" at rate {part:g}"
+        return f"secret Poisson draws{rate}, which the epsilon relies on"
+    if part is None:
+        return "not noted in this file; no amplification is claimed"
+    if part >= 1:
         return "all clients in every data round"
-    if any("secret" in words for words in ledger.promise.trusted):
-        return f"secret Poisson draws at rate {setting.participation:g}, which the epsilon relies on"
-    return f"public ({setting.sampling}, {setting.participation:g} of the clients); no amplification is claimed"
+    return f"public ({ledger.sampling}, {part:g} of the clients); no amplification is claimed"
 
 
 def _repeats(ledger: Ledger) -> str:

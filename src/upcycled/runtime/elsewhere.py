@@ -79,10 +79,10 @@ class _Reporter:
         self._stop = folder / STOP
         self._stop_run = folder / f"{place}.{STOP}"
         self._path = folder / str(place)
-        self._worst = WorstEpsilon(None)
+        self._worst = WorstEpsilon()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
-        self._worst = WorstEpsilon(plan.spec.privacy)
+        self._worst = WorstEpsilon()
         self._write("start", tuple(before))
 
     def record(self, record: Record, run: Run | None) -> object:

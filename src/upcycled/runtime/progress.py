@@ -34,13 +34,13 @@ class Watched:
         self.is_over = False
         self._began = time.perf_counter()
         self._resumed_at = 0
-        self._worst = WorstEpsilon(None)
+        self._worst = WorstEpsilon()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Remember what is coming."""
         self.total = plan.iterations
         self._began = time.perf_counter()
-        self._worst = WorstEpsilon(plan.spec.privacy)
+        self._worst = WorstEpsilon()
         self._resumed_at = len(before)
         self.bytes = sum(record.bytes_up + record.bytes_down for record in before)
         self.last = before[-1] if before else None

@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from upcycled.core.release import Mechanism
 from upcycled.privacy.ledger import Ledger
 
-USUAL_DELTA = 1e-5
-"""Where a mechanism was given its noise, not a delta."""
 PAUSE_SECONDS = 0.3
 SHARE = 0.05
 """The most of a core's time that the numbers may take."""
@@ -17,23 +14,10 @@ SAMPLED_SECONDS = 0.1
 """What the epsilon of one client takes where batches or cohorts are drawn in secret; elsewhere next to nothing."""
 
 
-def stated_delta(mechanism: Mechanism | None, ledger: Ledger) -> float:
-    """Return the delta that a run's epsilon is stated at: the mechanism's own, or a usual one that nobody warns about.
-
-    At record level delta is to be at most 1/(10 n) of the largest client, at client level 1/(10 N).
-    """
-    wanted = getattr(mechanism, "delta", None)
-    if wanted is not None:
-        return float(wanted)
-    sizes = ledger.setting.sizes
-    return min(USUAL_DELTA, 0.1 / (int(sizes.max()) if ledger.promise.unit == "record" else sizes.size))
-
-
 class WorstEpsilon:
     """The worst client's proven epsilon. A sampled mechanism's takes seconds: it comes late, no run waits for it."""
 
-    def __init__(self, mechanism: Mechanism | None) -> None:
-        self._mechanism = mechanism
+    def __init__(self) -> None:
         self._value: float | None = None
         self._began = time.perf_counter()
         self._next = 0.0
@@ -53,7 +37,7 @@ class WorstEpsilon:
     def _compute(self, ledger: Ledger) -> None:
         began = time.perf_counter()
         try:
-            self._value = ledger.max_epsilon(stated_delta(self._mechanism, ledger))
+            self._value = ledger.max_epsilon(ledger.default_delta)
         except Exception:
             # A display must never stop a run: the ledger says the same in its own place, where it is heard.
             self._value = None
@@ -64,6 +48,4 @@ class WorstEpsilon:
 
 def _expected_seconds(ledger: Ledger) -> float:
     """Return what the numbers will take, before they are computed for the first time."""
-    charge = next((entry.charge for entry in ledger if entry.charge is not None), None)
-    is_sampled = charge is not None and charge.kind == "sampled"
-    return SAMPLED_SECONDS * int((ledger.rounds > 0).sum()) if is_sampled else 0.0
+    return SAMPLED_SECONDS * int((ledger.rounds > 0).sum()) if ledger.kind == "sampled" else 0.0

@@ -11,13 +11,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError
-from upcycled.experiments.report.spending import Sampled, Spending, spending
-from upcycled.privacy.accounting import sampled_gaussian_epsilon
+from upcycled.experiments.report.spending import spending
+from upcycled.privacy.ledger import EpsilonOverRounds
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -39,7 +38,7 @@ class Seed:
     rows: tuple[Row, ...] = ()
     """A record per iteration."""
     clients: tuple[Row, ...] = ()
-    spent: Spending | None = None
+    spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
 
     @property
@@ -111,7 +110,6 @@ class _Reader:
 
     root: Path
     problems: list[str] = field(default_factory=list)
-    sampled: Sampled = field(default_factory=lambda: cache(sampled_gaussian_epsilon))
 
     def place(self, path: Path) -> str:
         """Return where it is, as the page says it."""
@@ -200,7 +198,7 @@ def _seed(reader: _Reader, folder: Path) -> Seed | None:
     return replace(seed, spent=_spent(reader, folder, seed))
 
 
-def _spent(reader: _Reader, folder: Path, seed: Seed) -> Spending | None:
+def _spent(reader: _Reader, folder: Path, seed: Seed) -> EpsilonOverRounds | None:
     """Return epsilon over iterations; with real noise there may be a ledger an attempt, the finished one last."""
     delta = (seed.privacy or {}).get("delta")
     ledgers = sorted(folder.glob("ledger*.jsonl"), key=lambda path: (len(path.name), path.name))
@@ -211,7 +209,7 @@ def _spent(reader: _Reader, folder: Path, seed: Seed) -> Spending | None:
             f"{reader.place(folder)} has {len(ledgers)} ledgers: what its earlier attempts released is not in the "
             f"epsilon of this run, and adds to it"
         )
-    found: Spending | None = reader.read(ledgers[-1], lambda text: spending(_lines(text), float(delta), reader.sampled))
+    found: EpsilonOverRounds | None = reader.read(ledgers[-1], lambda _: spending(ledgers[-1], float(delta)))
     return found
 
 

@@ -12,12 +12,13 @@ from upcycled.experiments.report.collect import Results
 from upcycled.experiments.report.curves import number
 from upcycled.experiments.report.figures import cost
 from upcycled.experiments.report.markup import EMPTY, Html, embedded, fingerprint, tag, text
-from upcycled.experiments.report.privacy_section import SIMULATION, is_simulation, privacy_section
+from upcycled.experiments.report.privacy_section import is_simulation, privacy_section
 from upcycled.experiments.report.settings import algorithm_of, data_words
 from upcycled.experiments.report.settings_section import footer, repeat_section, settings_section
 from upcycled.experiments.report.summary_section import notice, seeds_table, summary_table, worst_epsilon
 from upcycled.experiments.report.theory_section import record_of, theory_charts, theory_section
 from upcycled.experiments.report.verdict_section import comparison, notes, ranking
+from upcycled.privacy.header import SIMULATION
 
 SCRIPTS = ("scale.js", "readout.js", "lines.js", "rows.js", "main.js")
 TITLES = {"compare": "vanilla against upcycled", "sweep": "sweep"}

@@ -12,8 +12,7 @@ from upcycled.experiments.report.curves import number
 from upcycled.experiments.report.figures import NONE, cost, short
 from upcycled.experiments.report.markup import EMPTY, Html, join, pairs, table, tag, text
 from upcycled.experiments.report.summary_section import key, worst_epsilon
-
-SIMULATION = "simulation: not private"
+from upcycled.privacy.header import SIMULATION
 
 
 def privacy_section(every: Sequence[Drawn]) -> Html:
@@ -48,7 +47,9 @@ def privacy_section(every: Sequence[Drawn]) -> Html:
 
 def is_simulation(seed: Seed) -> bool:
     """Whether a private run's noise follows from its seed."""
-    return str((seed.privacy or {}).get("noise", "")).startswith("simulation")
+    said = seed.privacy or {}
+    # Summaries of earlier versions have the words alone.
+    return bool(said.get("is_simulation", said.get("noise") == SIMULATION))
 
 
 def _simulated() -> Html:

@@ -1,0 +1,75 @@
+"""The paper's own claims for a run: numbers that are printed beside the proven epsilon, and never relied on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from upcycled.core.vectors import Ints, Real
+from upcycled.privacy.accounting import paper_epsilon, paper_objective_epsilon
+
+U1, U2 = 1.0, 0.11
+"""The paper's own constants, which reproduce its numbers; u1 = 1 is not a bound for its models."""
+
+
+@dataclass(frozen=True, eq=False)
+class PaperOutput:
+    """Output perturbation: it takes clip_norm / n for what one record moves, which is not proven."""
+
+    clip_norm: float
+    noise_std: Real
+    """Of each client."""
+
+    def epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
+        """Return the number for each client; infinite without noise."""
+        found: Real = np.where(rounds > 0, np.inf, 0.0)
+        ok = self.noise_std > 0
+        found[ok] = paper_epsilon(
+            rounds=rounds[ok], clip_norm=self.clip_norm, noise_std=self.noise_std[ok], n=sizes[ok], delta=delta
+        )
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class PaperTilt:
+    """Objective perturbation: a plain sum over data rounds, whatever delta is."""
+
+    alpha: Real
+    """Of each client."""
+    a: float
+
+    def epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
+        """Return the number for each client; infinite where the theorem's condition u2 <= 0.5 n mu fails."""
+        found: Real = np.where(rounds > 0, np.inf, 0.0)
+        ok = 0.5 * sizes * self.a >= U2
+        if ok.any():
+            found[ok] = paper_objective_epsilon(
+                alpha=self.alpha[ok], u1=U1, u2=U2, n=sizes[ok], mu=self.a, rounds=rounds[ok]
+            )
+        return found
+
+
+PaperClaim: TypeAlias = PaperOutput | PaperTilt
+
+
+def to_json(claim: PaperClaim | None) -> dict[str, Any] | None:
+    """Return the claim as plain values."""
+    if claim is None:
+        return None
+    if isinstance(claim, PaperOutput):
+        return {"theorem": "output", "clip_norm": claim.clip_norm, "noise_std": claim.noise_std.tolist()}
+    return {"theorem": "objective", "a": claim.a, "alpha": claim.alpha.tolist()}
+
+
+def from_json(value: Mapping[str, Any] | None) -> PaperClaim | None:
+    """Return the claim that :func:`to_json` was given; KeyError, TypeError or ValueError if it was none."""
+    if value is None:
+        return None
+    if value["theorem"] == "output":
+        return PaperOutput(float(value["clip_norm"]), np.array(value["noise_std"], dtype=np.float64))
+    if value["theorem"] == "objective":
+        return PaperTilt(np.array(value["alpha"], dtype=np.float64), float(value["a"]))
+    raise ValueError(f"the paper has no theorem {value['theorem']!r}")
