@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from upcycled.cli.batches import add_config
 from upcycled.cli.show import note, number, print_json, print_table
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    add_config(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--two-world", dest="test", action="store_const", const="two-world", help="the default")
     which.add_argument("--one-run", dest="test", action="store_const", const="one-run", help="canaries in one run")

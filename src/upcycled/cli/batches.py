@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """Add what every such command takes."""
-    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    add_config(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
+    parser.add_argument(
+        "--resume-anyway", action="store_true", help="go on from checkpoints that other versions of packages wrote"
+    )
     parser.add_argument("--parquet", action="store_true", help="write metrics.parquet beside metrics.jsonl")
     parser.add_argument(
         "--tracker",
@@ -28,6 +30,19 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME",
         help="tensorboard or mlflow, in files below the results folder; may be given twice",
+    )
+
+
+def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file") -> None:
+    """Add what every command takes that reads an experiment file."""
+    parser.add_argument("config", metavar="CONFIG.toml", help=help)
+    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    parser.add_argument(
+        "--path",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder with code that the file names as 'module:Name', which is run; may be given several times",
     )
 
 
@@ -39,7 +54,13 @@ def options_of(args: argparse.Namespace, tell: Tell) -> Options:
 
     if args.parquet:
         check_parquet()
-    return Options(progress=not args.quiet, parquet=args.parquet, watch=open_trackers(args.tracker), tell=tell)
+    return Options(
+        progress=not args.quiet,
+        parquet=args.parquet,
+        resume_anyway=args.resume_anyway,
+        watch=open_trackers(args.tracker),
+        tell=tell,
+    )
 
 
 @contextmanager

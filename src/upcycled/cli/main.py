@@ -9,7 +9,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 
 from upcycled.cli import audit, compare, data, demo, paper, privacy, report, run, sweep, theory
@@ -91,7 +92,22 @@ def _run(words: list[str]) -> int:
         raise InputError(f"{rest[0]!r} is not an argument of this command; see --help")
     args.repeat = shlex.join(["upcycled", *words])
     chosen: Callable[[argparse.Namespace], int] = args.run
-    return chosen(args)
+    with _code_in(getattr(args, "path", [])):
+        return chosen(args)
+
+
+@contextmanager
+def _code_in(folders: Sequence[str]) -> Iterator[None]:
+    """Let files name code in these folders while a command runs."""
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise InputError(field="--path", value=folder, must="a folder with Python modules")
+    before = list(sys.path)
+    sys.path[:0] = [os.path.abspath(folder) for folder in folders]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from upcycled.cli.batches import add_config
 from upcycled.cli.show import note, number, print_json, print_table
 from upcycled.core.errors import InputError, unknown
 
@@ -89,8 +90,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "explain", help=text, description=text, formatter_class=layout, allow_abbrev=False,
         epilog="examples:\n  upcycled privacy explain experiment.toml iterations=80 --delta 1e-6 --clients\n",
     )  # fmt: skip
-    command.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
-    command.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    add_config(command)
     command.add_argument("--delta", metavar="X", help="the delta to state epsilon at (default: the file's, or 1e-5)")
     command.add_argument("--clients", action="store_true", help="a line for every client")
     command.add_argument("--json", action="store_true", help="print one JSON document on standard output")

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from upcycled.cli.batches import add_config
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError
 
@@ -52,8 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file, or the word: constants")
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    add_config(parser, "the experiment file, or the word: constants")
     parser.add_argument("--run", dest="measure", action="store_true", help="train, and measure the terms of the bound")
     for name, (kind, words) in OPTIONS.items():
         parser.add_argument(_flag(name), metavar="K" if kind is int else "X", help=f"constants: {words}")

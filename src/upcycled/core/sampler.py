@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Protocol
 import numpy as np
 
 from upcycled.core.errors import SHARE, InputError, check_fields, unknown
+from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.streams import Purpose, choose, client_keys, round_key, uniforms
 from upcycled.core.vectors import Ints
 
@@ -103,13 +104,18 @@ class _Checked:
 
 
 def as_sampler(participation: object, sampling: str = "fixed") -> Sampler:
-    """Turn what a user passes as ``participation=`` and ``sampling=`` into a sampler."""
+    """Turn what a user passes as ``participation=`` and ``sampling=`` into a sampler.
+
+    ``sampling`` may name a class of one's own, ``"package.module:Name"``, which is called with ``fraction``.
+    """
     if isinstance(participation, FixedSampler | PoissonSampler):
         return participation
     if not isinstance(participation, type) and hasattr(participation, "draw") and hasattr(participation, "fraction"):
         own: Sampler = participation  # type: ignore[assignment]
         SHARE.check("fraction", own.fraction, of=f"sampler {own.name!r}")
         return _Checked(own)
+    if names_code(sampling):
+        return as_sampler(looked_up(sampling, "sampling")(fraction=participation))
     if sampling not in SAMPLERS:
         raise unknown("sampling", sampling, SAMPLERS)
     return SAMPLERS[sampling](participation)  # type: ignore[arg-type]

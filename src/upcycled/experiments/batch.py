@@ -93,6 +93,8 @@ class Options:
     """Show a live table on standard error."""
     parquet: bool = False
     """Write ``metrics.parquet`` beside ``metrics.jsonl``."""
+    resume_anyway: bool = False
+    """Go on from checkpoints that other versions wrote."""
     keep_checkpoints: bool = True
     """Whether a finished seed keeps its checkpoints."""
     watch: Watch = field(default=lambda experiment, seed: ())
@@ -118,11 +120,12 @@ class Variant:
         """Return where a seed's results lie."""
         return seed_folder(self.experiment, seed)
 
-    def job(self, seed: int, **changes: Any) -> Job:
-        """Return a seed's run, kept and watched as the changes say."""
+    def job(self, seed: int, watching: Sequence[Callback], **changes: Any) -> Job:
+        """Return a seed's run, kept and watched as is said."""
         if self.plan is not None and seed == self.experiment.seeds[0]:
-            return self.plan.kept(**changes)
-        return self.data, self.experiment.spec(seed).replace(**changes)
+            return self.plan.kept(**changes, callbacks=[*self.plan.spec.callbacks, *watching])
+        spec = self.experiment.spec(seed)
+        return self.data, spec.replace(**changes, callbacks=[*spec.callbacks, *watching])
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,8 @@ def _train(
         begin_seed(folder, variant.experiment, seed)
         ledger = None if variant.experiment.privacy is None else open_ledger(folder, variant.experiment)
         watching = options.watch(variant.experiment, seed)
-        runs.append(variant.job(seed, checkpoint=folder / "checkpoint", ledger=ledger, callbacks=watching))
+        kept = {"checkpoint": folder / "checkpoint", "ledger": ledger, "resume_anyway": options.resume_anyway}
+        runs.append(variant.job(seed, watching, **kept))
         titles.append(f"{variant.title}, seed {seed}" if len(variants) > 1 else f"seed {seed}")
     # Closed, not left to the collector: an error here must stop the runs that are under way.
     with closing(train_each(runs, progress=table, titles=titles)) as results:

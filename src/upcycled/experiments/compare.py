@@ -192,7 +192,7 @@ def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | Non
         raise InputError("scored_on is 'validation', but a comparison is judged on test data: it must be 'test'")
     names = [_own_name(experiment)] if algorithms is None else [name.strip() for name in algorithms]
     for name in names:
-        if name not in ALGORITHMS:
+        if name not in ALGORITHMS and name != _own_name(experiment):
             raise InputError(f"--algorithms has {name!r}, but it must be known{suggest(name, ALGORITHMS)}")
     if len(set(names)) != len(names) or not names:
         raise InputError(field="--algorithms", value=",".join(names), but="it must name one or more, each once")
@@ -209,11 +209,12 @@ def _pair(experiment: Experiment, name: str, equal: str, folder: Path) -> tuple[
     table = base["algorithm"] if name == _own_name(experiment) else {"name": name}
     base |= {"algorithm": table, "results": str(folder)}
     vanilla = {key: value for key, value in base.items() if key != "upcycle"}
+    called = name.replace(":", ".")  # a folder's name has no colon
     per_round = 1 if experiment.upcycle is None else int(getattr(experiment.upcycle.build(), "per_round", 1))
     iterations = vanilla_iterations(experiment.iterations, equal, per_round)
     return (
-        parse(vanilla | {"name": f"{name}-vanilla", "iterations": iterations}),
-        parse(base | {"name": f"{name}-upcycled"}),
+        parse(vanilla | {"name": f"{called}-vanilla", "iterations": iterations}),
+        parse(base | {"name": f"{called}-upcycled"}),
     )
 
 

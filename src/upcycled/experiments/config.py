@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 
 from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unknown
+from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.experiments.kinds import CLIENTS, LOCAL, TABLES, Choice, places
@@ -25,7 +26,7 @@ from upcycled.experiments.values import Count, Seed, Word
 from upcycled.runtime.checkpoint import how_often
 from upcycled.runtime.spec import RunSpec
 
-NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every")
+NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks")
 _PLACED = places()
 
 
@@ -46,6 +47,18 @@ def _known_engine(name: str) -> str:
     if name not in ("auto", *ENGINES):
         raise unknown("engine", name, ["auto", *ENGINES])
     return name
+
+
+def _names_code(name: str) -> str:
+    if not names_code(name):
+        raise ValueError("not the name of code")
+    return name
+
+
+def _callback(name: str) -> Any:
+    """Return a callback of the user's; a class is called without arguments."""
+    found = looked_up(name, "callbacks")
+    return found() if isinstance(found, type) else found
 
 
 def _checked_interval(value: Any) -> Any:
@@ -82,6 +95,9 @@ class Experiment(Table):
     local: SerializeAsAny[BuiltTable] = Field(default=LOCAL(), description="a table [local]")
     clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
     privacy: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
+    callbacks: Annotated[tuple[Annotated[str, AfterValidator(_names_code)], ...], AsTuple] = Field(
+        default=(), description="a list of names such as 'package.module:function'"
+    )
     sweep: dict[str, tuple[Any, ...] | Range] = Field(
         default={}, description='a table [sweep] of lists, such as "local.lr" = [0.01, 0.1], or of ranges'
     )
@@ -122,6 +138,7 @@ class Experiment(Table):
             eval_every=self.eval_every,
             theory=self.theory,
             checkpoint_every=self.checkpoint_every,
+            callbacks=tuple(_callback(name) for name in self.callbacks),
         )
 
     @property
@@ -132,7 +149,8 @@ class Experiment(Table):
     def resolved(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain values that a TOML file can hold."""
         values = self.model_dump(exclude_none=True)
-        return values if self.sweep else {key: value for key, value in values.items() if key != "sweep"}
+        left_out = [key for key in ("sweep", "callbacks") if not getattr(self, key)]
+        return {key: value for key, value in values.items() if key not in left_out}
 
     def resolved_toml(self) -> str:
         """Return the complete file; loading it gives an equal experiment."""

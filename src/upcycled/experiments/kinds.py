@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.coefficients import (
@@ -21,25 +21,36 @@ from upcycled.core.coefficients import (
     Trend,
 )
 from upcycled.core.cohort import Participation
-from upcycled.core.errors import COUNT, NOT_NEGATIVE, InputError, suggest
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, SHARE, InputError, suggest
+from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.sampler import SAMPLERS
 from upcycled.core.solvers import LocalSGD
 from upcycled.experiments.sentences import one_of
 from upcycled.experiments.sources import MODELS, SOURCES, Factory
-from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of
+from upcycled.experiments.tables import AsTuple, BuiltTable, Table, table_of, within
 from upcycled.privacy import MECHANISMS
 from upcycled.runtime.spec import NOISES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
 _NOISE = Field("seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real")
 
+
+def _known_sampling(name: str) -> str:
+    if name not in SAMPLERS and not names_code(name):
+        raise ValueError("neither a known name nor code of one's own")
+    return name
+
+
 LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], f"{COUNT.phrase}, or 'full'")})
 CLIENTS = table_of(
     Participation,
     renamed={"fraction": "participation"},
     types={
-        "fraction": (float, "a finite number > 0 and <= 1"),
-        "sampling": (Literal[tuple(SAMPLERS)], " or ".join(f"'{name}'" for name in SAMPLERS)),
+        "fraction": (Annotated[float, within(SHARE)], SHARE.phrase),
+        "sampling": (
+            Annotated[str, AfterValidator(_known_sampling)],
+            f"{' or '.join(f'{name!r}' for name in SAMPLERS)}, or 'package.module:Name'",
+        ),
     },
 )
 UPCYCLES: dict[str, type[BuiltTable]] = {
@@ -61,9 +72,9 @@ class Choice:
 
     tag: str
     tables: Mapping[str, type[Table]]
+    own: Callable[[str, str], type[Table]]
+    """Makes the table of somebody's own code from (where it is named, its name)."""
     default: str | None = None
-    others: Mapping[str, type[Table]] = field(default_factory=dict)
-    """Tables for values that are not names, by a character that only they have."""
 
     def choose(self, key: str, raw: Mapping[str, Any]) -> type[Table]:
         """Return the kind of table that ``raw`` is."""
@@ -73,30 +84,46 @@ class Choice:
             raise InputError(field=tag, must=known)
         if not isinstance(value, str):
             raise InputError(field=tag, value=value, must=known)
-        for character, table in self.others.items():
-            if character in value:
-                return table
+        if names_code(value):
+            return self.own(tag, value)
         if value not in self.tables:
             raise InputError(field=tag, value=value, must=f"a known name{suggest(value, self.tables)}")
         return self.tables[value]
 
 
-def _algorithm(name: str, made: type[Any]) -> type[BuiltTable]:
-    return table_of(made, tag=("name", name))
+NOISE_KEY = {"noise": (Literal[NOISES], _NOISE)}
 
 
-def _mechanism(name: str, made: type[Any]) -> type[BuiltTable]:
-    return table_of(made, tag=("mechanism", name), extra={"noise": (Literal[NOISES], _NOISE)})
+def _own(key: str, extra: Mapping[str, Any] | None = None) -> Callable[[str, str], type[Table]]:
+    """Return what makes tables of dataclasses of the user's, whose fields are then the table's keys."""
+
+    def table(field: str, name: str) -> type[Table]:
+        made = looked_up(name, field)
+        if not isinstance(made, type) or not is_dataclass(made):
+            raise InputError(field=field, value=name, must="the name of a dataclass, whose fields are the table's keys")
+        return table_of(made, tag=(key, name), extra=extra)
+
+    return table
+
+
+def _no_own(field: str, name: str) -> type[Table]:
+    raise InputError(field=field, value=name, must=one_of(SOURCES))
 
 
 TABLES: dict[str, Choice | type[Table]] = {
-    "data": Choice("source", SOURCES),
-    "model": Choice("kind", MODELS, others={":": Factory}, default="logistic"),
-    "algorithm": Choice("name", {name: _algorithm(name, made) for name, made in ALGORITHMS.items()}),
-    "upcycle": Choice("kind", UPCYCLES, default="constant"),
+    "data": Choice("source", SOURCES, _no_own),
+    "model": Choice("kind", MODELS, lambda field, name: Factory, default="logistic"),
+    "algorithm": Choice(
+        "name", {name: table_of(made, tag=("name", name)) for name, made in ALGORITHMS.items()}, _own("name")
+    ),
+    "upcycle": Choice("kind", UPCYCLES, _own("kind"), default="constant"),
     "local": LOCAL,
     "clients": CLIENTS,
-    "privacy": Choice("mechanism", {name: _mechanism(name, made) for name, made in MECHANISMS.items()}),
+    "privacy": Choice(
+        "mechanism",
+        {name: table_of(made, tag=("mechanism", name), extra=NOISE_KEY) for name, made in MECHANISMS.items()},
+        _own("mechanism", NOISE_KEY),
+    ),
 }
 
 

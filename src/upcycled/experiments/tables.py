@@ -6,7 +6,7 @@ So a new algorithm, mechanism or option needs no config code, and a range is wri
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
@@ -17,6 +17,7 @@ from upcycled.core.errors import Limits, limits_of
 AsTuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 """Lists of the file become tuples, so that a table can be compared and never changes."""
 
+KNOWN = (bool, int, float, str, int | None, float | None, str | None)
 PHRASES: dict[Any, str] = {bool: "true or false", str: "a text in quotes"}
 
 
@@ -77,15 +78,23 @@ def table_of(
         keys[tag[0]] = (Literal[tag[1]], Key(tag[1], description=f"'{tag[1]}'"))
     limits = limits_of(made)
     for f in fields(made):
-        kind = hints[f.name]
+        # A class of the user's may have fields of any type: what a file can hold is tried, and its own check decides.
+        kind = hints[f.name] if hints[f.name] in KNOWN else Any
         kind, phrase = (types or {}).get(f.name, (kind, PHRASES.get(kind, "a fitting value")))
         if f.name in limits and f.name not in (types or {}):
             kind, phrase = Annotated[kind, within(limits[f.name])], limits[f.name].phrase
-        keys[key_of[f.name]] = (kind, Key(... if f.default is MISSING else f.default, description=phrase))
+        keys[key_of[f.name]] = (kind, Key(default_of(f), description=phrase))
     table: type[BuiltTable] = create_model(f"{made.__name__}Table", __base__=BuiltTable, **keys, **(extra or {}))
     table.makes = made
     table.names = {key: field for field, key in key_of.items()}
     return table
+
+
+def default_of(field: Field[Any]) -> Any:
+    """Return a dataclass field's default, or ``...`` where it has none."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return ... if field.default is MISSING else field.default
 
 
 def _plain(value: Any) -> Any:

@@ -78,7 +78,8 @@ def header_of(mechanism: Fitted, noise: str, setting: Setting, budget: Budget | 
         budget=budget,
         num_clients=setting.num_clients,
         data_rounds=setting.data_rounds,
-        sizes=setting.sizes,
+        # A client that plans for itself knows its own size only.
+        sizes=setting.sizes if setting.sizes.size == setting.num_clients else None,
         sampling=setting.sampling,
         participation=setting.participation,
         paper=getattr(mechanism, "paper", None),
