@@ -109,7 +109,7 @@ def test_an_answer_in_words_labels_what_is_not_proven(capsys):
     ("words", "sentence"),
     [
         ("epsilon --rounds 4", "--formula is missing, but it must be one of gaussian"),
-        ("epsilon --formula gausian", "--formula is 'gausian'; did you mean 'gaussian'?"),
+        ("epsilon --formula gausian", "--formula is 'gausian', but it must be known; did you mean 'gaussian'?"),
         ("epsilon --formula gaussian --rounds 4 --sensitivity 1 --delta 1e-5", "--noise-std is missing, but gaussian"),
         ("epsilon --formula pure --epsilon-each 1 --rounds 4 --n 9", "--n is 9, but it must be left out with pure"),
         ("epsilon --formula pure --epsilon-each 1 --rounds many", "--rounds is 'many', but it must be an integer"),

@@ -290,7 +290,7 @@ def test_words_of_a_vocabulary_are_audited_too():
     ("privacy", "options", "words"),
     [
         (SOUND["update"], {"claim": "paper"}, "--claim is 'paper', but the paper states no epsilon"),
-        (SOUND["model"], {"claim": "papr"}, "--claim is 'papr'; did you mean 'paper'?"),
+        (SOUND["model"], {"claim": "papr"}, "--claim is 'papr', but it must be known; did you mean 'paper'?"),
         (SOUND["model"], {"replays": 3}, "--replays is 3, but it must be an integer >= 4"),
         (SOUND["model"], {"replays": 9, "test": "one-run"}, "--replays is 9, but it must be left out with --one-run"),
         (SOUND["model"] | {"noise_std": 0.0}, {}, "privacy claims no finite epsilon with 'model_clipping' here"),

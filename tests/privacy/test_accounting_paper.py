@@ -67,7 +67,7 @@ def test_objective_perturbation_both_ways_by_hand() -> None:
 
 
 def test_objective_perturbation_outside_its_theorem_is_refused() -> None:
-    with pytest.raises(InputError, match=r"u2 is 3, but the paper's theorem needs u2 <= 0.5 n mu = 2.5"):
+    with pytest.raises(InputError, match=r"u2 is 3.0, but the paper's theorem needs u2 <= 0.5 n mu = 2.5"):
         acc.paper_objective_epsilon(alpha=4, u1=1, u2=3, n=10, mu=0.5, rounds=3)
     with pytest.raises(InputError, match=r"alone costs 1\.68"):
         acc.paper_objective_alpha(epsilon=1, u1=1, u2=1, n=10, mu=0.5, rounds=3)

@@ -235,7 +235,7 @@ def test_results_are_frozen() -> None:
         (lambda: audit.two_world(scores0=[1.0, 2.0], scores1=[1.0, 2.0], delta=2), "delta is 2"),
         (
             lambda: audit.two_world(scores0=[1.0, 2.0], scores1=[1.0, 2.0], delta=0, target="nu"),
-            "target is 'nu'; did you mean 'mu'",
+            "target is 'nu', but it must be known; did you mean 'mu'",
         ),
         (lambda: audit.two_world_replays(score_of=lambda w, r: 0.0, replays=3, delta=0), "replays is 3"),
         (lambda: audit.one_run_scores(scores=[1.0, 2.0], inserted=[1], guesses=1, delta=0), "inserted must hold"),

@@ -160,7 +160,9 @@ def compare_experiment(
         pairs = [_pair(experiment, name, equal, folder) for name in names]
     batch = prepare_batch([e for pair in pairs for e in pair], source)
     if batch.variants[0].data.test is None:
-        raise InputError(f"{source}: the data has no test samples, but a comparison needs some: see data.test_fraction")
+        raise InputError(
+            "the data has no test samples, but a comparison needs some: see data.test_fraction", where=(source,)
+        )
     with locked(experiment_folder(experiment)):
         rows = _rows(names, batch.run(options), confidence)
         found = Compared(experiment, rows, equal, confidence, folder, repeat)
@@ -186,10 +188,10 @@ def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | Non
         if getattr(mechanism, "epsilon", None) is None:
             held = "missing" if mechanism is None else "without epsilon"
             raise InputError(
-                field="privacy", value=held, but="--equal-epsilon needs a mechanism that is given epsilon = ..."
+                f"is {held}, but --equal-epsilon needs a mechanism that is given epsilon = ...", field="privacy"
             )
     if experiment.scored_on != "test":
-        raise InputError("scored_on is 'validation', but a comparison is judged on test data: it must be 'test'")
+        raise InputError(field="scored_on", value=experiment.scored_on, must="'test', which a comparison is judged on")
     names = [_own_name(experiment)] if algorithms is None else [name.strip() for name in algorithms]
     for name in names:
         if name not in ALGORITHMS and name != _own_name(experiment):
