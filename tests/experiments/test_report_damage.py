@@ -19,7 +19,7 @@ from tests.experiments.report_cases import (
 from upcycled.cli.main import main
 from upcycled.core.errors import InputError
 from upcycled.experiments.report import collect, render, write_report
-from upcycled.experiments.report.markup import fingerprint
+from upcycled.experiments.report.page import fingerprint
 
 
 @pytest.fixture(scope="module")
