@@ -260,6 +260,24 @@ def test_the_convergence_record_is_drawn_beside_its_bound(tmp_path):
     assert "Convergence record" in words_of(page)
 
 
+def test_a_run_has_the_same_numbers_in_the_terminal_and_on_its_page(folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path / "copy")
+    for name in ("erm-upcycled", "fedavg-vanilla"):
+        # The same config again: the results are there, and only the table is printed.
+        config = tmp_path / "copy" / name / "seed-0" / "config.toml"
+        assert main(["run", str(config), "seeds=[0, 1]", f"results={tmp_path / 'copy'}"]) == 0
+        out = capsys.readouterr().out
+        page = words_of(write_report(tmp_path / "copy" / name).read_text(encoding="utf-8"))
+        mean = next(line for line in out.splitlines() if line.startswith("mean"))
+        # accuracy, loss, data rounds, iterations, messages, MB, seconds; the page has gradient steps before the last.
+        *numbers, seconds = mean.removeprefix("mean").split()
+        assert re.search(f"{re.escape(' '.join(numbers))} [0-9,]+ {re.escape(seconds)}", page)
+        if name == "erm-upcycled":
+            spent = json.loads((tmp_path / "copy" / name / "seed-0" / "summary.json").read_text())["privacy"]["epsilon"]
+            assert f"proven epsilon {spent['max']:.3f} for the worst client, {spent['median']:.3f} median" in out
+            assert f"{spent['max']:.3f}" in page
+
+
 # Colours.
 
 

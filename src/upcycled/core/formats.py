@@ -22,27 +22,27 @@ def fixed(value: float | None, digits: int = 2, scale: float = 1.0) -> str:
 
 
 def significant(value: float | None, digits: int = 4) -> str:
-    """Return a number with so many significant digits; an infinite one, which no bound is, as ``none``.
+    """Return a number with so many significant digits.
 
-    >>> significant(2.00001), significant(25952.67), significant(0.00012345), significant(math.inf)
-    ('2', '25,953', '0.0001234', 'none')
+    >>> significant(2.00001), significant(25952.67), significant(0.00012345), significant(-math.inf)
+    ('2', '25,953', '0.0001234', '-∞')
     """
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
-        return "none"
+        return "∞" if value > 0 else "-∞"
     return f"{value:,.0f}" if 10 ** (digits - 1) <= abs(value) < 1e9 else f"{value:.{digits}g}"
 
 
 def epsilon(value: float | None) -> str:
-    """Return an epsilon, in a form that lines up in a column.
+    """Return an epsilon, in a form that lines up in a column; an infinite one, which proves nothing, is ``none``.
 
     >>> epsilon(2.0), epsilon(25952.67), epsilon(0.0001234), epsilon(math.inf), epsilon(None)
     ('2.000', '25,953', '0.0001234', 'none', '–')
     """
-    if value is None or not 1e-3 <= value < 1e3:
-        return "0" if value == 0 else significant(value)
-    return f"{value:.3f}"
+    if value == 0 or value == math.inf:
+        return "none" if value else "0"
+    return significant(value) if value is None or not 1e-3 <= value < 1e3 else f"{value:.3f}"
 
 
 def count(value: float | None) -> str:
