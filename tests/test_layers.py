@@ -23,6 +23,8 @@ BELOW = {
 }
 HEAVY = {
     "numba",
+    "jinja2",
+    "markupsafe",
     "matplotlib",
     "pandas",
     "pyarrow",

@@ -5,8 +5,12 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
+
+import tomli_w
 
 from upcycled.experiments.config import parse
 from upcycled.experiments.run import run_experiment
@@ -53,6 +57,55 @@ def words_of(page: str) -> str:
     """Return what a reader sees: the text of the page without style, script and markup."""
     bare = re.sub(r"<(style|script|noscript).*?</\1>", " ", page, flags=re.DOTALL)
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", bare)).split())
+
+
+HOSTILE = "</script><script>hacked = 1</script><!--<img src=x onerror=hacked=1>\"'& {{ 7 * 7 }}"
+
+
+def hostile(value):
+    """Return a document in which every text says something dangerous, too."""
+    if isinstance(value, dict):
+        return {key: hostile(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [hostile(inner) for inner in value]
+    return f"{value}{HOSTILE}" if isinstance(value, str) else value
+
+
+def hostile_folder(source: Path, target: Path) -> Path:
+    """Copy folders of experiments, and make every text in them dangerous; with all documents a command may write."""
+    shutil.copytree(source, target, ignore=lambda *_: ["checkpoint"])
+    for file in sorted(target.rglob("*.json*")):
+        if file.name.startswith(("summary", "clients")):
+            lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+            rows = [hostile(json.loads(line)) for line in lines]
+            if file.name == "clients.jsonl":
+                rows = [row | {"name": f"{HOSTILE}{k}"} for k, row in enumerate(rows)]
+            else:
+                rows[0]["theory"] = {
+                    "measured": {"average": [2.0]},
+                    "forms": {HOSTILE: {"applies": True, "holds": True, "bound": [3.0], "C1": 1.0}},
+                    "assumptions": [{"name": HOSTILE, "holds": True, "words": HOSTILE}],
+                }
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for file in sorted(target.rglob("config.toml")):
+        config = hostile(tomllib.loads(file.read_text()))
+        # Names of tables and settings come out of a file as well.
+        file.write_text(tomli_w.dumps({**config, HOSTILE: HOSTILE, "own": {HOSTILE: file.parts[-3]}}))
+    row = {"algorithm": HOSTILE, "gain": 0.1, "interval": [0.0, 0.2], "verdict": HOSTILE, "holm_verdict": HOSTILE}
+    documents = {
+        "compare": {"name": HOSTILE, "confidence": 0.95, "rows": [row, row], "notes": [HOSTILE], "repeat": HOSTILE},
+        "sweep": {"ranking": [{"settings": {HOSTILE: HOSTILE}}], "chosen": {"settings": {HOSTILE: [HOSTILE]}}},
+        "demo": {"note": HOSTILE},
+    }
+    for name, document in documents.items():
+        (target / f"{name}.json").write_text(json.dumps(document))
+    damaged = target / "<b onclick='hacked=1'>" / "seed-0"
+    damaged.mkdir(parents=True)
+    (damaged / "summary.json").write_text("{")
+    unfinished = target / 'a & b " > <i>' / "seed-0"
+    unfinished.mkdir(parents=True)
+    (unfinished / "config.toml").touch()
+    return target
 
 
 class Elements(HTMLParser):

@@ -179,7 +179,8 @@ def test_the_table_has_means_the_difference_and_a_verdict_in_words(here, capsys)
             cell = row[side]["accuracy"]
             assert f"{100 * cell['mean']:.2f} ± {100 * cell['sd']:.2f}" in line
         low, high = row["interval"]
-        assert f"{100 * row['gain']:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})" in line
+        difference = f"{100 * row['gain']:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+        assert difference.replace("-", "−").replace("+0.00", "0.00") in line
         assert row["verdict"] in line
     assert "Each interval is for its own row." in out
     assert "Results: results/small/compare-work" in out

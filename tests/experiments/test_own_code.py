@@ -1,4 +1,4 @@
-"""Code written outside the package, named in a file: an algorithm, a coefficient, a mechanism, a sampler, a callback."""
+"""Code from outside the package, named in a file: an algorithm, a coefficient, a mechanism, a sampler, a callback."""
 
 from __future__ import annotations
 

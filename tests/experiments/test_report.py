@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from upcycled.cli.main import main
 from upcycled.experiments.compare import compare_experiment
 from upcycled.experiments.config import parse
 from upcycled.experiments.report import collect, render, write_report
+from upcycled.experiments.report.findings import comparison
 from upcycled.experiments.report.settings import families, labels, run_command
 from upcycled.experiments.results import describe_data, write_seed
 from upcycled.experiments.sweep import How, sweep_experiment
@@ -163,6 +165,10 @@ def test_a_comparison_shows_its_intervals_and_verdicts(tmp_path):
     assert "after Holm's correction" in words
     assert "small: vanilla against upcycled" in words
     assert page.count('class="whisker') == 2
+    fields = json.loads((found.folder / "compare.json").read_text())["rows"]
+    for row, field in zip(found.rows, fields, strict=True):
+        assert field["is_significant"] == row.paired.is_significant == (field["verdict"] != "no significant difference")
+        assert field["holm_is_significant"] == (field["holm_p_value"] < 1 - found.confidence)
     assert [part["label"] for part in charts_of(page)["parts"]] == [
         "FedAvg, vanilla",
         "FedAvg, upcycled",
@@ -171,6 +177,58 @@ def test_a_comparison_shows_its_intervals_and_verdicts(tmp_path):
     ]
     assert "upcycled compare x" in words
     assert render(collect(tmp_path / "small")).count('class="whisker') == 2  # found from above, too
+
+
+def compared(*rows, confidence=0.95, **more):
+    """A document of a comparison; a row is its gain, and p-values or fields."""
+    plain = {"vanilla": {"accuracy": {"mean": 0.5, "sd": None}}, "verdict": "-", "holm_verdict": "-"}
+    return {"confidence": confidence, "rows": [plain | {"algorithm": "fedavg"} | row for row in rows], **more}
+
+
+def test_findings_are_counted_from_fields_and_never_from_words():
+    row = {"gain": 0.1, "interval": [0.05, 0.15], "is_significant": True}
+    gain = row | {"holm_is_significant": True, "holm_verdict": "x"}
+    loss = gain | {"gain": -0.1, "interval": [-0.15, -0.05]}
+    # Significant alone, but not together with the others; its words would mislead.
+    lost = row | {"holm_is_significant": False, "holm_verdict": "no gain, no loss"}
+    found = comparison(compared(gain, gain, loss, lost))
+    assert (found.gains, found.losses) == (2, 1)
+    alone = comparison(compared(row | {"holm_verdict": None}, lost | {"holm_verdict": None, "is_significant": False}))
+    assert (alone.gains, alone.losses, alone.is_corrected) == (1, 0, False)
+
+
+def test_files_without_these_fields_are_judged_by_their_p_values():
+    one = {"gain": 0.1, "interval": [0.05, 0.15], "p_value": 0.01, "holm_p_value": 0.03}
+    other = {"gain": -0.1, "interval": [-0.3, 0.1], "p_value": 0.02, "holm_p_value": 0.06}
+    assert (comparison(compared(one, other)).gains, comparison(compared(one, other)).losses) == (1, 0)
+    assert comparison(compared(one, other, confidence=0.9)).losses == 1  # 0.06 < 1 - 0.9
+    untested = {"gain": None, "interval": None, "p_value": None, "holm_verdict": None}
+    found = comparison(compared(one, untested))
+    assert (found.gains, found.losses, found.rows[1].places) == (1, 0, None)
+    # Intervals from -0.3 to 0.15: zero lies two thirds along.
+    assert comparison(compared(one, other)).rows[0].places == pytest.approx(
+        {"zero": 2 / 3, "low": 7 / 9, "mean": 8 / 9, "high": 1}
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [(0.1, True)] * 2,
+            "After Holm's correction: 2 significant gains and 0 significant losses among 2 algorithms.",
+        ),
+        ([(0.1, True), (-0.1, True), (0.1, False)], "1 significant gain and 1 significant loss among 3 algorithms."),
+        ([(0.1, False)] * 2, "After Holm's correction: no significant difference for any of 2 algorithms."),
+    ],
+)
+def test_the_finding_stands_above_its_table(folder, tmp_path, rows, words):
+    home = shutil.copytree(folder / "fedavg-upcycled", tmp_path / "all" / "fedavg-upcycled")
+    document = compared(
+        *({"gain": gain, "interval": [gain, gain], "holm_is_significant": is_finding} for gain, is_finding in rows)
+    )
+    (home.parent / "compare.json").write_text(json.dumps(document))
+    assert words in words_of(render(collect(home.parent)))
 
 
 def test_a_sweep_shows_its_ranking_and_its_choice(tmp_path):
@@ -200,6 +258,24 @@ def test_the_convergence_record_is_drawn_beside_its_bound(tmp_path):
     assert lines["bound:repaired"]["y"] == pytest.approx(result.theory.bounds["repaired"], rel=1e-4)
     assert "bound:paper" not in lines  # as printed it is not proven
     assert "Convergence record" in words_of(page)
+
+
+def test_a_run_has_the_same_numbers_in_the_terminal_and_on_its_page(folder, tmp_path, capsys):
+    shutil.copytree(folder, tmp_path / "copy")
+    for name in ("erm-upcycled", "fedavg-vanilla"):
+        # The same config again: the results are there, and only the table is printed.
+        config = tmp_path / "copy" / name / "seed-0" / "config.toml"
+        assert main(["run", str(config), "seeds=[0, 1]", f"results={tmp_path / 'copy'}"]) == 0
+        out = capsys.readouterr().out
+        page = words_of(write_report(tmp_path / "copy" / name).read_text(encoding="utf-8"))
+        mean = next(line for line in out.splitlines() if line.startswith("mean"))
+        # accuracy, loss, data rounds, iterations, messages, MB, seconds; the page has gradient steps before the last.
+        *numbers, seconds = mean.removeprefix("mean").split()
+        assert re.search(f"{re.escape(' '.join(numbers))} [0-9,]+ {re.escape(seconds)}", page)
+        if name == "erm-upcycled":
+            spent = json.loads((tmp_path / "copy" / name / "seed-0" / "summary.json").read_text())["privacy"]["epsilon"]
+            assert f"proven epsilon {spent['max']:.3f} for the worst client, {spent['median']:.3f} median" in out
+            assert f"{spent['max']:.3f}" in page
 
 
 # Colours.
@@ -258,3 +334,30 @@ def test_the_command_as_json_names_what_is_missing(copy, tmp_path, capsys):
 def test_an_output_that_is_a_folder_is_refused(copy, capsys):
     assert main(["report", str(copy), "--output", str(copy)]) == 2
     assert "which is a folder, but it must be the path of an HTML file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("jinja2", "a report needs Jinja2: pip install 'upcycled-fl[report]'"),
+        ("matplotlib", "a plot needs matplotlib: pip install 'upcycled-fl[report]'"),
+    ],
+)
+def test_a_missing_package_is_one_sentence_before_anything_is_run(package, words, copy, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, package, None)
+    commands = [["demo", "--output", str(tmp_path / "demo")]]
+    if package == "jinja2":
+        config = copy / "seed-0" / "config.toml"
+        commands += [
+            ["report", str(copy)],
+            ["compare", str(config), "seeds=[0, 1]", f"results={tmp_path / 'compared'}"],
+        ]
+    for command in commands:
+        assert main(command) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert words in err
+    assert not (tmp_path / "demo").exists()
+    assert not (tmp_path / "compared").exists()
+    assert not (copy / "report.html").exists()

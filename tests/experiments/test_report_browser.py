@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.experiments.report_cases import EXPERIMENTS, PRIVATE, charts_of, rows_of
+from tests.experiments.report_cases import EXPERIMENTS, HOSTILE, PRIVATE, charts_of, hostile_folder, rows_of
 from upcycled.experiments.report import write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -262,9 +262,6 @@ def test_without_a_script_tables_and_still_pictures_are_there(visit):
     assert not page.locator("#theme").is_visible()
 
 
-HOSTILE = "</script><script>hacked = 1</script><!--<img src=x onerror=hacked=1>"
-
-
 def test_a_hostile_title_is_shown_and_does_nothing(visit, several, tmp_path):
     file = write_report(several / "fedavg-upcycled", tmp_path / "page.html", title=HOSTILE)
     page = visit(file=file)
@@ -272,6 +269,16 @@ def test_a_hostile_title_is_shown_and_does_nothing(visit, several, tmp_path):
     assert page.title() == HOSTILE
     assert page.evaluate("typeof hacked") == "undefined"
     assert len(lines(page, "score:accuracy")) == 1
+
+
+def test_hostile_texts_in_every_file_are_shown_and_do_nothing(visit, several, tmp_path):
+    page = visit(PHONE, file=write_report(hostile_folder(several, tmp_path / "results"), tmp_path / "page.html"))
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.locator("main img, main script, main b, main i").count() == 0
+    assert len(lines(page, "score:accuracy")) == len(EXPERIMENTS)
+    assert HOSTILE in page.locator(".legend button").first.inner_text()
+    assert HOSTILE in page.locator("[data-chart='clients:accuracy']").inner_text()
+    assert page.evaluate(STICKS_OUT) == []
 
 
 def test_of_many_experiments_eight_are_shown_and_the_others_can_be(visit, several, tmp_path):

@@ -6,20 +6,23 @@ import json
 import random
 import re
 import shutil
+from importlib.resources import files
 
 import pytest
 
 from tests.experiments.report_cases import (
     EXPERIMENTS,
+    HOSTILE,
     Elements,
     charts_of,
+    hostile_folder,
     rows_of,
     words_of,
 )
 from upcycled.cli.main import main
 from upcycled.core.errors import InputError
 from upcycled.experiments.report import collect, render, write_report
-from upcycled.experiments.report.markup import fingerprint
+from upcycled.experiments.report.page import fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +131,6 @@ def test_whatever_the_files_hold_there_is_a_page_or_one_sentence(folder, tmp_pat
     assert charts_of(page)["parts"] if page else sentence.count("\n") == 0
 
 
-HOSTILE = "</script><script>hacked = 1</script><!--<img src=x onerror=hacked=1>\"'&"
-
-
 def test_names_cannot_break_out_of_where_they_stand(copy):
     for seed in ("seed-0", "seed-1"):
         lines = [json.loads(line) for line in (copy / seed / "clients.jsonl").read_text().splitlines()]
@@ -148,6 +148,38 @@ def test_names_cannot_break_out_of_where_they_stand(copy):
     part = charts_of(page)["parts"][0]
     assert part["label"] == f"{HOSTILE}, upcycled"
     assert f"(client {HOSTILE})" in charts_of(page)["clients"]["accuracy"]["rows"][0]["words"]
+
+
+def test_no_text_of_any_file_becomes_markup(folder, page, tmp_path):
+    results = collect(hostile_folder(folder, tmp_path / "results"))
+    assert len(results.problems) == 1
+    changed = render(results)
+    before, after = Elements(page).found, Elements(changed).found
+    # The same elements and attributes as on a page of harmless files, and those of a comparison and of a notice.
+    kinds = {(name, key) for name, attributes in before for key in (None, *attributes)}
+    more = {(name, key) for name, attributes in after for key in (None, *attributes)} - kinds
+    assert more <= {("td", "class"), ("th", "class"), ("table", "class"), ("ul", None), ("li", None)}
+    assert len(Elements(changed).named("script")) == 2
+    assert changed.count("<!--") == 0
+    # Shown as it is, in every place: nothing is left out, escaped twice, or taken for a template.
+    places = dict(re.findall(r'<section id="([a-z]+)">(.*?)</section>', changed, re.DOTALL))
+    assert set(places) == {"results", "curves", "clients", "privacy", "theory", "settings", "repeat"}
+    for name, section in places.items():
+        assert name == "curves" or HOSTILE in words_of(section), name
+    assert "&amp;amp;" not in changed
+    labels = [attributes["aria-label"] for name, attributes in after if name == "svg" and "aria-label" in attributes]
+    assert f"{HOSTILE}: 0.00 to +20.00 points" in labels
+    assert HOSTILE in charts_of(changed)["parts"][0]["label"]
+    assert "<b onclick='hacked=1'>/seed-0/summary.json is damaged" in words_of(changed)
+    assert 'a & b " > <i>/seed-0' in words_of(changed)
+
+
+def test_no_template_switches_escaping_off():
+    templates = sorted((files("upcycled.experiments.report") / "templates").iterdir(), key=lambda path: path.name)
+    assert len(templates) > 5
+    for template in templates:
+        words = template.read_text(encoding="utf-8")
+        assert not re.search(r"\|\s*safe\b|autoescape|Markup", words), template.name
 
 
 def test_nothing_is_loaded_from_anywhere_and_the_policy_allows_only_what_is_inline(page):

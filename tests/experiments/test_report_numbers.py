@@ -20,8 +20,8 @@ from tests.experiments.report_cases import (
     run_one,
 )
 from upcycled.experiments.report import collect
-from upcycled.experiments.report.clients import bins_of, clients_of, distribution
 from upcycled.experiments.report.curves import curve, thinned
+from upcycled.experiments.report.distributions import bins_of, clients_of, distribution
 from upcycled.experiments.report.spending import spending
 from upcycled.privacy.ledger import EpsilonOverRounds
 

@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_config
-from upcycled.cli.show import note, number, print_json, print_table
+from upcycled.cli.show import note, print_json, print_table
+from upcycled.core.formats import NONE, fixed
 
 if TYPE_CHECKING:
     from upcycled.experiments.audit_report import Audit
@@ -73,9 +74,9 @@ def _run(args: argparse.Namespace) -> int:
 
 def _show(found: Audit) -> None:
     claim = found.claim
-    rows = [["epsilon", number(found.epsilon_lower, 4), number(claim.epsilon, 4), number(claim.paper_epsilon, 4)]]
+    rows = [["epsilon", fixed(found.epsilon_lower, 4), fixed(claim.epsilon, 4), fixed(claim.paper_epsilon, 4)]]
     if found.mu_lower is not None:
-        rows.append(["mu (Gaussian)", number(found.mu_lower, 4), number(claim.mu, 4), "-"])
+        rows.append(["mu (Gaussian)", fixed(found.mu_lower, 4), fixed(claim.mu, 4), NONE])
     print_table(found.title, ("", "found, at least", "claimed (proven)", "paper's number"), rows)
     for line in found.sentences:
         print(line)

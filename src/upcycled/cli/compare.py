@@ -6,7 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable
-from upcycled.cli.show import note, print_json, print_table, spread
+from upcycled.cli.show import note, print_json, print_table
+from upcycled.core.formats import NONE, interval, mean_sd, signed
 
 if TYPE_CHECKING:
     from upcycled.experiments.compare import Compared, Row
@@ -87,9 +88,7 @@ def _show(found: Compared) -> None:
 
 
 def _cells(row: Row, several: bool) -> list[str]:
-    sides = [spread(outcome.summary()["accuracy"], 100, 2) for outcome in (row.vanilla, row.upcycled)]
-    difference = "-"
-    if row.paired is not None:
-        low, high = row.paired.interval
-        difference = f"{100 * row.paired.mean:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
-    return [row.algorithm, *sides, difference, row.verdict, *([row.holm_verdict or "-"] if several else [])]
+    sides = [mean_sd(outcome.summary()["accuracy"], 2, 100) for outcome in (row.vanilla, row.upcycled)]
+    test = row.paired
+    difference = NONE if test is None else f"{signed(test.mean, 2, 100)} ({interval(*test.interval, 2, 100)})"
+    return [row.algorithm, *sides, difference, row.verdict, *([row.holm_verdict or NONE] if several else [])]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from upcycled.cli.show import note, print_json
+from upcycled.core.formats import megabytes
 
 if TYPE_CHECKING:
     from upcycled.data.download import Progress
@@ -69,7 +70,7 @@ def _shown() -> Iterator[Progress]:
             tenth = done // (100 << 20) if total is None else 10 * done // max(1, total)
             if tenth > said[0]:
                 said[0] = tenth
-                note(f"{done / 1e6:,.1f} MB" + ("" if total is None else f" of {total / 1e6:,.1f} MB"))
+                note(f"{megabytes(done)} MB" + ("" if total is None else f" of {megabytes(total)} MB"))
 
         yield say
         return

@@ -7,7 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.show import count, megabytes, number, print_json, print_table, spread
+from upcycled.cli.show import print_json, print_table
+from upcycled.core.formats import count, fixed, mean_sd, megabytes
 
 if TYPE_CHECKING:
     from upcycled.experiments.demo import Demo
@@ -64,13 +65,13 @@ def _show(found: Demo) -> None:
         rows.append(
             [
                 f"{contestant.group}, {'upcycled' if contestant.is_upcycled else 'vanilla'}",
-                spread(s["accuracy"], 100, 2),
-                number(s["loss"]["mean"]),
+                mean_sd(s["accuracy"], 2, 100),
+                fixed(s["loss"]["mean"], 3),
                 count(s["data_rounds"]["mean"]),
                 count(s["iterations"]["mean"]),
                 count(s["messages"]["mean"]),
                 megabytes(s["bytes"]["mean"]),
-                number(s["seconds"]["mean"], 2),
+                fixed(s["seconds"]["mean"], 2),
             ]
         )
     seeds = len(found.rows[0][1].seeds)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.cli.batches import names_of, resumable
-from upcycled.cli.show import note, number, print_json, print_table
+from upcycled.cli.show import note, print_json, print_table
+from upcycled.core.formats import NONE, fixed, interval, mean_sd, signed
 
 WHAT = {
     "table1": "accuracy with 90 % stragglers: seven methods, six data sets",
@@ -143,22 +144,22 @@ def _show_table(found: Mapping[str, Any]) -> None:
     )
     missing, wanted = found["runs"]["missing"], found["runs"]["wanted"]
     if missing:
-        print(f"Not computed yet: {missing} of {wanted} runs (-). The same command goes on with them.")
+        print(f"Not computed yet: {missing} of {wanted} runs ({NONE}). The same command goes on with them.")
 
 
 def _line(row: Mapping[str, Any]) -> list[str]:
     line = _numbers(row["vanilla"]) + (["", "", ""] if row["upcycled"] is None else _numbers(row["upcycled"]))
     gain = row["gain"]
     if gain is None:
-        return [*line, "" if row["upcycled"] is None else "-", _signed(row["paper_gain"])]
+        return [*line, "" if row["upcycled"] is None else NONE, _signed(row["paper_gain"])]
     mark = "*" if gain["is_significant"] else " "
-    shown = f"{gain['mean']:+.2f} ({gain['low']:+.2f} to {gain['high']:+.2f}){mark}"
+    shown = f"{signed(gain['mean'])} ({interval(gain['low'], gain['high'])}){mark}"
     return [*line, shown, _signed(row["paper_gain"])]
 
 
 def _numbers(entry: Mapping[str, Any]) -> list[str]:
-    ours = number(entry["mean"], 2) + ("" if entry["sd"] is None else f" ± {entry['sd']:.2f}")
-    return [ours, "" if entry["paper"] is None else f"{entry['paper'][0]:.2f}", _signed(entry["difference"])]
+    paper = "" if entry["paper"] is None else fixed(entry["paper"][0])
+    return [mean_sd(entry), paper, _signed(entry["difference"])]
 
 
 def _show_edges(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -175,10 +176,10 @@ def _show_times(found: Mapping[str, Any]) -> None:
     rows = [
         [
             row["method"],
-            *(number(_mean(row["seconds"][side])) for side in ("vanilla", "upcycled")),
-            number(row["ratio"], 2),
-            number(row["ratio_sd"], 2),
-            number(row["paper_ratio"], 2),
+            *(fixed(_mean(row["seconds"][side]), 3) for side in ("vanilla", "upcycled")),
+            fixed(row["ratio"]),
+            fixed(row["ratio_sd"]),
+            fixed(row["paper_ratio"]),
         ]
         for row in found["rows"]
     ]
@@ -192,10 +193,10 @@ def _show_private(found: Mapping[str, Any]) -> None:
             if panel["figure"] == name:
                 gain = panel["gain"]
                 mark = "*" if gain and gain["is_significant"] else " "
-                shown = (
-                    "-" if gain is None else f"{gain['mean']:+.3f} ({gain['low']:+.3f} to {gain['high']:+.3f}){mark}"
-                )
-                losses = [number(panel[side]["loss"]) for side in ("vanilla", "upcycled")]
+                shown = NONE
+                if gain is not None:
+                    shown = f"{signed(gain['mean'], 3)} ({interval(gain['low'], gain['high'], 3)}){mark}"
+                losses = [fixed(panel[side]["loss"], 3) for side in ("vanilla", "upcycled")]
                 rows.append([f"{panel['title']}, {panel['method_title']}", *losses, shown])
         if rows:
             print_table(title, ("", "vanilla loss", "upcycled loss", "gain (95 % interval)"), rows)
@@ -221,4 +222,4 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.2f}"
+    return "" if value is None else signed(value)

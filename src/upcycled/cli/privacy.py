@@ -6,8 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from upcycled.cli.batches import add_config
-from upcycled.cli.show import note, number, print_json, print_table
+from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
+from upcycled.core.formats import fixed
 
 if TYPE_CHECKING:
     from upcycled.experiments.explain import Explanation, Variant
@@ -172,7 +173,7 @@ def _show(found: Explanation, every_client: bool) -> None:
 def _show_clients(variants: tuple[Variant, ...]) -> None:
     for variant in variants:
         rows = [
-            [str(c["client"]), str(c["n"]), str(c["rounds"]), *(number(c[key], 4) for key in variant.client_numbers)]
+            [str(c["client"]), str(c["n"]), str(c["rounds"]), *(fixed(c[key], 4) for key in variant.client_numbers)]
             for c in variant.clients()
         ]
         print_table(variant.title.replace("\n", " "), ("client", "n", "rounds", *variant.client_numbers), rows)

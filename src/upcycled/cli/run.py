@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_batch_options, options_of, resumable
-from upcycled.cli.show import count, megabytes, note, number, print_json, print_table, spread
+from upcycled.cli.show import note, print_json, print_table
+from upcycled.core.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
 
 if TYPE_CHECKING:
     from upcycled.experiments.batch import Outcome, SeedOutcome
@@ -85,13 +86,13 @@ def _show(outcome: Outcome) -> None:
         rows.append(
             [
                 "mean",
-                spread(s["accuracy"], 100, 2),
-                spread(s["loss"]),
+                mean_sd(s["accuracy"], 2, 100),
+                mean_sd(s["loss"], 3),
                 count(s["data_rounds"]["mean"]),
                 count(s["iterations"]["mean"]),
                 count(s["messages"]["mean"]),
                 megabytes(s["bytes"]["mean"]),
-                number(s["seconds"]["mean"], 2),
+                fixed(s["seconds"]["mean"], 2),
             ]
         )
     algorithm = f"{'upcycled ' if experiment.upcycle else ''}{experiment.algorithm.build().name}"
@@ -102,8 +103,8 @@ def _show(outcome: Outcome) -> None:
         :1
     ]:
         print(
-            f"Privacy ({spent['noise']}): proven epsilon {number(spent['epsilon']['max'], 4)} for the worst client, "
-            f"{number(spent['epsilon']['median'], 4)} median, at delta {spent['delta']:g}; of one run: seeds add up."
+            f"Privacy ({spent['noise']}): proven epsilon {epsilon(spent['epsilon']['max'])} for the worst client, "
+            f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; of one run: seeds add up."
         )
     if done:
         print(f"Results: {Path(experiment.results) / experiment.name}")
@@ -112,14 +113,14 @@ def _show(outcome: Outcome) -> None:
 def _row(seed: SeedOutcome) -> list[str]:
     s = seed.summary
     if s is None:
-        return [str(seed.seed), seed.status, *["-"] * (len(COLUMNS) - 2)]
+        return [str(seed.seed), seed.status, *[NONE] * (len(COLUMNS) - 2)]
     return [
         str(seed.seed),
-        number(s["accuracy"], 2, scale=100),
-        number(s["loss"]),
+        fixed(s["accuracy"], 2, 100),
+        fixed(s["loss"], 3),
         count(s["data_rounds"]),
         count(s["iterations"]),
         count(s["messages"]),
         megabytes(s["bytes"]),
-        number(s["seconds"], 2),
+        fixed(s["seconds"], 2),
     ]

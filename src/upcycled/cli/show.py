@@ -1,4 +1,4 @@
-"""How numbers and tables look in a terminal, and in a pipe."""
+"""Tables, notes and documents in a terminal, and in a pipe."""
 
 from __future__ import annotations
 
@@ -59,39 +59,3 @@ def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
         table.add_row(what, value)
     # Names out of files are text, never markup.
     Console(markup=False, emoji=False, highlight=False).print(table)
-
-
-def number(value: float | None, digits: int = 3, scale: float = 1.0) -> str:
-    """Return a number with so many digits after the point.
-
-    >>> number(0.98765, 2, scale=100), number(None)
-    ('98.77', '-')
-    """
-    return "-" if value is None else f"{scale * value:.{digits}f}"
-
-
-def count(value: float | None) -> str:
-    """Return a whole number in groups of three."""
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def megabytes(value: float | None) -> str:
-    """Return bytes in MB.
-
-    >>> megabytes(90_720), megabytes(12_345_678)
-    ('0.091', '12.3')
-    """
-    return "-" if value is None else f"{value / 1e6:.3f}" if value < 1e6 else f"{value / 1e6:,.1f}"
-
-
-def spread(cell: Mapping[str, float | None], scale: float = 1.0, digits: int = 3) -> str:
-    """Return mean ± standard deviation.
-
-    >>> spread({"mean": 0.5, "sd": 0.01}, scale=100, digits=2)
-    '50.00 ± 1.00'
-    """
-    mean, sd = cell["mean"], cell["sd"]
-    if mean is None:
-        return "-"
-    more = "" if sd is None else f" ± {scale * sd:.{digits}f}"
-    return f"{scale * mean:.{digits}f}{more}"

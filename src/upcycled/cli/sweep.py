@@ -6,8 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable, warn_about_tuning
-from upcycled.cli.show import note, number, print_json, print_table, spread
+from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, check_number
+from upcycled.core.formats import NONE, fixed, mean_sd, setting
 
 if TYPE_CHECKING:
     from upcycled.experiments.sweep import Swept
@@ -78,14 +79,12 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 
 def _show(found: Swept, top: int) -> None:
-    from upcycled.experiments.points import shown
-
     rows = []
     for place, ranked in enumerate(found.ranking[:top], start=1):
         summary = ranked.outcome.summary()
-        scores = [spread(summary["accuracy"], 100, 2), number(summary["loss"]["mean"], 4)]
-        values = [shown(value) for _, value in ranked.point.values]
-        rows.append([str(place), *values, *(scores if ranked.is_complete else ["failed", "-"])])
+        scores = [mean_sd(summary["accuracy"], 2, 100), fixed(summary["loss"]["mean"], 4)]
+        values = [setting(value) for _, value in ranked.point.values]
+        rows.append([str(place), *values, *(scores if ranked.is_complete else ["failed", NONE])])
     seeds, every = len(found.ranking[0].outcome.experiment.seeds), len(found.ranking)
     which = f"the best {len(rows)} of {every} settings" if len(rows) < every else f"all {every} settings"
     print_table(
@@ -97,7 +96,7 @@ def _show(found: Swept, top: int) -> None:
         print(line)
     summary = found.chosen.summary()
     print(
-        f"Chosen: {found.ranking[0].point.label}; test accuracy {spread(summary['accuracy'], 100, 2)} %, "
-        f"loss {number(summary['loss']['mean'], 4)} over {len(found.chosen.seeds)} seeds."
+        f"Chosen: {found.ranking[0].point.label}; test accuracy {mean_sd(summary['accuracy'], 2, 100)} %, "
+        f"loss {fixed(summary['loss']['mean'], 4)} over {len(found.chosen.seeds)} seeds."
     )
     print(f"Run it: upcycled run {found.chosen_file}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from upcycled.cli.batches import add_config
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError
+from upcycled.core.formats import fixed, significant
 
 if TYPE_CHECKING:
     from upcycled.experiments.theory import Analysis
@@ -115,16 +116,16 @@ def _show(found: Analysis) -> None:
     along = "at the initial weights" if found.report is None else "the largest along the run"
     cohort = f"all {found.num_clients}" if f.cohort is None else f"{f.cohort} of {found.num_clients}"
     rows = [
-        ["L, smoothness", f"{e.smoothness:.5g}", f"largest over clients, {where}"],
-        ["B, dissimilarity", f"{e.dissimilarity:.5g}", along],
-        ["lowest curvature", f"{e.curvature:.5g}", f"of the clients' losses, {where}"],
+        ["L, smoothness", significant(e.smoothness, 5), f"largest over clients, {where}"],
+        ["B, dissimilarity", significant(e.dissimilarity, 5), along],
+        ["lowest curvature", significant(e.curvature, 5), f"of the clients' losses, {where}"],
     ]
     if f.mu is not None:
-        rows.append(["mu", f"{f.mu:.5g}", f"rho = {f.mu + e.curvature:.5g}"])
+        rows.append(["mu", significant(f.mu, 5), f"rho = {significant(f.mu + e.curvature, 5)}"])
     rows.append(["clients a round", cohort, f"{found.rounds} data rounds"])
     if found.lam is not None and f.mu:
         low, high = found.lam.min(), found.lam.max()
-        words = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        words = significant(low) if low == high else f"{significant(low)} to {significant(high)}"
         rows.append(["lambda_m", words, "the coefficient is mu/(mu + lambda_m)"])
     print_table("The problem", ("", "value", ""), rows)
     print()
@@ -132,8 +133,8 @@ def _show(found: Analysis) -> None:
         _show_constants(found.constants, found.smallest_mu)
     if found.schedule is not None:
         print(
-            f"The corollary's lambda_m for {found.rounds} data rounds: {found.schedule[0]:.5g} (coefficient "
-            f"1/sqrt(M) = {found.rounds**-0.5:.3g}), as up.coefficients.Decaying(1) does."
+            f"The corollary's lambda_m for {found.rounds} data rounds: {significant(found.schedule[0], 5)} "
+            f"(coefficient 1/sqrt(M) = {significant(found.rounds**-0.5, 3)}), as up.coefficients.Decaying(1) does."
         )
     for line in found.remarks:
         print(line)
@@ -147,12 +148,14 @@ def _show_constants(found: Mapping[Any, Any], least: Mapping[Any, float | None])
 
     def shown(value: Any) -> str:
         values = np.unique(value)
-        return f"{values[0]:.5g}" if values.size == 1 else f"{values[0]:.4g} to {values[-1]:.4g}"
+        return (
+            significant(values[0], 5) if values.size == 1 else f"{significant(values[0])} to {significant(values[-1])}"
+        )
 
     names = [f"C{i}{part}" for i in (1, 2, 3) for part in ("", "_hat", "_tilde")]
     rows = [[name.replace("_", " "), *(shown(getattr(one, name)) for one in found.values())] for name in names]
     rows.append(["C1 > 0", *("yes" if one.converges else "no" for one in found.values())])
-    rows.append(["least mu for that", *("none" if mu is None else f"{mu:.5g}" for mu in least.values())])
+    rows.append(["least mu for that", *("none" if mu is None else significant(mu, 5) for mu in least.values())])
     print_table("The theorem's constants", ("", *found), rows)
     for form in found:
         print(MEANING[form])
@@ -171,11 +174,11 @@ def _show_run(found: Analysis) -> None:
     rows = [
         [
             str(m),
-            f"{t.loss[m - 1]:.4f}",
-            f"{t.gradient_norm[m - 1] ** 2:.4g}",
-            f"{t.dissimilarity[m - 1]:.4g}",
-            f"{t.average[m - 1]:.4g}",
-            *(f"{report.bounds[form][m - 1]:.4g}" for form in forms),
+            fixed(t.loss[m - 1], 4),
+            significant(t.gradient_norm[m - 1] ** 2),
+            significant(t.dissimilarity[m - 1]),
+            significant(t.average[m - 1]),
+            *(significant(report.bounds[form][m - 1]) for form in forms),
         ]
         for m in rounds
     ]

@@ -13,7 +13,7 @@ from upcycled.core.errors import InputError, check_number, suggest
 from upcycled.core.files import write_whole
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.config import Experiment, parse
-from upcycled.experiments.report import write_report
+from upcycled.experiments.report import check_pages, write_report
 from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
 from upcycled.experiments.sentences import named
@@ -47,11 +47,18 @@ class Row:
         return TOO_FEW if self.paired is None else self.paired.verdict
 
     @property
-    def holm_verdict(self) -> str | None:
-        """What may be said of it together with the others."""
+    def holm_is_significant(self) -> bool | None:
+        """Whether it is a finding together with the others; None as in ``holm_p``."""
         if self.paired is None or self.holm_p is None:
             return None
-        return verdict(self.paired.mean, self.holm_p < 1 - self.paired.confidence)
+        return self.holm_p < 1 - self.paired.confidence
+
+    @property
+    def holm_verdict(self) -> str | None:
+        """What may be said of it together with the others."""
+        if self.paired is None or self.holm_is_significant is None:
+            return None
+        return verdict(self.paired.mean, self.holm_is_significant)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values; accuracies as fractions."""
@@ -64,8 +71,10 @@ class Row:
             "gain": None if test is None else test.mean,
             "interval": None if test is None else list(test.interval),
             "p_value": None if test is None else test.p_value,
+            "is_significant": None if test is None else test.is_significant,
             "verdict": self.verdict,
             "holm_p_value": self.holm_p,
+            "holm_is_significant": self.holm_is_significant,
             "holm_verdict": self.holm_verdict,
         }
         return dict(plain(found))
@@ -154,6 +163,7 @@ def compare_experiment(
         repeat: the command that does this, for the document.
         options: how it is shown, and what is kept.
     """
+    check_pages()
     folder = experiment_folder(experiment) / f"compare-{equal}"
     with named(source):
         names = _checked(experiment, equal, algorithms, confidence)

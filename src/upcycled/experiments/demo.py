@@ -13,8 +13,8 @@ from upcycled.core.errors import InputError, UpcycledError, check_number
 from upcycled.core.files import write_whole
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.config import Experiment, parse
-from upcycled.experiments.plots import curve, write_comparison
-from upcycled.experiments.report import write_report
+from upcycled.experiments.plots import check_plots, curve, write_comparison
+from upcycled.experiments.report import check_pages, write_report
 from upcycled.experiments.results import read_history
 from upcycled.runtime.lock import locked
 
@@ -103,6 +103,8 @@ def contestants(rounds: int, seeds: int, output: str) -> list[Contestant]:
 
 def run_demo(runs: Sequence[Contestant], repeat: str, options: Options | None = None) -> Demo:
     """Run all contestants, write their results, a plot, a page and a summary into their common folder."""
+    check_plots()
+    check_pages()
     output = Path(runs[0].experiment.results)
     _check_ours(output)
     with locked(output):

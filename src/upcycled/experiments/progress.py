@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from upcycled.core.formats import fixed
 from upcycled.experiments.batch import SeedOutcome, Tell
 from upcycled.experiments.config import Experiment
 
@@ -38,5 +39,5 @@ def _tell_score(experiment: Experiment, outcome: SeedOutcome) -> None:
     if summary is None or summary["accuracy"] is None:
         tell_failures(experiment, outcome)
         return
-    accuracy, rounds = 100 * summary["accuracy"], summary["data_rounds"]
-    say(f"{experiment.name}, seed {outcome.seed}: accuracy {accuracy:.2f} % after {rounds} data rounds")
+    accuracy, rounds = fixed(summary["accuracy"], 2, 100), summary["data_rounds"]
+    say(f"{experiment.name}, seed {outcome.seed}: accuracy {accuracy} % after {rounds} data rounds")

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from upcycled.runtime.progress import LINE_SECONDS, QUIET_SECONDS, Watched, cells, duration, short
+from upcycled.core.formats import duration, epsilon, fixed, megabytes
+from upcycled.runtime.progress import LINE_SECONDS, QUIET_SECONDS, Watched, cells
 
 DRAW_SECONDS = 0.2
 MOST_ROWS = 16
@@ -89,13 +90,12 @@ class BatchProgress:
         for column in columns:
             table.add_column(column, justify="left" if column in ("run", "kind") else "right", no_wrap=True)
         for run in rows[:MOST_ROWS]:
-            epsilon = "" if run.epsilon is None else short(run.epsilon)
             table.add_row(
                 run.title,
                 f"{run.iteration}/{run.total}",
                 *cells(run.last),
-                f"{run.bytes / 1e6:.1f}",
-                *([epsilon] if private else []),
+                megabytes(run.bytes),
+                *(["" if run.epsilon is None else epsilon(run.epsilon)] if private else []),
                 "" if run.left is None else duration(run.left),
             )
         return table
@@ -109,4 +109,4 @@ class BatchProgress:
         share = min((self._done + parts) / max(self.runs, 1), 1.0)
         seconds = time.perf_counter() - self._began
         left = f", {duration(seconds * (1 - share) / share)} left" if share else ""
-        return f"{self._done} of {self.runs} runs done, {100 * share:.0f} %{left}"
+        return f"{self._done} of {self.runs} runs done, {fixed(share, 0, 100)} %{left}"

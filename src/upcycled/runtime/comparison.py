@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from upcycled.core.errors import InputError, check_number, unknown
+from upcycled.core.formats import fixed, interval, signed
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.many import train_many
@@ -54,12 +55,12 @@ class Comparison:
         return self.paired.is_significant
 
     def __str__(self) -> str:
-        low, high = self.interval
+        vanilla, upcycled = (fixed(_accuracies(runs).mean(), 2, 100) for runs in (self.vanilla, self.upcycled))
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (
-            f"vanilla {100 * _accuracies(self.vanilla).mean():.2f} % ({rounds[0]} data rounds), "
-            f"upcycled {100 * _accuracies(self.upcycled).mean():.2f} % ({rounds[1]}): {100 * self.gain:+.2f} points, "
-            f"{100 * self.confidence:g} % interval {100 * low:+.2f} to {100 * high:+.2f}: {self.paired.verdict}"
+            f"vanilla {vanilla} % ({rounds[0]} data rounds), upcycled {upcycled} % ({rounds[1]}): "
+            f"{signed(self.gain, 2, 100)} points, {100 * self.confidence:g} % interval "
+            f"{interval(*self.interval, 2, 100)}: {self.paired.verdict}"
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from upcycled.core.formats import count, duration, epsilon, fixed, megabytes
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.spending import WorstEpsilon
@@ -76,9 +76,9 @@ class Watched:
         record = self.last
         parts = [f"iteration {self.iteration}/{self.total}"]
         if record is not None and record.accuracy is not None:
-            parts.append(f"accuracy {100 * record.accuracy:.2f} %, loss {record.loss:.4f}")
+            parts.append(f"accuracy {fixed(record.accuracy, 2, 100)} %, loss {fixed(record.loss, 4)}")
         if self.epsilon is not None:
-            parts.append(f"worst epsilon {short(self.epsilon)}")
+            parts.append(f"worst epsilon {epsilon(self.epsilon)}")
         if self.left is not None:
             parts.append(f"{duration(self.left)} left")
         return f"{self.title}: {', '.join(parts)}"
@@ -132,7 +132,7 @@ class LiveProgress:
         for column in ("iteration", "kind", "accuracy", "loss", "gradient steps", "seconds"):
             table.add_column(column, justify="left" if column == "kind" else "right")
         for r in self._recent:
-            table.add_row(str(r.iteration), *cells(r), f"{r.gradient_steps:,}", f"{r.seconds:.3f}")
+            table.add_row(str(r.iteration), *cells(r), count(r.gradient_steps), fixed(r.seconds, 3))
         if self._live is None:
             # What others print meanwhile goes above the table; standard output is left alone.
             self._live = Live(table, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
@@ -141,9 +141,9 @@ class LiveProgress:
 
     def _caption(self) -> str:
         run = self._run
-        epsilon = "" if run.epsilon is None else f", worst epsilon {short(run.epsilon)}"
+        spent = "" if run.epsilon is None else f", worst epsilon {epsilon(run.epsilon)}"
         left = "" if run.left is None else f", {duration(run.left)} left"
-        return f"{run.iteration}/{run.total} iterations, {run.bytes / 1e6:.1f} MB moved{epsilon}{left}"
+        return f"{run.iteration}/{run.total} iterations, {megabytes(run.bytes)} MB moved{spent}{left}"
 
 
 def cells(record: Record | None) -> tuple[str, str, str]:
@@ -152,27 +152,4 @@ def cells(record: Record | None) -> tuple[str, str, str]:
         return "", "", ""
     if record.accuracy is None or record.loss is None:
         return record.kind, "", ""
-    return record.kind, f"{100 * record.accuracy:.2f} %", f"{record.loss:.4f}"
-
-
-def short(value: float) -> str:
-    """Return a number of any size in a few characters.
-
-    >>> short(1.756), short(12345.6), short(math.inf)
-    ('1.76', '12,346', 'inf')
-    """
-    return f"{value:,.0f}" if 1000 <= value < math.inf else f"{value:.3g}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time as somebody who waits wants it.
-
-    >>> duration(4.2), duration(250), duration(7300)
-    ('4 s', '4 min 10 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return record.kind, f"{fixed(record.accuracy, 2, 100)} %", fixed(record.loss, 4)

@@ -1,7 +1,7 @@
 """The report: one self-contained HTML page made from the plain files of a results folder.
 
-``collect`` reads the files, ``spending``, ``curves`` and ``clients`` turn them into numbers, the ``..._section`` files
-into tables and places for charts, ``page`` puts the document together, and ``assets`` holds its style and its script.
+``collect`` reads the files, other modules turn them into values without markup, ``page`` renders those with
+``templates``, and ``assets`` holds the style and the script that go into the page.
 Nothing here trains, and nothing but the folder's own files is read.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from upcycled.core.errors import InputError
 from upcycled.core.files import write_whole
 from upcycled.experiments.report.collect import Part, Results, Seed, collect
-from upcycled.experiments.report.page import render
+from upcycled.experiments.report.page import check_pages, render
 
-__all__ = ["Part", "Results", "Seed", "collect", "render", "write_page", "write_report"]
+__all__ = ["Part", "Results", "Seed", "check_pages", "collect", "render", "write_page", "write_report"]
 
 NAME = "report.html"
 
@@ -26,7 +26,7 @@ def write_report(folder: Path, output: Path | None = None, title: str | None = N
     same files give the same page, byte for byte.
 
     Raises:
-        InputError: if there is nothing to report, or ``output`` cannot be a file.
+        InputError: if there is nothing to report, ``output`` cannot be a file, or Jinja2 is not there.
         WriteError: if the page cannot be written; an earlier one is still there.
     """
     return write_page(collect(Path(folder)), Path(folder), output, title)

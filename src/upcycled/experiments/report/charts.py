@@ -1,4 +1,4 @@
-"""The numbers behind the page's charts, as one JSON document for its script."""
+"""The numbers behind the page's charts: for its script, and still pictures for where none runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.experiments.report.clients import Client, bins_of, clients_of, distribution
+from upcycled.core.formats import epsilon, fixed
+from upcycled.core.vectors import Real
 from upcycled.experiments.report.collect import Part, Results
 from upcycled.experiments.report.curves import MOST_OF_A_PAGE, MOST_POINTS, SCORES, Curve, curve
-from upcycled.experiments.report.figures import cost, fixed
+from upcycled.experiments.report.distributions import Client, Distribution, bins_of, clients_of, distribution
 from upcycled.experiments.report.settings import families, labels
 
 COLOURS = 8
 MOST_SHOWN = 8
 """Lines that are switched on when the page opens."""
 AXES = ("iteration", "data_round", "megabytes", "seconds", "epsilon")
+CLIENT_CHARTS = {
+    "accuracy": ("accuracy of a client (%)", " %", 0.0, 100.0),
+    "epsilon": ("proven epsilon of a client", "", 0.0, math.inf),
+}
+LEFT, RIGHT, TOP, BOTTOM = 52, 512, 10, 262
+"""Where the axes of a still picture lie, in 520 by 300."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,11 @@ def scored_on(every: Sequence[Drawn]) -> str:
     return words.pop() if len(words) == 1 else "test or validation"
 
 
+def known_axes(every: Sequence[Drawn]) -> dict[str, bool]:
+    """Return for every axis whether some experiment has a line against it."""
+    return {name: any(np.isfinite(getattr(one.curve, name)).any() for one in every) for name in AXES}
+
+
 def _part(k: int, one: Drawn) -> dict[str, Any]:
     return {
         "id": k,
@@ -98,19 +110,13 @@ def _spent(one: Drawn) -> dict[str, Any] | None:
     """Return the worst epsilon over data rounds, the largest over the seeds."""
     worst: dict[int, float] = {}
     for seed in one.part.seeds:
-        for data_round, epsilon in zip(seed.spent.rounds, seed.spent.worst, strict=True) if seed.spent else ():
-            worst[data_round] = max(worst.get(data_round, 0.0), epsilon)
-    if not any(math.isfinite(epsilon) for epsilon in worst.values()):
+        for data_round, spent in zip(seed.spent.rounds, seed.spent.worst, strict=True) if seed.spent else ():
+            worst[data_round] = max(worst.get(data_round, 0.0), spent)
+    if not any(map(math.isfinite, worst.values())):
         return None
     rounds = sorted(worst)
     kept = [rounds[round(k)] for k in np.linspace(0, len(rounds) - 1, min(len(rounds), 150))]
     return {"rounds": kept, "worst": [worst[data_round] for data_round in kept]}
-
-
-CLIENT_CHARTS = {
-    "accuracy": ("accuracy of a client (%)", " %", 0.0, 100.0),
-    "epsilon": ("proven epsilon of a client", "", 0.0, math.inf),
-}
 
 
 def client_chart(every: Sequence[Drawn], name: str) -> dict[str, Any] | None:
@@ -129,10 +135,54 @@ def client_chart(every: Sequence[Drawn], name: str) -> dict[str, Any] | None:
     return {"name": title, "unit": unit, "limits": [bins.low, bins.high], "log": bins.is_log, "rows": rows}
 
 
-def _words(name: str, found: Any) -> dict[str, str]:
+def _words(name: str, found: Distribution) -> dict[str, str]:
     if name == "accuracy":
         median, worst, best = (f"{fixed(value, 1)} %" for value in (found.median, found.low, found.high))
         short_words = f"median {median}, worst {worst}"
         return {"words": f"{short_words} (client {found.lowest}), best {best}", "short": short_words}
-    short_words = f"median {cost(found.median)}, max {cost(found.high)}"
+    short_words = f"median {epsilon(found.median)}, max {epsilon(found.high)}"
     return {"words": f"{short_words} (client {found.highest})", "short": short_words}
+
+
+@dataclass(frozen=True)
+class Still:
+    """A score against data rounds, as the paths of an SVG; only what is finite is drawn."""
+
+    lines: tuple[tuple[Drawn, str], ...]
+    rows: tuple[tuple[float, float], ...] = ()
+    """Where a line across is, and its value."""
+    columns: tuple[tuple[float, float], ...] = ()
+    """Where a number of data rounds is, and how many."""
+    left: int = LEFT
+    right: int = RIGHT
+    bottom: int = BOTTOM
+
+
+def still(every: Sequence[Drawn], score: str) -> Still:
+    """Return the picture of a score; without lines where no run has it."""
+    lines = [(one, *_last_of_rounds(one, score)) for one in every]
+    lines = [(one, xs, ys) for one, xs, ys in lines if xs.size]
+    if not lines:
+        return Still(())
+    x_to, low = max(float(xs.max()) for _, xs, _ in lines), min(float(ys.min()) for _, _, ys in lines)
+    high = max(float(ys.max()) for _, _, ys in lines)
+    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
+
+    def path(x: Real, y: Real) -> str:
+        across = LEFT + (RIGHT - LEFT) * x / max(x_to, 1.0)
+        up = BOTTOM - (BOTTOM - TOP) * (y - low) / (high - low)
+        return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(across, up, strict=True))
+
+    return Still(
+        tuple((one, path(xs, ys)) for one, xs, ys in lines),
+        tuple((BOTTOM - (BOTTOM - TOP) * p, low + p * (high - low)) for p in (0.0, 0.25, 0.5, 0.75, 1.0)),
+        tuple((LEFT + (RIGHT - LEFT) * p, p * x_to) for p in (0.5, 1.0)),
+    )
+
+
+def _last_of_rounds(one: Drawn, score: str) -> tuple[Real, Real]:
+    """Return the model after each data round, and what followed it."""
+    ys = one.curve.mean[score]
+    last = np.append(np.diff(one.curve.data_round) > 0, True) if len(one.curve) else np.zeros(0, dtype=bool)
+    kept = last & np.isfinite(ys)
+    return one.curve.data_round[kept], ys[kept]

@@ -7,6 +7,7 @@ shows those sentences.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -102,6 +103,16 @@ def collect(folder: Path) -> Results:
     if not any(part.seeds for part in parts):
         raise InputError(_nothing(folder, parts, reader.problems))
     return Results(folder.resolve().name, _ordered(parts, documents), documents, tuple(reader.problems))
+
+
+def number(value: Any) -> float:
+    """Return a finite number, or NaN for everything else.
+
+    >>> number(3), number(None), number(float("inf")), number("3")
+    (3.0, nan, nan, nan)
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if is_number and math.isfinite(value) else math.nan
 
 
 @dataclass(frozen=True)

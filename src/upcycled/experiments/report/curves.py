@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from upcycled.core.vectors import Real
-from upcycled.experiments.report.collect import Part, Row, Seed
+from upcycled.experiments.report.collect import Part, Row, Seed, number
 
 MOST_POINTS = 400
 """Of one line."""
@@ -83,16 +83,6 @@ def thinned(groups: Sequence[int], most: int) -> list[int]:
     count = max(2, most * len(names) // len(groups))
     chosen = {names[round(k)] for k in np.linspace(0, len(names) - 1, count)}
     return [k for k, name in enumerate(groups) if name in chosen]
-
-
-def number(value: Any) -> float:
-    """Return a finite number, or NaN for everything else.
-
-    >>> number(3), number(None), number(float("inf")), number("3")
-    (3.0, nan, nan, nan)
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return float(value) if is_number and math.isfinite(value) else math.nan
 
 
 def _cumulated(seed: Seed) -> dict[int, dict[str, Any]]:

@@ -1,16 +1,18 @@
-"""What was run, in words: names of the experiments, the settings they share and those they differ in, how to repeat."""
+"""What was run: names of the experiments, the settings they share and those they differ in, how to repeat them."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 import tomli_w
 
 from upcycled.algorithms import ALGORITHMS
+from upcycled.core.formats import setting
 from upcycled.experiments.config import flat
 from upcycled.experiments.report.collect import Part, Results, Row
 
@@ -41,7 +43,7 @@ def _point_labels(sweep: Row) -> dict[str, str]:
     found = {}
     for before, row in [*listed, ("chosen: ", sweep.get("chosen"))]:
         if isinstance(row, dict) and isinstance(row.get("settings"), dict):
-            words = (f"{key.rpartition('.')[2]} {shown(value)}" for key, value in row["settings"].items())
+            words = (f"{key.rpartition('.')[2]} {setting(value)}" for key, value in row["settings"].items())
             found[str(row.get("folder"))] = before + ", ".join(words)
     return found
 
@@ -94,19 +96,37 @@ def _flat(part: Part) -> dict[str, Any]:
     return {name: value for name, value in flat(part.config).items() if name not in NOT_SETTINGS}
 
 
-def shown(value: Any) -> str:
-    """Return a setting's value as a reader wants it.
+def shared_settings(parts: Sequence[Part]) -> dict[str, list[tuple[str, str]]]:
+    """Return a box for each table of the file, with the settings that all experiments share; the data's first."""
+    shared, _ = split_settings(parts)
+    words = [dict(data_words(part)) for part in parts]
+    data = {key: value if all(own.get(key) == value for own in words) else "several" for key, value in words[0].items()}
+    boxes: dict[str, list[tuple[str, str]]] = {"data": list(data.items())}
+    for name, value in shared.items():
+        table, _, key = name.rpartition(".")
+        if table != "data" or key not in data:
+            boxes.setdefault(table or "run", []).append((key, setting(value)))
+    return {name: items for name, items in boxes.items() if items}
 
-    >>> shown(True), shown(0.5), shown([0, 1]), shown("fixed"), shown(None)
-    ('yes', '0.5', '0, 1', 'fixed', '-')
-    """
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(shown, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+
+@dataclass(frozen=True)
+class Differing:
+    """The settings in which experiments differ; the longer side goes down the page."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def differing_settings(parts: Sequence[Part], names: Sequence[str]) -> Differing | None:
+    """Return what differs between experiments of these names; None where nothing does."""
+    _, differing = split_settings(parts)
+    if not differing or len(parts) < 2:
+        return None
+    columns = [(name, *map(setting, values)) for name, values in differing.items()]
+    if len(parts) > len(differing):
+        head, *rows = zip(("experiment", *names), *columns, strict=True)
+        return Differing(head, tuple(rows))
+    return Differing(("setting", *names), tuple(columns))
 
 
 def complete_file(part: Part) -> str:
@@ -194,5 +214,5 @@ def _source(data: Mapping[str, Any]) -> str:
     name = str(data.get("source", "unknown"))
     if name == "synthetic":
         alpha, beta = data.get("alpha"), data.get("beta")
-        return "Syn(iid)" if alpha == "iid" else f"Syn({shown(alpha)}, {shown(beta)})"
+        return "Syn(iid)" if alpha == "iid" else f"Syn({setting(alpha)}, {setting(beta)})"
     return f"{name} ({local_path(str(data['path']))})" if isinstance(data.get("path"), str) else name

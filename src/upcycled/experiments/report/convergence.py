@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from upcycled.core.vectors import Real
 from upcycled.experiments.report.charts import Drawn
-from upcycled.experiments.report.collect import Part, Row
-from upcycled.experiments.report.curves import THEORY, Curve, number
-from upcycled.experiments.report.figures import NONE, short
-from upcycled.experiments.report.markup import EMPTY, Html, join, pairs, table, tag, text
+from upcycled.experiments.report.collect import Part, Row, number
+from upcycled.experiments.report.curves import THEORY, Curve
 
 AVERAGE = "Mean of ‖∇f‖² over the data rounds so far"
 MEASURED = {
@@ -88,61 +87,52 @@ def theory_charts(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return charts
 
 
-def theory_section(every: Sequence[Drawn], charts: Sequence[Mapping[str, Any]]) -> Html:
-    """Return the convergence record of runs that measured it."""
-    if not charts:
-        return EMPTY
-    words = (
-        "What the runs measured on all training data after each data round, which no server sees: a simulation's tool. "
-        "Dotted lines are the theorem's bounds, drawn where it is proven and all its assumptions hold."
-    )
-    figures = [
-        tag(
-            "figure",
-            tag("figcaption", text(chart["name"])),
-            tag("div", class_="chart", data_chart=f"theory:{k}"),
+@dataclass(frozen=True)
+class Bound:
+    """A form of the bound beside the measurement, at the end of a run."""
+
+    one: Drawn
+    form: str
+    is_proven: bool
+    C1: float
+    applies: Any
+    """Yes, no, or something else where the file does not say."""
+    holds: Any
+    bound: float
+    measured: float
+    ratio: float
+
+
+def bounds(every: Sequence[Drawn]) -> list[Bound]:
+    """Return every form of the bound, of each experiment's first seed."""
+    return [
+        Bound(
+            one,
+            form,
+            form != NOT_PROVEN,
+            number(about.get("C1")),
+            about.get("applies"),
+            about.get("holds"),
+            _last(about.get("bound")),
+            _last(document["measured"].get("average")),
+            number(about.get("looseness")),
         )
-        for k, chart in enumerate(charts)
+        for one in every
+        for document in _documents(one.part)[:1]
+        for form, about in document["forms"].items()
     ]
-    documents = [(one, document) for one in every for document in _documents(one.part)[:1]]
-    return tag(
-        "section",
-        tag("h2", text("Convergence record")),
-        tag("p", text(words), class_="about"),
-        tag("div", *figures, class_="charts" if len(figures) > 1 else "charts one"),
-        _verdicts(documents) if documents else EMPTY,
-        *(_assumptions(one, document) for one, document in documents),
-        id="theory",
-    )
 
 
-def _verdicts(documents: Sequence[tuple[Drawn, Row]]) -> Html:
-    head = ("experiment", "form of the bound", "C1", "says something here", "holds", "bound", "measured", "ratio")
-    rows = []
-    for one, document in documents:
-        average = document["measured"].get("average")
-        for form, about in document["forms"].items():
-            bound = about.get("bound")
-            cells = (
-                f"{form} (as printed)" if form == NOT_PROVEN else form,
-                short(number(about.get("C1"))),
-                _yes(about.get("applies")),
-                _yes(about.get("holds")),
-                short(number(bound[-1]) if isinstance(bound, list) and bound else math.nan),
-                short(number(average[-1]) if isinstance(average, list) and average else math.nan),
-                short(number(about.get("looseness")), 3),
-            )
-            rows.append([tag("th", text(one.label), scope="row"), *(tag("td", text(cell)) for cell in cells)])
-    whole = table([tag("th", text(title), scope="col") for title in head], rows, "Bounds beside measurements")
-    return join((whole, tag("p", text("Numbers of each experiment's first seed."), class_="small")))
+def _last(values: Any) -> float:
+    return number(values[-1]) if isinstance(values, list) and values else math.nan
 
 
-def _yes(value: Any) -> str:
-    return {True: "yes", False: "no"}.get(value, NONE) if isinstance(value, bool) else NONE
-
-
-def _assumptions(one: Drawn, document: Row) -> Html:
-    found = document.get("assumptions")
-    rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-    items = [(str(row.get("name", "")), text(f"{_yes(row.get('holds'))}: {row.get('words', '')}")) for row in rows]
-    return tag("details", tag("summary", text(f"Assumptions: {one.label}")), pairs(items)) if items else EMPTY
+def assumptions(every: Sequence[Drawn]) -> list[tuple[Drawn, list[Row]]]:
+    """Return the theorem's assumptions, of each experiment's first seed: ``name``, ``holds``, ``words``."""
+    found: list[tuple[Drawn, list[Row]]] = []
+    for one in every:
+        for document in _documents(one.part)[:1]:
+            own = document.get("assumptions")
+            rows: list[Row] = [row for row in own if isinstance(row, dict)] if isinstance(own, list) else []
+            found += [(one, rows)] if rows else []
+    return found

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from upcycled.core.formats import count, epsilon, fixed
 from upcycled.core.vectors import Real
-from upcycled.experiments.report.collect import Part
-from upcycled.experiments.report.curves import number
+from upcycled.experiments.report.collect import Part, number
 
 BINS = 40
 WIDE = 50
 """A ratio of largest to smallest from which on a scale is logarithmic."""
+MOST_ROWS = 3000
+"""Lines of the table of clients, all experiments together; beyond, only the worst of each are shown."""
+WORST = 40
+COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+    ("train_samples", "training samples", count),
+    ("test_samples", "test samples", count),
+    ("data_rounds", "data rounds", count),
+    ("gradient_steps", "gradient steps", count),
+    ("accuracy", "accuracy %", fixed),
+    ("loss", "loss", lambda value: fixed(value, 3)),
+    ("epsilon", "epsilon", epsilon),
+)
 
 
 @dataclass(frozen=True)
@@ -117,3 +129,38 @@ def distribution(clients: Sequence[Client], name: str, bins: Bins) -> Distributi
         known[int(values.argmax())][1],
         unproven,
     )
+
+
+@dataclass(frozen=True)
+class ClientTable:
+    """The numbers of every client, or of the worst where there are too many."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """Each begins with the experiment and the client."""
+    num_worst: int | None
+    """How many of each experiment are shown; None if all are."""
+
+
+def client_table(every: Sequence[tuple[str, Sequence[Client]]]) -> ClientTable:
+    """Return the numbers of the clients of experiments, which are given by their labels."""
+    there = {name for _, clients in every for client in clients for name in client.numbers}
+    columns = [column for column in COLUMNS if column[0] in there]
+    is_cut = sum(len(clients) for _, clients in every) > MOST_ROWS
+    rows = [
+        (label, client.name, *(show(client.numbers.get(name)) for name, _, show in columns))
+        for label, clients in every
+        for client in (_worst(clients) if is_cut else clients)
+    ]
+    head = ("experiment", "client", *(title for _, title, _ in columns))
+    return ClientTable(head, tuple(rows), WORST if is_cut else None)
+
+
+def _worst(clients: Sequence[Client]) -> list[Client]:
+    """Return those with the largest epsilon, and among equals the least accuracy."""
+
+    def order(client: Client) -> tuple[float, float]:
+        spent, accuracy = client.numbers.get("epsilon", 0.0), client.numbers.get("accuracy", 0.0)
+        return (-np.inf if np.isnan(spent) else -spent, accuracy)
+
+    return sorted(clients, key=order)[:WORST]

@@ -1,0 +1,140 @@
+"""How numbers look to a reader, on a page as in a terminal; a number that is not known is a dash."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NONE = "–"
+
+
+def fixed(value: float | None, digits: int = 2, scale: float = 1.0) -> str:
+    """Return a number with so many digits after the point.
+
+    >>> fixed(0.91234, 2, 100), fixed(None), fixed(-0.001), fixed(12345.6, 1)
+    ('91.23', '–', '0.00', '12,345.6')
+    """
+    if value is None or math.isnan(value):
+        return NONE
+    words = f"{scale * value:,.{digits}f}"
+    return words.removeprefix("-") if _is_zero(words) else words
+
+
+def significant(value: float | None, digits: int = 4) -> str:
+    """Return a number with so many significant digits.
+
+    >>> significant(2.00001), significant(25952.67), significant(0.00012345), significant(-math.inf)
+    ('2', '25,953', '0.0001234', '-∞')
+    """
+    if value is None or math.isnan(value):
+        return NONE
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:,.0f}" if 10 ** (digits - 1) <= abs(value) < 1e9 else f"{value:.{digits}g}"
+
+
+def epsilon(value: float | None) -> str:
+    """Return an epsilon, in a form that lines up in a column; an infinite one, which proves nothing, is ``none``.
+
+    >>> epsilon(2.0), epsilon(25952.67), epsilon(0.0001234), epsilon(math.inf), epsilon(None)
+    ('2.000', '25,953', '0.0001234', 'none', '–')
+    """
+    if value == 0 or value == math.inf:
+        return "none" if value else "0"
+    return significant(value) if value is None or not 1e-3 <= value < 1e3 else f"{value:.3f}"
+
+
+def count(value: float | None) -> str:
+    """Return a whole number in groups of three; a mean that is not whole keeps a digit.
+
+    >>> count(4800.0), count(12.5)
+    ('4,800', '12.5')
+    """
+    if value is None or math.isnan(value):
+        return NONE
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def megabytes(value: float | None) -> str:
+    """Return bytes in MB, a few with three digits.
+
+    >>> megabytes(90_720), megabytes(12_345_678)
+    ('0.091', '12.3')
+    """
+    if value is None or math.isnan(value):
+        return NONE
+    return f"{value / 1e6:.3f}" if value < 1e6 else f"{value / 1e6:,.1f}"
+
+
+def mean_sd(cell: Mapping[str, float | None], digits: int = 2, scale: float = 1.0) -> str:
+    """Return mean ± standard deviation; the latter where there is one.
+
+    >>> mean_sd({"mean": 0.5, "sd": 0.01}, 2, 100), mean_sd({"mean": 1.0, "sd": None})
+    ('50.00 ± 1.00', '1.00')
+    """
+    mean, sd = fixed(cell["mean"], digits, scale), fixed(cell["sd"], digits, scale)
+    return mean if NONE in (mean, sd) else f"{mean} ± {sd}"
+
+
+def signed(value: float | None, digits: int = 2, scale: float = 1.0) -> str:
+    """Return a difference with its sign.
+
+    >>> signed(1.234), signed(-0.5), signed(0.001), signed(None)
+    ('+1.23', '−0.50', '0.00', '–')
+    """
+    if value is None or math.isnan(value):
+        return NONE
+    words = fixed(abs(value), digits, scale)
+    return words if _is_zero(words) else f"{'+' if value > 0 else '−'}{words}"
+
+
+def interval(low: float | None, high: float | None, digits: int = 2, scale: float = 1.0) -> str:
+    """Return an interval of differences.
+
+    >>> interval(-0.012, 0.3, 2, 100)
+    '−1.20 to +30.00'
+    """
+    return f"{signed(low, digits, scale)} to {signed(high, digits, scale)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as somebody who waits wants it.
+
+    >>> duration(4.2), duration(250), duration(7300)
+    ('4 s', '4 min 10 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def setting(value: Any) -> str:
+    """Return a setting's value as a reader wants it.
+
+    >>> setting(True), setting(0.5), setting([0, 1]), setting("fixed"), setting(None)
+    ('yes', '0.5', '0, 1', 'fixed', '–')
+    """
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a sentence lists them.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def _is_zero(words: str) -> bool:
+    return float(words.replace(",", "")) == 0
