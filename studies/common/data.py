@@ -17,13 +17,11 @@ SYN = {"iid": "syn_iid", "0,0": "syn_0_0", "0.5,0.5": "syn_0p5_0p5", "1,1": "syn
 
 
 def data_folder() -> Path:
-    """Return the folder of the real sets."""
     return Path(os.environ.get("UPCYCLED_DATA", ROOT.parent / "shared" / "data"))
 
 
 @cache
 def syn(name: str) -> up.FederatedData:
-    """Return an official synthetic set."""
     return up.data.load(data_folder() / "upcycled_synthetic.npz", name=SYN[name])
 
 

@@ -39,7 +39,6 @@ def signed(
 
 
 def paired_words(found: Paired, interval: str = "[{}, {}]") -> str:
-    """Return a paired difference in the form of the tables."""
     return signed(found.mean, *found.interval, found.is_significant, interval=interval)
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def write_picture(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG, whole."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", backend="agg")
     write_whole(path, small_png(stream.getvalue()))

@@ -38,7 +38,6 @@ def better_and_worse(family: Sequence[Paired], claimed: Sequence[bool] | None = 
 
 
 def paired_json(found: Paired) -> dict[str, Any]:
-    """Return a paired difference as plain values."""
     low, high = found.interval
     return {
         "mean": round(found.mean, 4),

@@ -60,7 +60,6 @@ class Cells:
         return self._kept[key]
 
     def get(self, key: str) -> Value | None:
-        """Return a cell, None where it is not there."""
         return self._kept.get(key)
 
     def __len__(self) -> int:

@@ -17,8 +17,6 @@ Cell = Callable[[Spec], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class Point:
-    """A point of a grid."""
-
     lr: float | None
     """None for mechanisms that bring their own solver."""
     own: Values
@@ -47,7 +45,6 @@ class Place:
 
 
 def grid_of(settings: Settings, data: str) -> Grid:
-    """Return the grid of a data set."""
     return settings.grids[settings.data[data].group]
 
 
@@ -69,7 +66,6 @@ def trial(settings: Settings, place: Place, point: Point, seed: int) -> Spec:
 
 
 def trials_of(settings: Settings, place: Place) -> Callable[[Point], Sequence[Spec]]:
-    """Return which runs score a point: one for each of the grid's seeds."""
     seeds = grid_of(settings, place.data).seeds
     return lambda point: [trial(settings, place, point, seed) for seed in seeds]
 

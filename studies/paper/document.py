@@ -26,7 +26,6 @@ def write_document(book: Book, page: Path, images: Path) -> list[Path]:
 
 
 def page_blocks(book: Book) -> dict[str, list[str]]:
-    """Return the lines of each block of the page."""
     settings = book.settings
     filled = {name: fill(settings, one, book.store) for name, one in settings.tables.items()}
     found: dict[str, list[str]] = {}

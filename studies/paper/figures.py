@@ -56,7 +56,6 @@ class Picture:
 
     @property
     def is_drawable(self) -> bool:
-        """Whether a plot is complete."""
         return any(plot.lines for plot in self.plots)
 
 

@@ -56,7 +56,6 @@ def choice_table(found: Filled) -> list[str]:
 
 
 def status_line(found: Filled) -> str:
-    """Return what is there and what is missing, in words."""
     seconds = sum(entry.seconds for row in found.rows for entry in row.entries)
     took = f"{found.total - found.missing} of {found.total} runs are there ({duration(seconds)} of training)"
     if found.failed:

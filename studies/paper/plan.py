@@ -41,19 +41,16 @@ class Block:
 
     @property
     def title(self) -> str:
-        """What the command calls it."""
         share = f"{100 * self.column.stragglers:g} % stragglers"
         return f"{self.settings.data[self.column.data].title}, {share}, {self.method.title}"
 
     @property
     def place(self) -> Place:
-        """Where the method's settings are chosen."""
         like = grid_of(self.settings, self.column.chosen_data).like
         method = self.method if like is None else self.settings.methods[like]
         return Place(method, self.column.chosen_data, self.column.chosen_stragglers)
 
     def choice(self, strategy: str, cell: Cell) -> Choice | None:
-        """Return the chosen settings, None while tries are missing."""
         if strategy == SAME:
             other = self.choice("upcycled", cell)
             return None if other is None else replace(other, point=replace(other.point, rho=None))

@@ -38,7 +38,6 @@ class Panel:
     stragglers: float
 
     def spec(self, strategy: str, point: Point, seed: int, part: str = "test") -> Spec:
-        """Return a run."""
         return usual(
             self.settings,
             self.method,
@@ -56,7 +55,6 @@ class Panel:
         )
 
     def points(self, strategy: str) -> list[Point]:
-        """Return what is tried."""
         rhos: Sequence[float | None] = self.rho if strategy == "upcycled" else [None]
         return [Point(lr, self.own, rho) for lr, rho in itertools.product(self.lr, rhos)]
 
@@ -84,7 +82,6 @@ class Panel:
         return self.runs_at(strategy, self.choice(strategy, cell))
 
     def runs_at(self, strategy: str, choice: Choice | None) -> list[Spec]:
-        """Return the runs at chosen settings."""
         return [] if choice is None else [self.spec(strategy, choice.point, seed) for seed in self.seeds]
 
     def wanted(self, strategy: str, cell: Cell) -> int:
@@ -106,7 +103,6 @@ class Panel:
 
     @property
     def title(self) -> str:
-        """What the command calls it."""
         return f"{self.figure}, {self.settings.data[self.data].title}, {self.method.title}"
 
 
@@ -173,7 +169,6 @@ def panels(settings: Settings, only: Sequence[str] = ()) -> Iterator[Panel]:
 
 
 def figure_titles() -> dict[str, str]:
-    """Return the private figures."""
     return {name: values["title"] for name, values in read_toml("settings/private.toml")["figures"].items()}
 
 

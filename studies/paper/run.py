@@ -33,8 +33,6 @@ TIME, FIGURES = "table4", "figures"
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command was asked for."""
-
     what: str
     quick: bool = False
     only: tuple[str, ...] = ()
@@ -58,7 +56,6 @@ class Book:
 
 
 def open_book(asked: Asked) -> Book:
-    """Read settings and cells."""
     settings = load_settings(asked.quick)
     check_only(settings, asked.only)
     return Book(settings, Store(asked.folder, settings), Sources(settings))
@@ -91,7 +88,6 @@ def pieces(settings: Settings, asked: Asked) -> list[Piece]:
 
 
 def expect(book: Book, wanted: Iterable[Piece]) -> Budget:
-    """Return how many runs are missing, and what they will cost."""
     missing: Counter[Spec] = Counter()
     for piece in wanted:
         # A stand-in stands for several runs; a run that two pieces want is one run.
@@ -188,5 +184,4 @@ def draw_figures(book: Book, folder: Path) -> list[Path]:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Write one JSON document, whole."""
     write_whole(path, (json.dumps(document, indent=1, allow_nan=False) + "\n").encode())

@@ -80,8 +80,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of accuracies."""
-
     name: str
     about: str
     columns: tuple[Column, ...]
@@ -94,14 +92,11 @@ class Table:
 
     @property
     def title(self) -> str:
-        """What it shows, and of what."""
         return f"Test accuracy (%), {self.about}"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything the tables are made from."""
-
     data: Mapping[str, DataSet]
     methods: Mapping[str, Method]
     grids: Mapping[str, Grid]
@@ -116,12 +111,10 @@ class Settings:
 
 
 def read_toml(name: str) -> dict[str, Any]:
-    """Return a settings file of this folder."""
     return tomllib.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
 
 
 def paper_numbers() -> dict[str, Any]:
-    """Return the numbers that the paper prints."""
     return read_toml("numbers.toml")
 
 
@@ -197,8 +190,6 @@ def _made_small(settings: Settings, quick: Mapping[str, Any]) -> Settings:
 
 @dataclass(frozen=True)
 class Selected:
-    """Data sets and methods that may take part."""
-
     data: frozenset[str]
     methods: frozenset[str]
 
@@ -223,7 +214,6 @@ def select(settings: Settings, only: Sequence[str] = ()) -> Selected:
 
 
 def check_only(settings: Settings, only: Sequence[str]) -> None:
-    """Refuse names that are no data set, group or method."""
     of_data = [known for name, one in settings.data.items() for known in sorted(_names(name, one))]
     known = dict.fromkeys([*settings.methods, *of_data])
     for name in only:

@@ -37,13 +37,11 @@ class Store:
         return self.named(f"{self.settings.data[spec.data].group}-{kind}")
 
     def named(self, name: str) -> Cells:
-        """Return a file of cells."""
         if name not in self._open:
             self._open[name] = Cells(self.folder / f"{name}.parquet", check_cell)
         return self._open[name]
 
     def names(self, pattern: str = "*") -> list[str]:
-        """Return the files of cells that are there."""
         return sorted({path.stem for path in self.folder.glob(pattern) if path.suffix in SUFFIXES})
 
     def fold(self) -> None:
@@ -61,7 +59,6 @@ class Store:
                         yield spec, cell
 
     def __call__(self, spec: Spec) -> Mapping[str, Any] | None:
-        """Return the cell of a run, None where it is not computed."""
         return self.cells(spec).get(spec.key)
 
 

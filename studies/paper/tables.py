@@ -41,7 +41,6 @@ class Entry:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all seeds are there."""
         return bool(self.by_seed) and None not in self.by_seed
 
     @property
@@ -51,16 +50,13 @@ class Entry:
 
     @property
     def sd(self) -> float | None:
-        """The sample standard deviation over seeds."""
         return stdev(_known(self.by_seed)) if self.is_complete and len(self.by_seed) > 1 else None
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's."""
         return None if self.mean is None or self.paper is None else self.mean - self.paper[0]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
         chosen = self.choice
         return {
             "mean": _short(self.mean),
@@ -106,7 +102,6 @@ class Row:
 
     @property
     def paper_gain(self) -> float | None:
-        """The difference of the paper's two means."""
         printed = self._printed
         return None if printed is None else printed[1][0] - printed[0][0]
 
@@ -138,7 +133,6 @@ class Row:
         return [entry for entry in (self.vanilla, self.upcycled, same) if entry is not None]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "method": self.block.method.name,
             "column": self.block.column.name,
@@ -168,7 +162,6 @@ class Filled:
 
     @property
     def missing(self) -> int:
-        """Runs that are not computed."""
         gaps = sum(value is None for row in self.rows for entry in row.entries for value in entry.by_seed)
         return gaps - self.failed
 
@@ -183,11 +176,9 @@ class Filled:
         return sum(len(entry.by_seed) for row in self.rows for entry in row.entries)
 
     def row(self, column: str, method: str) -> Row:
-        """Return a method's row in a column."""
         return next(r for r in self.rows if (r.block.column.name, r.block.method.name) == (column, method))
 
     def as_json(self) -> dict[str, Any]:
-        """Return every number of the table."""
         return {
             "table": self.table.name,
             "title": self.table.title,

@@ -27,11 +27,9 @@ class Timed:
 
     @property
     def title(self) -> str:
-        """What the command calls it."""
         return f"time of {self.method.title} on {self.settings.data[self.data].title}"
 
     def spec(self, strategy: str, seed: int) -> Spec:
-        """Return a run."""
         return usual(
             self.settings,
             self.method,
@@ -49,11 +47,9 @@ class Timed:
         )
 
     def known(self, cell: Cell) -> list[Spec]:
-        """Return all runs, missing or not."""
         return [self.spec(strategy, seed) for seed in self.seeds for strategy in STRATEGIES]
 
     def outlook(self, cell: Cell) -> list[Spec]:
-        """Return all missing runs."""
         return [spec for spec in self.known(cell) if cell(spec) is None]
 
     def next_runs(self, cell: Cell) -> list[Spec]:
