@@ -97,7 +97,7 @@ def _run(words: Sequence[str]) -> int:
         _show_table(found)
     if args.quick and not args.json:
         print("Quick: few rounds, tries and seeds. These numbers cannot be set beside the paper's.")
-    if asked.folder == running.RESULTS:
+    if asked.folder.resolve() == running.RESULTS.resolve():
         write_document(open_book(asked), PAGE, IMAGES)
     return 0
 
