@@ -4,10 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint check bench bench-peers clean
+.PHONY: demo paper test test-slow lint check bench bench-peers clean
 
 demo: $(READY)
 	$(BIN)/upcycled demo
+
+# The paper's tables: Table 1 in small on the synthetic sets, in a minute, unless PAPER asks for something else. The data
+# must be in the folder that UPCYCLED_DATA names (docs/data.md).
+PAPER ?= table1 --quick --only syn
+paper: $(READY)
+	$(BIN)/python -m studies.paper $(PAPER)
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -6,45 +6,42 @@ python -m studies.data_facts --check    measures, and says whether the page has 
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 import upcycled as up
+from studies.common.data import ROOT, data_folder
+from studies.common.page import replaced, table
 from upcycled.data.sent140 import PARQUET, TOKENS
 from upcycled.data.text import UNKNOWN, encode
 
-ROOT = Path(__file__).parents[1]
-FOLDER = Path(os.environ.get("UPCYCLED_DATA", ROOT.parent / "shared" / "data"))
 PAGE = ROOT / "docs" / "data.md"
-BEGIN, END = "<!-- facts: begin -->", "<!-- facts: end -->"
 READY, LITERAL, POOL = "femnist10_50dev_wrap.npz", "femnist10_50dev_fedproxcode.npz", "emnist_lower26_pool.npz"
 VALIDATION = 0.1
 # The table "Details of datasets" of the paper's appendix.
 PAPER = {"FEMNIST": (16421, 1924, 50, 328, 273), "Sent140": (32299, 8484, 52, 621, 105)}
 
 
-def facts() -> str:
-    """Return the tables."""
-    ready = up.data.femnist(FOLDER / READY)
-    full = up.data.femnist(FOLDER / POOL, letters=26)
-    tweets = up.data.sent140(FOLDER / TOKENS)
+def blocks() -> dict[str, list[str]]:
+    """Return what stands between the page's marks: the tables, measured."""
+    folder = data_folder()
+    ready = up.data.femnist(folder / READY)
+    full = up.data.femnist(folder / POOL, letters=26)
+    tweets = up.data.sent140(folder / TOKENS)
     sets = {
         "FEMNIST": [
             (f"`femnist()` from `{READY}`", ready),
-            (f"`femnist(seed=1)` from `{POOL}`", up.data.femnist(FOLDER / POOL, seed=1)),
-            (f"`femnist({LITERAL!r})`", up.data.femnist(FOLDER / LITERAL)),
+            (f"`femnist(seed=1)` from `{POOL}`", up.data.femnist(folder / POOL, seed=1)),
+            (f"`femnist({LITERAL!r})`", up.data.femnist(folder / LITERAL)),
             (f"`femnist(letters=26)` from `{POOL}`", full),
         ],
         "Sent140": [(f"`sent140()` from `{TOKENS}`", tweets)],
     }
-    return "\n\n".join([_sizes(sets), _images(sets["FEMNIST"]), _words(tweets)])
+    return {"facts": [*_sizes(sets), "", *_images(sets["FEMNIST"]), "", *_words(tweets)]}
 
 
-def _sizes(sets: dict[str, list[tuple[str, up.FederatedData]]]) -> str:
+def _sizes(sets: dict[str, list[tuple[str, up.FederatedData]]]) -> list[str]:
     rows = []
     for title, versions in sets.items():
         train, test, devices, mean, sd = PAPER[title]
@@ -57,10 +54,10 @@ def _sizes(sets: dict[str, list[tuple[str, up.FederatedData]]]) -> str:
             sizes = [f"{d.samples:,}", f"{d.test_samples:,}", str(d.clients), f"{d.mean:.0f}", f"{d.sd:.0f}"]
             rows.append([name, *sizes, per, f"{d.label_skew:.3f}"])
     head = ["set", "training", "test", "devices", "mean", "sd", "classes on a device", "label skew"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
-def _images(versions: list[tuple[str, up.FederatedData]]) -> str:
+def _images(versions: list[tuple[str, up.FederatedData]]) -> list[str]:
     rows = []
     for name, data in versions:
         assert data.test is not None
@@ -77,16 +74,18 @@ def _images(versions: list[tuple[str, up.FederatedData]]) -> str:
             ]
         )
     head = ["set", "distinct training images", "test images that are training images"]
-    return _table([*head, f"of {VALIDATION:.0%} held out for validation, images still in training"], rows)
+    return table([*head, f"of {VALIDATION:.0%} held out for validation, images still in training"], rows)
 
 
-def _words(tweets: up.FederatedData) -> str:
+def _words(tweets: up.FederatedData) -> list[str]:
     import pandas
 
-    frame = pandas.read_parquet(FOLDER / PARQUET)
-    with np.load(FOLDER / TOKENS) as file:
+    folder = data_folder()
+
+    frame = pandas.read_parquet(folder / PARQUET)
+    with np.load(folder / TOKENS) as file:
         ids = file["x"]
-    with np.load(FOLDER / "glove6B_50d_100d_sent140vocab.npz") as file:
+    with np.load(folder / "glove6B_50d_100d_sent140vocab.npz") as file:
         words, has100 = [str(word) for word in file["words"]], file["has100"]
     own = encode(list(frame["text"]), words)
     assert tweets.vectors is not None
@@ -100,7 +99,7 @@ def _words(tweets: up.FederatedData) -> str:
         ["of these, with one of 100", f"{int(has100.sum()):,}"],
         ["positive tweets, training", f"{tweets.train.y.mean():.1%}"],
     ]
-    return _table(["Sent140", ""], rows)
+    return table(["Sent140", ""], rows)
 
 
 def _distinct(x: np.ndarray) -> set[bytes]:
@@ -111,20 +110,9 @@ def _seen(x: np.ndarray, known: set[bytes]) -> int:
     return sum(row.tobytes() in known for row in x)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def page_with(text: str, tables: str) -> str:
-    """Return the page with the tables in their place."""
-    before, _, rest = text.partition(BEGIN)
-    return f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}"
-
-
 def main() -> int:
     text = PAGE.read_text()
-    fresh = page_with(text, facts())
+    fresh = replaced(text, blocks())
     if "--check" in sys.argv[1:]:
         print("the page has the measured tables" if fresh == text else "the page differs from what was measured")
         return int(fresh != text)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from studies.common.data import ROOT
+from studies.common.pictures import small_png
+from upcycled.core.files import write_whole
 from upcycled.experiments.compare import compare_experiment
 from upcycled.experiments.config import load_config
 
-ROOT = Path(__file__).parents[1]
 ALGORITHMS = ("fedavg", "fedprox", "scaffold", "feddyn")
-PICTURES = {
+PICTURES: dict[str, dict[str, Any]] = {
     "report-light.png": {"scheme": "light", "width": 1280, "from": "main", "scale": 1},
     "report-phone-dark.png": {"scheme": "dark", "width": 390, "from": "#curves", "scale": 2},
 }
@@ -42,10 +45,10 @@ def take(page: Path) -> None:
                 device_scale_factor=about["scale"],
             )
             window.goto(page.as_uri())
-            top = window.locator(about["from"]).bounding_box()["y"]
-            end = window.locator("#clients").bounding_box()["y"]
-            clip = {"x": 0, "y": top, "width": about["width"], "height": end - top}
-            window.screenshot(path=ROOT / "docs" / "images" / name, clip=clip, full_page=True)
+            boxes = [window.locator(place).bounding_box() for place in (about["from"], "#clients")]
+            top, end = (box["y"] for box in boxes if box is not None)
+            clip: Any = {"x": 0, "y": top, "width": about["width"], "height": end - top}
+            write_whole(ROOT / "docs" / "images" / name, small_png(window.screenshot(clip=clip, full_page=True)))
         opened.close()
 
 

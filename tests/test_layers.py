@@ -140,6 +140,11 @@ def test_the_walk_sees_who_composes():
     assert composed_in(SOURCE / "privacy" / "composition.py")
 
 
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_the_package_knows_nothing_of_the_repository_around_it(path):
+    assert not {name.split(".")[0] for name in imports(path)} & {"studies", "tests", "benchmarks", "examples"}
+
+
 def test_the_walk_sees_a_wrong_import(tmp_path):
     wrong = tmp_path / "wrong.py"
     wrong.write_text("def f():\n    from upcycled.algorithms import FedAvg\n    return FedAvg\n")

@@ -4,7 +4,7 @@
     python -m studies.coefficients choices|syn|femnist|private|page
     python -m studies.coefficients --quick          one set, two algorithms, two seeds, in a temporary folder
 
-Cells are kept one by one in docs/coefficients/*.jsonl, so that a stopped command goes on where it was.
+Cells are kept one by one in the folder results, so that a stopped command goes on where it was.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from studies.coefficients import choices, femnist, page, private, syn
 from studies.coefficients import settings as s
-from upcycled.experiments.cells import Cells, compute_cells
+from studies.common.store import Cells, compute_cells
 
 PARTS = ("choices", "syn", "femnist", "private", "page")
 
@@ -34,22 +34,23 @@ def compute(cells: Cells, wanted: choices.Wanted, what: str) -> None:
     missing = sum(key not in cells for key in wanted)
     print(f"{what}: {missing} of {len(wanted)} runs to do", file=sys.stderr, flush=True)
     compute_cells(cells, wanted, s.value_of, progress=False, tell=tell(what))
+    cells.fold()
 
 
 def run_choices(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...]) -> None:
-    chosen = Cells(folder / "choices.jsonl")
+    chosen = s.opened("choices", folder)
     compute(chosen, choices.lr_runs(sets, algorithms), "learning rates")
     compute(chosen, choices.larger_runs(chosen, sets, algorithms), "larger learning rates")
     compute(chosen, choices.way_runs(chosen, sets, algorithms), "constants and server steps")
 
 
 def run_syn(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> None:
-    chosen = Cells(folder / "choices.jsonl")
-    compute(Cells(folder / "syn.jsonl"), syn.runs(chosen, sets, algorithms, seeds), "comparison")
+    chosen = s.opened("choices", folder)
+    compute(s.opened("syn", folder), syn.runs(chosen, sets, algorithms, seeds), "comparison")
 
 
 def run_femnist(folder: Path, algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> None:
-    cells = Cells(folder / "femnist.jsonl")
+    cells = s.opened("femnist", folder)
     compute(cells, femnist.lr_runs(algorithms), "FEMNIST learning rates")
     compute(cells, femnist.way_runs(cells, algorithms), "FEMNIST constants and server steps")
     compute(cells, femnist.test_runs(cells, algorithms, seeds), "FEMNIST comparison")
@@ -71,14 +72,14 @@ def main() -> None:
             page.show(where, ("iid",), ("FedAvg", "FedProx"), s.SEEDS[:2])
         return
     if "syn" in parts or "choices" in parts:
-        run_choices(s.CELLS, tuple(s.SETS), tuple(s.ALGORITHMS))
-        run_syn(s.CELLS, tuple(s.SETS), tuple(s.ALGORITHMS), s.SEEDS)
+        run_choices(s.CELLS, s.SETS, tuple(s.ALGORITHMS))
+        run_syn(s.CELLS, s.SETS, tuple(s.ALGORITHMS), s.SEEDS)
     if "femnist" in parts:
         run_femnist(s.CELLS, femnist.ALGORITHMS, femnist.SEEDS)
     if "private" in parts:
-        compute(Cells(s.CELLS / "private.jsonl"), private.runs(tuple(s.SETS), private.SEEDS), "private")
+        compute(s.opened("private"), private.runs(s.SETS, private.SEEDS), "private")
     if "page" in parts:
-        page.write(s.CELLS)
+        page.write()
 
 
 if __name__ == "__main__":

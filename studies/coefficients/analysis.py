@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from studies.coefficients import settings as s
+from studies.coefficients.choices import key
 from studies.coefficients.syn import Place
+from studies.common.statistics import CONFIDENCE, Paired, paired
+from studies.common.store import Cells
 from upcycled.core.vectors import Real
-from upcycled.experiments.cells import Cells
-from upcycled.runtime.paired import Paired
 
 TOLERANCE = 0.5
 """Points by which a cell's interval may reach below vanilla."""
@@ -35,16 +36,19 @@ class Cell:
 
     def interval(self, contestant: str, over: str = "vanilla") -> tuple[float, float, float]:
         """Return (mean, low, high) of the difference at 95 %."""
-        paired = Paired(tuple(self.gain(contestant, over).tolist()), 0.95)
-        return (paired.mean, *paired.interval)
+        found = paired(np.nan_to_num(self.found[contestant]), np.nan_to_num(self.found[over]))
+        return (found.mean, *found.interval)
 
     @property
-    def row(self) -> dict[str, Any]:
-        """Return the cell as plain values."""
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """Return the cell as plain values, a row for each contestant."""
         p = self.place
         where = {"set": p.data, "algorithm": p.algorithm, "stragglers": p.stragglers, "regime": p.regime, "lr": p.lr}
-        numbers = {
-            name: {
+        return {
+            key(p.data, p.algorithm, p.stragglers, p.regime, self.rounds, name): where
+            | {
+                "data_rounds": self.rounds,
+                "contestant": name,
                 "accuracy": round(float(np.nanmean(found)), 3) if np.isfinite(found).any() else None,
                 "sd": round(float(np.nanstd(found, ddof=1)), 3) if np.isfinite(found).sum() > 1 else None,
                 "diverged": int(np.isnan(found).sum()),
@@ -52,7 +56,6 @@ class Cell:
             }
             for name, found in self.found.items()
         }
-        return where | {"data_rounds": self.rounds, "contestants": numbers}
 
 
 def read_cells(cells: Cells, places: Iterator[Place], names: Callable[[Place], list[str]], seeds: Any) -> list[Cell]:
@@ -91,14 +94,14 @@ def summary(cells: list[Cell], contestant: str, over: str = "vanilla") -> Summar
     """Sum a contestant up over the cells it took part in."""
     own = [cell for cell in cells if contestant in cell.found]
     by_seed = np.mean([cell.gain(contestant, over) for cell in own], axis=0)
-    paired = Paired(tuple(by_seed.tolist()), 0.95)
+    found = Paired(tuple(by_seed.tolist()), CONFIDENCE)
     intervals = np.array([cell.interval(contestant, over) for cell in own])
     lost = [np.isnan(cell.found[contestant]) & ~np.isnan(cell.found[over]) for cell in own if cell.rounds == s.READ[-1]]
     spread = intervals[:, 2] > intervals[:, 1]
     return Summary(
         len(own),
-        paired.mean,
-        *paired.interval,
+        found.mean,
+        *found.interval,
         float((intervals[:, 1] > -TOLERANCE).mean()),
         int(((intervals[:, 1] > 0) & spread).sum()),
         int(((intervals[:, 2] < 0) & spread).sum()),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from studies.coefficients import settings as s
-from upcycled.experiments.cells import Cells
+from studies.common.store import Cells
 
 Wanted = dict[str, Callable[[], Mapping[str, Any]]]
+
+Place = tuple[str, str, float]
+"""A set, an algorithm and a share of stragglers."""
 
 
 def key(*parts: object) -> str:
@@ -18,25 +21,23 @@ def key(*parts: object) -> str:
 
 
 def lr_runs(sets: tuple[str, ...], algorithms: tuple[str, ...]) -> Wanted:
-    """Vanilla at each learning rate of the grid, and at multiples of each, which must stay finite."""
-    wanted: Wanted = {}
-    for name, algorithm, stragglers in places(sets, algorithms):
-        for lr in s.LRS:
-            for seed in s.CHOICE_SEEDS:
-                wanted[key("lr", name, algorithm, stragglers, lr, seed)] = _run(name, algorithm, stragglers, lr, seed)
-    return wanted
+    """Vanilla at each learning rate of the grid."""
+    return _lr_runs((place, s.LRS) for place in places(sets, algorithms))
 
 
 def larger_runs(cells: Cells, sets: tuple[str, ...], algorithms: tuple[str, ...]) -> Wanted:
-    """Vanilla at the multiples of the best learning rate."""
-    wanted: Wanted = {}
-    for name, algorithm, stragglers in places(sets, algorithms):
-        best = best_lr(cells, name, algorithm, stragglers)
-        for factor in s.LARGER:
-            lr = factor * best
-            for seed in s.CHOICE_SEEDS:
-                wanted[key("lr", name, algorithm, stragglers, lr, seed)] = _run(name, algorithm, stragglers, lr, seed)
-    return wanted
+    """Vanilla at multiples of the best learning rate, which must stay finite."""
+    found = ((place, best_lr(cells, *place)) for place in places(sets, algorithms))
+    return _lr_runs((place, tuple(factor * best for factor in s.LARGER)) for place, best in found)
+
+
+def _lr_runs(tried: Iterable[tuple[Place, tuple[float, ...]]]) -> Wanted:
+    return {
+        key("lr", *place, lr, seed): _run(*place, lr, seed)
+        for place, lrs in tried
+        for lr in lrs
+        for seed in s.CHOICE_SEEDS
+    }
 
 
 def way_runs(cells: Cells, sets: tuple[str, ...], algorithms: tuple[str, ...]) -> Wanted:
@@ -51,7 +52,7 @@ def way_runs(cells: Cells, sets: tuple[str, ...], algorithms: tuple[str, ...]) -
     return wanted
 
 
-def places(sets: tuple[str, ...], algorithms: tuple[str, ...]) -> Iterator[tuple[str, str, float]]:
+def places(sets: tuple[str, ...], algorithms: tuple[str, ...]) -> Iterator[Place]:
     for name in sets:
         for algorithm in algorithms:
             for stragglers in s.STRAGGLERS:
@@ -99,6 +100,3 @@ def _last(cells: Cells, where: str) -> float:
 
 def _all(cells: Cells, where: str) -> float:
     return float(np.mean([np.mean(found) for found in _found(cells, where)]))
-
-
-__all__ = ["best_lr", "best_way", "key", "larger_runs", "lr_runs", "three_lrs", "way_runs"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from studies.coefficients import settings as s
 from studies.coefficients.choices import Wanted, key
-from upcycled.experiments.cells import Cells
+from studies.common.store import Cells
 
 ALGORITHMS = ("FedAvg", "FedProx", "FedDyn", "FedYogi")
 LRS = (0.01, 0.03, 0.1)

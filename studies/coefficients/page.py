@@ -1,10 +1,11 @@
-"""The measured part of docs/coefficients.md, its plots and its JSON, from kept cells."""
+"""The measured part of docs/coefficients.md and its plots, from kept cells."""
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,39 +13,51 @@ from studies.coefficients import analysis, femnist, plots, private, syn
 from studies.coefficients import settings as s
 from studies.coefficients.analysis import Cell
 from studies.coefficients.choices import key
+from studies.common.data import ROOT
+from studies.common.page import paired_words, signed, table, write_page
+from studies.common.statistics import paired
+from studies.common.store import Cells, write_cells
 from upcycled.core.coefficients import Auto
-from upcycled.experiments.cells import Cells
-from upcycled.runtime.paired import Paired
 
-PAGE = s.ROOT / "docs" / "coefficients.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+PAGE = ROOT / "docs" / "coefficients.md"
 RIVALS = (*s.RULES, s.CONSTANT, s.SERVER)
+TO = "({} to {})"
+"""How an interval looks on this page."""
 
 
 def syn_cells(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> list[Cell]:
-    chosen = Cells(folder / "choices.jsonl")
+    chosen = s.opened("choices", folder)
     places = syn.all_places(chosen, sets, algorithms)
     return analysis.read_cells(
-        Cells(folder / "syn.jsonl"), places, lambda place: list(syn.contestants(chosen, place)), seeds
+        s.opened("syn", folder), places, lambda place: list(syn.contestants(chosen, place)), seeds
     )
 
 
-def write(folder: Path) -> None:
-    """Write page, plots and JSON from all that is there."""
-    cells = syn_cells(folder, tuple(s.SETS), tuple(s.ALGORITHMS), s.SEEDS)
-    fixed = fixed_constants(Cells(folder / "choices.jsonl"))
-    blocks = [verdict(cells), criteria(cells), overview(cells), *breakdowns(cells), worst(cells), fixed]
-    if (folder / "femnist.jsonl").exists():
-        blocks.append(femnist_table(Cells(folder / "femnist.jsonl")))
-    if (folder / "private.jsonl").exists():
-        blocks.append(private_table(Cells(folder / "private.jsonl")))
+def all_cells() -> list[Cell]:
+    return syn_cells(s.CELLS, s.SETS, tuple(s.ALGORITHMS), s.SEEDS)
+
+
+def write() -> None:
+    """Write page, plots and the summary of cells from all that is there."""
+    cells = all_cells()
     plots.gains(cells, RIVALS)
     plots.ladder(cells, (s.AUTO, s.CONSTANT))
-    rows = [cell.row for cell in cells]
-    (folder / "summary.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-    body = [line for block in blocks for line in (*block, "")]
-    text = PAGE.read_text()
-    PAGE.write_text(text.split(BEGIN)[0] + "\n".join([BEGIN, "", *body, END]) + text.split(END)[1])
+    write_cells(s.CELLS / "summary.parquet", summary_rows(cells))
+    write_page(PAGE, blocks(cells))
+
+
+def summary_rows(cells: list[Cell]) -> dict[str, dict[str, Any]]:
+    """Return every cell's numbers, by place, reading and contestant."""
+    return {where: row for cell in cells for where, row in cell.rows.items()}
+
+
+def blocks(cells: list[Cell]) -> dict[str, list[str]]:
+    """Return what stands between the page's marks."""
+    found = [verdict(cells), criteria(cells), overview(cells), *breakdowns(cells), worst(cells)]
+    found.append(fixed_constants(s.opened("choices")))
+    there, kept = s.opened("femnist"), s.opened("private")
+    found += ([femnist_table(there)] if len(there) else []) + ([private_table(kept)] if len(kept) else [])
+    return {"measured": [line for block in found for line in (*block, "")][:-1]}
 
 
 def show(folder: Path, sets: tuple[str, ...], algorithms: tuple[str, ...], seeds: tuple[int, ...]) -> None:
@@ -65,59 +78,65 @@ def verdict(cells: list[Cell]) -> list[str]:
 
 def fixed_constants(chosen: Cells) -> list[str]:
     """What one constant for everything is worth, on the validation cells that the grid's choices came from."""
-    lines = [
+    rows = []
+    for rho in s.COEFFICIENTS:
+        gains, lost = [], 0
+        for where, cell in chosen.items():
+            if f"|{s.constant(rho).name}|" not in where:
+                continue
+            _, data, algorithm, stragglers, lr, _, seed = where.split("|")
+            vanilla = (chosen.get(key("lr", data, algorithm, stragglers, lr, seed)) or {}).get("accuracy")
+            if vanilla is None:
+                continue
+            if "accuracy" not in cell:
+                lost += 1
+                continue
+            gains.append(float(np.mean(np.subtract(cell["accuracy"], vanilla))))
+        worse = 100 * float(np.mean(np.array(gains) < -analysis.TOLERANCE))
+        rows.append([f"{rho:g}", str(len(gains) + lost), f"{np.mean(gains):+.2f}", f"{worse:.0f} %", str(lost)])
+    head = [
+        "rho",
+        "runs",
+        "mean gain over vanilla",
+        "runs more than 0.5 points worse",
+        "diverged where vanilla did not",
+    ]
+    return [
         "One constant for all cells, on validation data, with the three seeds that the grid was searched with, at the "
         "learning rates that vanilla was tried at with them (right and too large, seldom too small):",
         "",
-        "| rho | runs | mean gain over vanilla | runs more than 0.5 points worse | diverged where vanilla did not |",
-        "|---|---|---|---|---|",
+        *table(head, rows),
     ]
-    for rho in s.COEFFICIENTS:
-        gains, lost = [], 0
-        for where in [name for name in chosen.keys() if f"|{s.constant(rho).name}|" in name]:  # noqa: SIM118
-            _, data, algorithm, stragglers, lr, _, seed = where.split("|")
-            beside = key("lr", data, algorithm, stragglers, lr, seed)
-            vanilla = chosen[beside].get("accuracy") if beside in chosen else None
-            if vanilla is None:
-                continue
-            if "accuracy" not in chosen[where]:
-                lost += 1
-                continue
-            gains.append(float(np.mean(np.subtract(chosen[where]["accuracy"], vanilla))))
-        worse = 100 * float(np.mean(np.array(gains) < -analysis.TOLERANCE))
-        lines.append(f"| {rho:g} | {len(gains) + lost} | {np.mean(gains):+.2f} | {worse:.0f} % | {lost} |")
-    return lines
 
 
 def criteria(cells: list[Cell]) -> list[str]:
     """One row per rule and criterion."""
-    lines = [
-        f"| rule | cells whose interval reaches no lower than -{analysis.TOLERANCE:g} (needs "
-        f"{100 * analysis.MOST_CELLS:g} %) | gain over vanilla, mean over cells (must exclude 0) | against the "
-        f"grid-searched constant (needs -{analysis.NEAR:g}) | diverged where vanilla did not | all met |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     for rule in (*s.RULES, s.CONSTANT):
         own, met = analysis.summary(cells, rule), analysis.earned(cells, rule)
         against = "" if rule == s.CONSTANT else _interval(analysis.summary(cells, rule, over=s.CONSTANT))
-        lines.append(
-            f"| {rule} | {100 * own.safe:.1f} % of {own.cells} | {_interval(own)} | {against} | {own.diverged} | "
-            f"{'' if rule == s.CONSTANT else 'yes' if met.all else 'no'} |"
-        )
-    return lines
+        all_met = "" if rule == s.CONSTANT else "yes" if met.all else "no"
+        safe = f"{100 * own.safe:.1f} % of {own.cells}"
+        rows.append([rule, safe, _interval(own), against, str(own.diverged), all_met])
+    head = [
+        "rule",
+        f"cells whose interval reaches no lower than -{analysis.TOLERANCE:g} (needs {100 * analysis.MOST_CELLS:g} %)",
+        "gain over vanilla, mean over cells (must exclude 0)",
+        f"against the grid-searched constant (needs -{analysis.NEAR:g})",
+        "diverged where vanilla did not",
+        "all met",
+    ]
+    return table(head, rows)
 
 
 def overview(cells: list[Cell]) -> list[str]:
     """Gain, and how many cells are significantly better or worse."""
-    lines = [
-        "| contestant | cells | gain (95 %) | significantly better | significantly worse |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for name in RIVALS:
         if any(name in cell.found for cell in cells):
             own = analysis.summary(cells, name)
-            lines.append(f"| {name} | {own.cells} | {_interval(own)} | {own.better} | {own.worse} |")
-    return lines
+            rows.append([name, str(own.cells), _interval(own), str(own.better), str(own.worse)])
+    return table(["contestant", "cells", "gain (95 %)", "significantly better", "significantly worse"], rows)
 
 
 def breakdowns(cells: list[Cell]) -> list[list[str]]:
@@ -133,12 +152,12 @@ def breakdowns(cells: list[Cell]) -> list[list[str]]:
 
 
 def _breakdown(cells: list[Cell], title: str, of: Callable[[Cell], object]) -> list[str]:
-    lines = [f"| {title} | vanilla | " + " | ".join(RIVALS) + " |", "|---|---|" + "---|" * len(RIVALS)]
+    rows = []
     for value in dict.fromkeys(of(cell) for cell in cells):
         part = [cell for cell in cells if of(cell) == value]
         base = np.mean([np.nan_to_num(cell.found["vanilla"]).mean() for cell in part])
-        lines.append(f"| {value} | {base:.2f} | " + " | ".join(_gain(part, name) for name in RIVALS) + " |")
-    return lines
+        rows.append([str(value), f"{base:.2f}", *(_gain(part, name) for name in RIVALS)])
+    return table([title, "vanilla", *RIVALS], rows)
 
 
 def _gain(cells: list[Cell], name: str) -> str:
@@ -152,69 +171,53 @@ def _gain(cells: list[Cell], name: str) -> str:
 
 def worst(cells: list[Cell], count: int = 8) -> list[str]:
     """Return where the rule loses most."""
-    lines = [
-        f"Where `{s.AUTO}` loses most:",
-        "",
-        "| set | algorithm | learning rate | stragglers | data rounds | vanilla | gain (95 %) |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for cell in sorted(cells, key=lambda cell: cell.interval(s.AUTO)[0])[:count]:
-        mean, low, high = cell.interval(s.AUTO)
-        p = cell.place
-        lines.append(
-            f"| Syn({p.data}) | {p.algorithm} | {p.lr:g} ({p.regime}) | {100 * p.stragglers:g} % | {cell.rounds} | "
-            f"{np.nan_to_num(cell.found['vanilla']).mean():.2f} | {mean:+.2f} ({low:+.2f} to {high:+.2f}) |"
-        )
-    return lines
+        p, vanilla = cell.place, np.nan_to_num(cell.found["vanilla"]).mean()
+        where = [f"Syn({p.data})", p.algorithm, f"{p.lr:g} ({p.regime})", f"{100 * p.stragglers:g} %", str(cell.rounds)]
+        rows.append([*where, f"{vanilla:.2f}", signed(*cell.interval(s.AUTO), False, interval=TO)])
+    head = ["set", "algorithm", "learning rate", "stragglers", "data rounds", "vanilla", "gain (95 %)"]
+    return [f"Where `{s.AUTO}` loses most:", "", *table(head, rows)]
 
 
 def femnist_table(cells: Cells) -> list[str]:
     """Accuracy after each reading, and the paired gain of each contestant."""
-    lines = ["FEMNIST, network of 196 hidden units, 90 % stragglers:", ""]
-    lines += ["| algorithm | contestant | " + " | ".join(f"{m} rounds" for m in s.READ) + " |", "|---|---|---|---|---|"]
+    rows = []
     for algorithm in femnist.ALGORITHMS:
         base = _runs(cells, ("test", algorithm, "vanilla"), femnist.SEEDS)
-        shown = " | ".join(f"{x:.2f}" for x in base.mean(axis=0))
-        lines.append(f"| {algorithm} (lr {femnist.best_lr(cells, algorithm):g}) | vanilla | {shown} |")
+        title = f"{algorithm} (lr {femnist.best_lr(cells, algorithm):g})"
+        rows.append([title, "vanilla", *(f"{x:.2f}" for x in base.mean(axis=0))])
         for name, way in femnist.contestants(cells, algorithm).items():
             if name != "vanilla":
                 found = _runs(cells, ("test", algorithm, name), femnist.SEEDS)
                 label = f"{name} ({way.name})" if name in (s.CONSTANT, s.SERVER) else name
-                lines.append(f"| | {label} | " + " | ".join(_paired(d) for d in (found - base).T) + " |")
-    return lines
+                gains = [paired_words(paired(*both), TO) for both in zip(found.T, base.T, strict=True)]
+                rows.append(["", label, *gains])
+    head = ["algorithm", "contestant", *(f"{m} rounds" for m in s.READ)]
+    return ["FEMNIST, network of 196 hidden units, 90 % stragglers:", "", *table(head, rows)]
 
 
 def private_table(cells: Cells) -> list[str]:
     """Accuracy of vanilla, and the paired gain of each contestant."""
     rivals = [name for name in private.WAYS if name != "vanilla"]
-    lines = [
+    rows = []
+    for name, algorithm, epsilon in itertools.product(s.SETS, private.ALGORITHMS, private.EPSILONS):
+        base, *found = (
+            _runs(cells, ("private", name, algorithm, epsilon, one), private.SEEDS)[:, -1]
+            for one in ("vanilla", *rivals)
+        )
+        gains = [paired_words(paired(one, base), TO) for one in found]
+        rows.append([f"Syn({name})", algorithm, f"{epsilon:g}", f"{base.mean():.2f}", *gains])
+    return [
         f"ErmOutput, {private.ROUNDS} data rounds, everybody takes part, the same proven epsilon for all:",
         "",
-        "| set | algorithm | epsilon | vanilla | " + " | ".join(rivals) + " |",
-        "|---|---|---|---|" + "---|" * len(rivals),
+        *table(["set", "algorithm", "epsilon", "vanilla", *rivals], rows),
     ]
-    for name in s.SETS:
-        for algorithm in private.ALGORITHMS:
-            for epsilon in private.EPSILONS:
-                where = ("private", name, algorithm, epsilon)
-                base = _runs(cells, (*where, "vanilla"), private.SEEDS)[:, -1]
-                gains = [_paired(_runs(cells, (*where, rival), private.SEEDS)[:, -1] - base) for rival in rivals]
-                lines.append(
-                    f"| Syn({name}) | {algorithm} | {epsilon:g} | {base.mean():.2f} | " + " | ".join(gains) + " |"
-                )
-    return lines
 
 
 def _runs(cells: Cells, where: tuple[object, ...], seeds: Iterable[int]) -> np.ndarray:
     return np.array([cells[key(*where, seed)].get("accuracy", [0.0, 0.0, 0.0]) for seed in seeds], dtype=np.float64)
 
 
-def _paired(differences: np.ndarray) -> str:
-    paired = Paired(tuple(float(d) for d in differences), 0.95)
-    low, high = paired.interval
-    mark = "**" if paired.is_significant else ""
-    return f"{mark}{paired.mean:+.2f}{mark} ({low:+.2f} to {high:+.2f})"
-
-
 def _interval(found: analysis.Summary) -> str:
-    return f"{found.mean:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+    return signed(found.mean, found.low, found.high, False, interval=TO)

@@ -10,8 +10,10 @@ import numpy as np
 from studies.coefficients import analysis
 from studies.coefficients import settings as s
 from studies.coefficients.analysis import Cell
+from studies.common.data import ROOT
+from studies.common.pictures import write_picture
 
-IMAGES = s.ROOT / "docs" / "images"
+IMAGES = ROOT / "docs" / "images"
 MAIN, OTHER, MUTED = "#0072B2", "#D55E00", "#666666"
 
 
@@ -34,7 +36,7 @@ def gains(cells: list[Cell], names: Sequence[str]) -> None:
         panel.set_yticks(range(len(names)), names)
     panels[0].invert_yaxis()
     figure.supxlabel("points of accuracy gained over vanilla, mean over cells (95 % over seeds)", fontsize=10)
-    figure.savefig(IMAGES / "coefficients-gains.png")
+    write_picture(figure, IMAGES / "coefficients-gains.png")
 
 
 def ladder(cells: list[Cell], names: Sequence[str]) -> None:
@@ -57,7 +59,7 @@ def ladder(cells: list[Cell], names: Sequence[str]) -> None:
         panel.set_xlabel("cells, sorted by gain")
         _plain(panel)
     panels[0].set_ylabel("gain over vanilla, points (95 %)")
-    figure.savefig(IMAGES / "coefficients-cells.png")
+    write_picture(figure, IMAGES / "coefficients-cells.png")
 
 
 def _plain(panel: Any) -> None:

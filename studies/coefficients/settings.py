@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import upcycled as up
+from studies.common import data as sets
+from studies.common.store import Cells
 
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(os.environ.get("UPCYCLED_DATA", ROOT.parent / "shared" / "data"))
-CELLS = ROOT / "docs" / "coefficients"
+CELLS = Path(__file__).parent / "results"
+SETS = tuple(sets.SYN)
 ROUNDS = 80
 READ = (20, 40, 80)
 """Data rounds after which accuracy is read, all from one run."""
-SETS = {"iid": "syn_iid", "0,0": "syn_0_0", "0.5,0.5": "syn_0p5_0p5", "1,1": "syn_1_1"}
 ALGORITHMS: dict[str, Any] = {
     "FedAvg": up.FedAvg(),
     "FedAvgM": up.FedAvgM(),
@@ -49,24 +48,22 @@ RULES: dict[str, Any] = {
 CONSTANT, SERVER = "constant, grid", "server step, grid"
 
 
+def opened(name: str, folder: Path = CELLS) -> Cells:
+    """Return a file of cells of the study."""
+    return Cells(folder / f"{name}.parquet")
+
+
 @cache
 def syn(name: str, choosing: bool = False) -> up.FederatedData:
-    """Return an official set; for choosing, with each client's validation part in the place of its test part."""
-    data = up.data.load(FOLDER / "upcycled_synthetic.npz", name=SETS[name])
-    return validated(data) if choosing else data
+    """Return an official set, or what is chosen on."""
+    return sets.validated(sets.syn(name)) if choosing else sets.syn(name)
 
 
 @cache
 def femnist(choosing: bool = False) -> up.FederatedData:
     """Return the real FEMNIST federation likewise."""
-    data = up.data.load(FOLDER / "femnist10_50dev_wrap.npz")
-    return validated(data) if choosing else data
-
-
-def validated(data: up.FederatedData) -> up.FederatedData:
-    """Return what choices are made on: test samples are not there at all."""
-    held = data.with_validation(0.1, seed=0)
-    return replace(held, test=held.validation, validation=None)
+    data = up.data.load(sets.data_folder() / "femnist10_50dev_wrap.npz")
+    return sets.validated(data) if choosing else data
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import partial
 
 from studies.coefficients import settings as s
 from studies.coefficients.choices import Wanted, best_way, key, places, three_lrs
-from upcycled.experiments.cells import Cells
+from studies.common.store import Cells
 
 
 @dataclass(frozen=True)

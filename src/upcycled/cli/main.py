@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 
-from upcycled.cli import audit, compare, data, demo, paper, privacy, report, run, sweep, theory
+from upcycled.cli import audit, compare, data, demo, privacy, report, run, sweep, theory
 from upcycled.core.errors import InputError, UpcycledError, one_line, suggest
 
 COMMANDS = {
@@ -26,7 +26,6 @@ COMMANDS = {
     "audit": audit,
     "theory": theory,
     "data": data,
-    "paper": paper,
 }
 """To add a command: write its module with ``add_parser`` and add a line."""
 
@@ -47,10 +46,15 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code; errors a user can cause end in one sentence on standard error."""
+    """Run a command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    return exit_code(lambda: _run(words))
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """Run a command and return its exit code; errors a user can cause end in one sentence on standard error."""
     try:
-        code = _code_of(words)
+        code = _code_of(command)
         sys.stdout.flush()  # that its reader has gone is noticed here, and not at exit
         return code
     except InputError as error:
@@ -67,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _code_of(words: list[str]) -> int:
+def _code_of(command: Callable[[], int]) -> int:
     try:
-        return _run(words)
+        return command()
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 2
 

@@ -59,24 +59,6 @@ class Paired:
         return verdict(self.mean, self.is_significant)
 
 
-def welch_p_value(difference: float, variances: Sequence[float], degrees: Sequence[int]) -> float:
-    """Return the two-sided p-value that a sum or difference of independent means is zero, by Welch and Satterthwaite.
-
-    ``variances`` are those of the means, each with its degrees of freedom. For two samples of four with standard
-    deviation 1 that is t = difference / sqrt(1/2) with 6 degrees of freedom, of which 5 % lie beyond 2.4469:
-
-    >>> round(welch_p_value(2.4469 / 2**0.5, variances=[1 / 4, 1 / 4], degrees=[3, 3]), 4)
-    0.05
-    """
-    from scipy.special import stdtr
-
-    total = sum(variances)
-    if total == 0:
-        return 1.0
-    freedom = total**2 / sum(one**2 / count for one, count in zip(variances, degrees, strict=True))
-    return 2 * float(stdtr(freedom, -abs(difference) / total**0.5))
-
-
 def verdict(mean: float, is_significant: bool) -> str:
     """Return what is said of a difference.
 

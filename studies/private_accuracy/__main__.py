@@ -1,0 +1,3 @@
+from studies.private_accuracy.study import main
+
+main()

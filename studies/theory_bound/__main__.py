@@ -1,0 +1,3 @@
+from studies.theory_bound.study import main
+
+main()

@@ -1,0 +1,65 @@
+"""Pages of the documentation are what today's code writes from the committed cells."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from studies.coefficients import page as coefficients
+from studies.coefficients import settings
+from studies.common.data import ROOT
+from studies.common.page import replaced, write_page
+from studies.common.store import Cells
+from studies.private_accuracy import study as private_accuracy
+from studies.theory_bound import page as theory
+from studies.theory_bound import study as theory_bound
+from upcycled.core.errors import InputError
+
+RAW = 3_000_000
+"""Bytes that all studies' results may have together in the repository."""
+
+
+@pytest.fixture(scope="module")
+def coefficient_cells():
+    return coefficients.all_cells()
+
+
+def is_current(page, blocks):
+    text = page.read_text()
+    assert all(f"<!-- {name}: begin -->" in text for name in blocks)
+    return replaced(text, blocks) == text
+
+
+def test_the_accuracies_of_the_privacy_page_are_those_of_the_cells():
+    assert is_current(private_accuracy.PAGE, private_accuracy.blocks(Cells(private_accuracy.CELLS)))
+
+
+def test_the_bounds_of_the_theory_page_are_those_of_the_cells():
+    assert is_current(theory.PAGE, theory.blocks(Cells(theory_bound.CELLS)))
+
+
+def test_the_page_of_coefficients_is_written_from_its_cells(coefficient_cells):
+    assert is_current(coefficients.PAGE, coefficients.blocks(coefficient_cells))
+
+
+def test_the_summary_of_coefficients_is_that_of_its_cells(coefficient_cells):
+    kept = Cells(settings.CELLS / "summary.parquet")
+    assert dict(kept.items()) == coefficients.summary_rows(coefficient_cells)
+
+
+def test_all_that_studies_keep_in_the_repository_is_small():
+    kept = [path for path in ROOT.glob("studies/*/results/*") if path.suffix in (".parquet", ".json")]
+    assert len(kept) > 20
+    assert sum(path.stat().st_size for path in kept) < RAW
+    for path in kept:
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+
+
+def test_a_page_with_half_a_pair_of_marks_is_refused_and_stays_as_it_was(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- x: begin -->\nold\n")
+    with pytest.raises(InputError, match="both marks must be there"):
+        write_page(page, {"x": ["new"]})
+    assert page.read_text() == "a\n<!-- x: begin -->\nold\n"
