@@ -16,7 +16,6 @@ import numpy as np
 
 from upcycled.core.coefficients import Constant
 from upcycled.core.errors import InputError
-from upcycled.core.formats import significant
 from upcycled.core.vectors import Real
 from upcycled.experiments.batch import PLAN_KEYS
 from upcycled.experiments.config import Experiment
@@ -78,16 +77,16 @@ class Variant:
             "iterations": str(self.iterations),
             "data rounds": str(self.plan.data_rounds),
             "rounds of a client": f"{rounds.min()} to {rounds.max()}",
-            f"{name} (least, median, most)": ", ".join(map(significant, (noise.min(), np.median(noise), noise.max()))),
+            f"{name} (least, median, most)": f"{noise.min():.4g}, {np.median(noise):.4g}, {noise.max():.4g}",
         }
         if not self.ledger.promise.is_claimed:
             cells |= {"epsilon (proven)": "none is claimed"}
         else:
-            cells |= {f"epsilon (proven), {of}": significant(value) for of, value in _spread(self.epsilon).items()}
+            cells |= {f"epsilon (proven), {of}": f"{value:.4g}" for of, value in _spread(self.epsilon).items()}
             if self.plain_epsilon is not None and self.delta > 0:
-                cells |= {"epsilon at delta = 0 (plain sum), worst": significant(self.plain_epsilon.max())}
+                cells |= {"epsilon at delta = 0 (plain sum), worst": f"{self.plain_epsilon.max():.4g}"}
         if paper is not None:
-            cells |= {"paper's number (not proven), worst": significant(paper.max())}
+            cells |= {"paper's number (not proven), worst": f"{paper.max():.4g}"}
         return cells
 
     def as_json(self) -> dict[str, Any]:
