@@ -50,8 +50,6 @@ class Distribution:
     lowest: str
     """The name of the client with the least value."""
     highest: str
-    num_unproven: int = 0
-    """Clients without a finite value."""
 
 
 def clients_of(part: Part) -> list[Client]:
@@ -119,7 +117,6 @@ def distribution(clients: Sequence[Client], name: str, bins: Bins) -> Distributi
     if not known:
         return None
     values: Real = np.array([value for value, _ in known])
-    unproven = sum(name in c.numbers and math.isnan(c.numbers[name]) for c in clients)
     return Distribution(
         bins.counts(values),
         float(values.min()),
@@ -127,7 +124,6 @@ def distribution(clients: Sequence[Client], name: str, bins: Bins) -> Distributi
         float(values.max()),
         known[int(values.argmin())][1],
         known[int(values.argmax())][1],
-        unproven,
     )
 
 
