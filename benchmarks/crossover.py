@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from upcycled.core.cohort import Cohort
+from upcycled.core.engine import Engine, Task, Work
 from upcycled.core.layout import flatten, layout_of
+from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Problem
-from upcycled.core.work import Engine, Task, Work
 from upcycled.engines.vectorised import dispatch, open_vectorised
 
 WORKERS = 2

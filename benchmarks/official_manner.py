@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.workloads import Workload
-from upcycled.core.cohort import Participation
+from upcycled.core.sampler import Participation
 from upcycled.models import prepare_model
 
 

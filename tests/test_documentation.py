@@ -31,7 +31,7 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("page", ["README.md"])
 def test_tables_of_a_page_are_accepted_in_an_experiment_file(page):
-    from upcycled.experiments.config import parse
+    from upcycled.config.experiment import parse
 
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks

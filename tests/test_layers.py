@@ -116,7 +116,7 @@ COMPOSES = {
 }
 CALCULATORS = "experiments/formulas.py"
 """The command line's, which answer questions about formulas, not about runs."""
-HOMES = ("upcycled.privacy.accounting", "upcycled.privacy.composition")
+HOMES = ("upcycled.privacy.accounting", "upcycled.privacy.ledger.composition")
 
 
 def composed_in(path: Path) -> set[str]:
@@ -124,7 +124,7 @@ def composed_in(path: Path) -> set[str]:
     attributes = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
     names = {name.rsplit(".", 1)[-1] for name in imports(path)}
     modules = {
-        n for n in imports(path) if n.startswith(("upcycled.privacy.accounting", "upcycled.privacy.composition"))
+        n for n in imports(path) if n.startswith(("upcycled.privacy.accounting", "upcycled.privacy.ledger.composition"))
     }
     return ((attributes | names) & COMPOSES) | modules
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import upcycled as up
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.cohort import Participation
+from upcycled.config.registry import CLIENTS, LOCAL, TABLES, UPCYCLES, Choice
 from upcycled.core.errors import InputError, Limits, limits_of
-from upcycled.experiments.kinds import CLIENTS, LOCAL, TABLES, UPCYCLES, Choice
+from upcycled.core.sampler import Participation
 from upcycled.privacy import MECHANISMS, Budget
 
 KINDS = [*ALGORITHMS.values(), *MECHANISMS.values(), *(table.makes for table in UPCYCLES.values())]

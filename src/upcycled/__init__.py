@@ -13,19 +13,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upcycled import data, models, privacy, theory
+    from upcycled import coefficients, data, models, privacy, theory
     from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
-    from upcycled.core import coefficients
-    from upcycled.core.algorithm import Algorithm, Arrived, Server
-    from upcycled.core.coefficients import Coefficient, Move, Rule, Seen
-    from upcycled.core.cohort import Cohort
+    from upcycled.coefficients import Coefficient, Move, Observed, Rule
+    from upcycled.core.algorithm import Algorithm, RoundResult, Server
     from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
     from upcycled.core.facts import Facts
-    from upcycled.core.release import Charge, Fitted, Mechanism, NoiseSource, Promise, Release, Setting, Trained
-    from upcycled.core.sampler import FixedSampler, PoissonSampler, Sampler
+    from upcycled.core.mechanism import Charge, Fitted, Mechanism, NoiseSource, Promise, Release, Setting, Trained
+    from upcycled.core.sampler import Cohort, FixedSampler, PoissonSampler, Sampler
     from upcycled.core.solvers import LocalSGD, Problem
     from upcycled.data import FederatedData
-    from upcycled.privacy.budget import Budget
+    from upcycled.privacy.ledger.budget import Budget
     from upcycled.runtime import (
         STOP,
         Callback,
@@ -48,21 +46,19 @@ __version__ = "0.1.0"
 
 # Where each name lives. They are imported when first used: torch alone takes over a second, `--help` should not.
 _HOMES = {
-    "upcycled": ("data", "models", "privacy", "theory"),
-    "upcycled.core": ("coefficients",),
+    "upcycled": ("coefficients", "data", "models", "privacy", "theory"),
     "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
-    "upcycled.core.algorithm": ("Algorithm", "Arrived", "Server"),
-    "upcycled.core.coefficients": ("Coefficient", "Move", "Rule", "Seen"),
-    "upcycled.core.cohort": ("Cohort",),
+    "upcycled.core.algorithm": ("Algorithm", "RoundResult", "Server"),
+    "upcycled.coefficients": ("Coefficient", "Move", "Rule", "Observed"),
     "upcycled.core.errors": ("BudgetSpentError", "DivergedError", "InputError", "UpcycledError"),
     "upcycled.core.facts": ("Facts",),
-    "upcycled.core.release": (
+    "upcycled.core.mechanism": (
         *("Charge", "Fitted", "Mechanism", "NoiseSource", "Promise", "Release", "Setting", "Trained"),
     ),
-    "upcycled.core.sampler": ("FixedSampler", "PoissonSampler", "Sampler"),
+    "upcycled.core.sampler": ("Cohort", "FixedSampler", "PoissonSampler", "Sampler"),
     "upcycled.core.solvers": ("LocalSGD", "Problem"),
     "upcycled.data": ("FederatedData",),
-    "upcycled.privacy.budget": ("Budget",),
+    "upcycled.privacy.ledger.budget": ("Budget",),
     "upcycled.runtime": (
         *("STOP", "Callback", "Comparison", "Failed", "History", "Plan", "Probe", "Record", "Result", "Run", "RunSpec"),
         *("Step", "compare", "train", "train_many"),
@@ -73,7 +69,6 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "STOP",
     "Algorithm",
-    "Arrived",
     "Budget",
     "BudgetSpentError",
     "Callback",
@@ -98,6 +93,7 @@ __all__ = [
     "Mechanism",
     "Move",
     "NoiseSource",
+    "Observed",
     "PFedMe",
     "Plan",
     "PoissonSampler",
@@ -107,12 +103,12 @@ __all__ = [
     "Record",
     "Release",
     "Result",
+    "RoundResult",
     "Rule",
     "Run",
     "RunSpec",
     "Sampler",
     "Scaffold",
-    "Seen",
     "Server",
     "Setting",
     "Step",
@@ -133,7 +129,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'upcycled' has no attribute {name!r}")
     home = _HOME_OF[name]
-    if home in ("upcycled", "upcycled.core"):
+    if home == "upcycled":
         return importlib.import_module(f"{home}.{name}")
     found = getattr(importlib.import_module(home), name)
     globals()[name] = found

@@ -17,7 +17,7 @@ from studies.common.data import ROOT
 from studies.common.page import paired_words, signed, table, write_page
 from studies.common.statistics import paired
 from studies.common.store import Cells, write_cells
-from upcycled.core.coefficients import Auto
+from upcycled.coefficients import Auto
 
 PAGE = ROOT / "docs" / "coefficients.md"
 RIVALS = (*s.RULES, s.CONSTANT, s.SERVER)

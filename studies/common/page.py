@@ -7,7 +7,7 @@ from pathlib import Path
 
 from studies.common.statistics import Paired
 from upcycled.core.errors import InputError
-from upcycled.core.files import write_whole
+from upcycled.support.files import write_whole
 
 MISSING = "–"
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from upcycled.core.errors import InputError
-from upcycled.core.files import WriteError, cannot_write, write_whole
 from upcycled.runtime import Result
-from upcycled.runtime.many import train_each
+from upcycled.runtime.executor import train_each
+from upcycled.support.files import WriteError, cannot_write, write_whole
 
 AT_ONCE = 64
 """Runs planned together: plans hold arrays, so thousands are not made at once."""

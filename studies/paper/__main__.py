@@ -19,7 +19,7 @@ from upcycled.cli.batches import names_of, resumable
 from upcycled.cli.main import exit_code
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
-from upcycled.core.formats import NONE, fixed, interval, mean_sd, signed
+from upcycled.support.formats import NONE, fixed, interval, mean_sd, signed
 
 WHAT = {
     "table1": "accuracy with 90 % stragglers: seven methods, six data sets",

@@ -9,7 +9,7 @@ from statistics import median
 from studies.paper.sources import Sources, Store
 from studies.paper.spec import Spec
 from upcycled.algorithms import ALGORITHMS
-from upcycled.runtime.many import train_many
+from upcycled.runtime.executor import train_many
 from upcycled.runtime.result import Result
 
 FEW = 0.1

@@ -22,8 +22,8 @@ from studies.paper.spec import Spec, brief, full
 from studies.paper.tables import fill
 from studies.paper.timing import timed
 from upcycled.core.errors import InputError
-from upcycled.core.files import write_whole
-from upcycled.runtime.lock import locked
+from upcycled.support.files import write_whole
+from upcycled.support.lock import locked
 
 RESULTS = Path(__file__).parent / "results"
 """The cells that the project's page is written from."""

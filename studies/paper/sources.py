@@ -13,10 +13,10 @@ from studies.common.store import SUFFIXES, Cells
 from studies.paper.settings import Settings
 from studies.paper.spec import Spec, check_cell
 from upcycled.core.errors import InputError
-from upcycled.core.files import write_whole
 from upcycled.data import FederatedData, femnist, load, sent140
-from upcycled.data.places import VARIABLE, find
+from upcycled.data.paths import VARIABLE, find
 from upcycled.experiments.results import describe_data
+from upcycled.support.files import write_whole
 
 SYNTHETIC = "upcycled_synthetic.npz"
 DATA = "data.json"

@@ -14,7 +14,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
 from upcycled.privacy import MECHANISMS
-from upcycled.privacy.ledger import Ledger
+from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime import Result
 
 DELTA = 1e-5

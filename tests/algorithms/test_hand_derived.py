@@ -8,9 +8,9 @@ from torch import nn
 
 import upcycled as up
 from tests.reference import softmax_gradient
-from upcycled.core.algorithm import Arrived, Server
-from upcycled.core.cohort import Participation
-from upcycled.core.release import Release
+from upcycled.core.algorithm import RoundResult, Server
+from upcycled.core.mechanism import Release
+from upcycled.core.sampler import Participation
 from upcycled.core.vectors import weighted_mean
 
 
@@ -19,7 +19,9 @@ def arrived(vectors, samples, steps=None, step_sums=None, num_clients=None):
     steps = np.ones(len(samples), dtype=np.int64) if steps is None else np.array(steps)
     release = Release(np.arange(len(samples)), vectors, samples, steps)
     mean = weighted_mean(samples.astype(float), vectors)
-    return Arrived(release, mean, np.ones(len(samples)) if step_sums is None else np.array(step_sums), num_clients or 2)
+    return RoundResult(
+        release, mean, np.ones(len(samples)) if step_sums is None else np.array(step_sums), num_clients or 2
+    )
 
 
 def test_fedavg_weighs_by_samples():
@@ -95,7 +97,7 @@ def test_scaffolds_divisor_makes_c_i_the_momentum_weighted_average_gradient(mome
         position = position - 0.3 * v
     weights = np.array([1 - momentum ** (k - j + 1) for j in range(1, k + 1)]) if momentum else np.ones(k)
     expected = weights @ np.array(gradients) / weights.sum()
-    came = Arrived(
+    came = RoundResult(
         Release(np.array([0]), position[None], np.array([11]), np.array([k])),
         position,
         local.step_sum(np.array([k])),

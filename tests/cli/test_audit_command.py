@@ -8,7 +8,7 @@ import pytest
 
 from tests.experiments.small import small_file
 from upcycled.cli.main import main
-from upcycled.privacy.gaussian import GaussianNoise
+from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
 
 
 @pytest.fixture

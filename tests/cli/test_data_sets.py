@@ -10,9 +10,9 @@ import pytest
 from tests.data.real_files import letter_pool, write_leaf
 from tests.data.test_download import Site, archive, serving
 from upcycled.cli.main import main
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
-from upcycled.data.fetch import PACKAGES
-from upcycled.experiments.config import load_config
+from upcycled.data.sets.fetch import PACKAGES
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import shlex
 import pytest
 
 from tests.experiments.small import small_file
+from upcycled.auditing.calculators import FORMULAS
 from upcycled.cli import privacy
 from upcycled.cli.main import main
-from upcycled.experiments.calculators import FORMULAS
 
 D = "--delta 1e-5"
 GOLDEN = [

@@ -11,9 +11,9 @@ import upcycled as up
 from tests.experiments.small import everything_under, small_file
 from tests.experiments.test_run import failing_at
 from upcycled.cli.main import main
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError
 from upcycled.experiments import batch as batch_module
-from upcycled.experiments.config import load_config
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,7 +31,9 @@ def here(tmp_path, monkeypatch):
 
 
 def test_the_table_has_every_seed_and_the_mean(here, capsys, monkeypatch):
-    monkeypatch.setattr("upcycled.runtime.batch_progress.QUIET_SECONDS", 10_000.0)  # however busy the machine is
+    monkeypatch.setattr(
+        "upcycled.runtime.display.batch_progress.QUIET_SECONDS", 10_000.0
+    )  # however busy the machine is
     assert main(["run", "small.toml"]) == 0
     out, err = capsys.readouterr()
     outcome = json.loads((here / "results" / "small" / "seed-1" / "summary.json").read_text())
@@ -156,7 +158,7 @@ def test_a_warning_is_one_line_and_said_once(here, capsys):
 
 
 def test_a_second_command_in_the_folder_is_told_in_one_sentence(here, capsys):
-    from upcycled.runtime.lock import locked
+    from upcycled.support.lock import locked
 
     with locked(here / "results" / "small"):
         assert main(["run", "small.toml"]) == 1

@@ -87,7 +87,7 @@ def test_the_run_s_document_has_every_number(here, capsys):
 
 def test_a_violated_bound_is_exit_code_one(here, capsys, monkeypatch):
     # Told that f cannot fall below where it starts, the theorem would leave nothing for the gradients.
-    from upcycled.runtime import measure
+    from upcycled.runtime import bound_probe as measure
 
     still = [*MET, "upcycle.coefficient=0"]
     assert main(["theory", "small.toml", "--json", *still]) == 0

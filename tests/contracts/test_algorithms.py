@@ -10,7 +10,7 @@ import pytest
 import upcycled as up
 from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.release import NoPrivacy, Release, Trained
+from upcycled.core.mechanism import NoPrivacy, Release, Trained
 from upcycled.core.shards import Shards
 
 NAMES = list(ALGORITHMS)

@@ -11,8 +11,8 @@ import upcycled as up
 from tests.conftest import ragged
 from tests.contracts.test_algorithms import settings
 from upcycled.algorithms import ALGORITHMS
+from upcycled.coefficients import Repeated, Trend
 from upcycled.core import rules
-from upcycled.core.coefficients import Repeated, Trend
 
 RULES = {name: getattr(rules, name)() for name in rules.__all__ if name != "Repeated"}
 RULES["Repeated"] = Repeated(Trend(), times=2)

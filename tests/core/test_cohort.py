@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from upcycled.core.cohort import Participation
 from upcycled.core.errors import InputError
+from upcycled.core.sampler import Participation
 
 
 @pytest.mark.parametrize(

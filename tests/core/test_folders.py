@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from upcycled.core.errors import InputError
-from upcycled.core.folders import cache_folder
-from upcycled.data.places import chosen_folder, fetched_folder, find, folders
+from upcycled.data.paths import chosen_folder, fetched_folder, find, folders
+from upcycled.support.cache_folder import cache_folder
 
 
 @pytest.fixture

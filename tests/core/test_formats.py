@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upcycled.core import formats
+from upcycled.support import formats
 
 NUMBERS = st.floats(-1e12, 1e12)
 

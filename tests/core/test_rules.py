@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upcycled as up
+from upcycled.coefficients import Anderson, FedExP, Hypergradient, Observed, Repeated, Trend
+from upcycled.coefficients.energy import LEAST_PART, cosine, without_noise
 from upcycled.core.algorithm import Server
-from upcycled.core.coefficients import Anderson, FedExP, Hypergradient, Repeated, Seen, Trend
 from upcycled.core.errors import InputError
-from upcycled.core.rules.energy import LEAST_PART, cosine, without_noise
 from upcycled.core.strategy import Upcycled
 
 RULES = [Trend(), Hypergradient(), FedExP(), Anderson()]
@@ -28,7 +28,7 @@ def server(*values, **vectors):
 def seen(before, now, *, round=1, phase=0, noise_std=0.0, mean=None, spread=None):
     before, now = (one if isinstance(one, Server) else server(*one) for one in (before, now))
     mean = None if mean is None else np.array(mean, dtype=np.float32)
-    return Seen((before, now), round, None, phase, noise_std, mean, spread)
+    return Observed((before, now), round, None, phase, noise_std, mean, spread)
 
 
 def play(rule, points, moves=(), **shown):
@@ -162,7 +162,7 @@ def test_units_and_the_order_of_coordinates_do_not_matter(rule, factor, seed):
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
 def test_a_rules_own_state_is_arrays_and_survives_a_checkpoint(rule):
     from upcycled.core.strategy import State
-    from upcycled.runtime.snapshot import Rows, Snapshot, from_bytes, to_bytes
+    from upcycled.runtime.checkpointing.snapshot import Rows, Snapshot, from_bytes, to_bytes
 
     _, _, own = play(rule, np.random.default_rng(0).normal(size=(5, 4)) + 1, spread=9.0)
     assert own
@@ -273,7 +273,7 @@ def test_the_noise_in_the_way_travelled_is_counted_with_the_moves_made(told, lea
     pull[0] = 1.0
     for m in range(1, 400):
         now = (y + pull + std * rng.normal(size=size)).astype(np.float32)
-        move, own = rule.move(own, Seen((Server(y), Server(now)), m, None, 0, std if told else 0.0), ())
+        move, own = rule.move(own, Observed((Server(y), Server(now)), m, None, 0, std if told else 0.0), ())
         y = move.server.model
     assert least < float(own["agreement"]) <= most
 
@@ -287,7 +287,7 @@ def test_the_noise_counted_in_the_way_travelled_is_what_a_walk_of_noise_alone_co
     for m in range(1, 26):
         way = None if m == 1 else float(((y - own["mean"]).astype(np.float64) ** 2).sum())
         now = (y + std * rng.normal(size=size)).astype(np.float32)
-        move, own = rule.move(own, Seen((Server(y), Server(now)), m, None, 0, std), ())
+        move, own = rule.move(own, Observed((Server(y), Server(now)), m, None, 0, std), ())
         y = move.server.model
     # 40,000 coordinates: the sum's own scatter is sqrt(2 / 40,000) = 0.7 %, and correlated over a few rounds.
     assert way == pytest.approx(float(own["carried"]), rel=0.04)

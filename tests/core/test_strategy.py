@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from upcycled.coefficients import Observed, as_rule, extrapolate
 from upcycled.core.algorithm import Server
-from upcycled.core.coefficients import Seen, as_rule, extrapolate
 from upcycled.core.errors import InputError
 from upcycled.core.strategy import Upcycled, Vanilla
 
@@ -33,7 +33,7 @@ def test_an_upcycled_iteration_extrapolates_the_last_data_step():
 def test_server_vectors_that_move_go_along_and_the_others_stay():
     before = Server(np.float32([0]), {"c": np.float32([1]), "v": np.float32([1])})
     now = Server(np.float32([1]), {"c": np.float32([3]), "v": np.float32([3])})
-    moved = extrapolate(Seen((before, now), 1, None, 0, 0.0), 0.5, moves=("c",))
+    moved = extrapolate(Observed((before, now), 1, None, 0, 0.0), 0.5, moves=("c",))
     assert moved.vectors["c"].tolist() == [4.0]
     assert moved.vectors["v"].tolist() == [3.0]
 

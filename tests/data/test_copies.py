@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from upcycled.data import FederatedData, load, partition, save, synthetic
 from upcycled.data.copies import leaders, row_hashes
-from upcycled.data.hints import hints
+from upcycled.data.lint import hints
 from upcycled.data.splits import TEST, held_out
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from tests.data.real_files import one_sentence
 from upcycled.core.errors import InputError, UpcycledError
-from upcycled.data import download as module
-from upcycled.data.download import Sums, download
-from upcycled.data.fetch import PACKAGES, Package, fetch, unpack
+from upcycled.data.sets import download as module
+from upcycled.data.sets.download import Sums, download
+from upcycled.data.sets.fetch import PACKAGES, Package, fetch, unpack
 
 CONTENT = bytes(range(256)) * 4000
 SUMS = Sums(len(CONTENT), hashlib.sha256(CONTENT).hexdigest(), hashlib.md5(CONTENT).hexdigest())

@@ -3,7 +3,7 @@ import pytest
 
 from upcycled.core.errors import InputError
 from upcycled.data import load, save, synthetic
-from upcycled.data.files import files_in, read_pool
+from upcycled.data.loading import files_in, read_pool
 
 
 def message(call):

@@ -41,10 +41,10 @@ def test_the_compiled_solver_agrees_with_the_numpy_one(case):
 
 
 def test_the_compiled_solver_gives_the_same_bits_for_any_number_of_threads():
-    from upcycled.core.cohort import Cohort
+    from upcycled.core.engine import Task, Work
     from upcycled.core.layout import flatten, layout_of
+    from upcycled.core.sampler import Cohort
     from upcycled.core.solvers import CertifiedGD, Problem
-    from upcycled.core.work import Task, Work
     from upcycled.engines.fused import FUSED
 
     xs, ys = ragged(sizes=(900, 40, 333, 128, 77), features=6, classes=3)

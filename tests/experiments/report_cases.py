@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tomli_w
 
-from upcycled.experiments.config import parse
+from upcycled.config.experiment import parse
 from upcycled.experiments.run import run_experiment
 
 DATA = {"source": "synthetic", "alpha": "iid", "clients": 5, "dim": 3, "sizes": 40}

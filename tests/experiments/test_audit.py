@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from upcycled.auditing.attack import audit, audit_worlds, neighbours
+from upcycled.config.experiment import parse
 from upcycled.core.errors import InputError
-from upcycled.core.release import Release, Trained
+from upcycled.core.mechanism import Release, Trained
 from upcycled.core.strategy import Upcycled
 from upcycled.engines.sequential import Sequential
-from upcycled.experiments.audit import audit, audit_worlds, neighbours
-from upcycled.experiments.config import parse
-from upcycled.privacy.clipping import ClippedRelease
-from upcycled.privacy.gaussian import GaussianNoise
+from upcycled.privacy.mechanisms.clipping import ClippedRelease
+from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
 from upcycled.privacy.noise import on_grid
 from upcycled.runtime import loop
 from upcycled.runtime.plan import make_plan
@@ -133,7 +133,7 @@ def test_a_loop_that_hands_the_server_what_was_trained_is_caught(monkeypatch):
 
 
 def test_clipping_that_is_left_out_is_caught(monkeypatch):
-    from upcycled.privacy import clipping
+    from upcycled.privacy.mechanisms import clipping
 
     monkeypatch.setattr(clipping, "clip", lambda vectors, clip_norm: vectors.astype(np.float64))
     assert run(SOUND["model"]).is_broken

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 import upcycled as up
 from tests.experiments.small import small_file
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
 from upcycled.experiments.batch import Options
-from upcycled.experiments.clients import client_rows
-from upcycled.experiments.config import load_config
+from upcycled.experiments.client_rows import client_rows
 from upcycled.experiments.parquet import to_parquet
 from upcycled.experiments.run import run_experiment
 from upcycled.runtime.history import SCALARS

@@ -13,10 +13,10 @@ import upcycled as up
 from tests.experiments.small import everything_under, small_file
 from tests.experiments.test_run import failing_at, refuse_to_train
 from upcycled.cli.main import main
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError
 from upcycled.experiments import batch as batch_module
 from upcycled.experiments.compare import compare_experiment
-from upcycled.experiments.config import load_config
 from upcycled.runtime.paired import Paired, holm
 
 

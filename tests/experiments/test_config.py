@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import upcycled as up
 from tests.experiments.small import SMALL, small_file
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.coefficients import Constant, Decaying, LambdaHalf, Proximal
-from upcycled.experiments.config import Experiment, load_config, parse
-from upcycled.experiments.kinds import MECHANISMS, TABLES, Choice
-from upcycled.experiments.overrides import parse_override, with_overrides
+from upcycled.coefficients import Constant, Decaying, LambdaHalf, Proximal
+from upcycled.config.experiment import Experiment, load_config, parse
+from upcycled.config.overrides import parse_override, with_overrides
+from upcycled.config.registry import MECHANISMS, TABLES, Choice
 from upcycled.privacy import ModelClipping
 from upcycled.runtime.plan import make_plan
 

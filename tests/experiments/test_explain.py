@@ -9,10 +9,10 @@ import pytest
 
 import upcycled as up
 from tests.experiments.test_audit import SOUND, experiment
+from upcycled.auditing.explain import explain
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
 from upcycled.engines.sequential import Sequential
-from upcycled.experiments.config import load_config
-from upcycled.experiments.explain import explain
 from upcycled.experiments.run import run_experiment
 
 

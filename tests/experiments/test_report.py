@@ -21,13 +21,13 @@ from tests.experiments.report_cases import (
     words_of,
 )
 from upcycled.cli.main import main
+from upcycled.config.experiment import parse
 from upcycled.experiments.compare import compare_experiment
-from upcycled.experiments.config import parse
-from upcycled.experiments.report import collect, render, write_report
-from upcycled.experiments.report.findings import comparison
-from upcycled.experiments.report.settings import families, labels, run_command
 from upcycled.experiments.results import describe_data, write_seed
 from upcycled.experiments.sweep import How, sweep_experiment
+from upcycled.report import collect, render, write_report
+from upcycled.report.findings import comparison
+from upcycled.report.settings import families, labels, run_command
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tests.experiments.report_cases import EXPERIMENTS, HOSTILE, PRIVATE, charts_of, hostile_folder, rows_of
-from upcycled.experiments.report import write_report
+from upcycled.report import write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed: apt-get install chromium")

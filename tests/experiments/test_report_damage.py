@@ -21,8 +21,8 @@ from tests.experiments.report_cases import (
 )
 from upcycled.cli.main import main
 from upcycled.core.errors import InputError
-from upcycled.experiments.report import collect, render, write_report
-from upcycled.experiments.report.page import fingerprint
+from upcycled.report import collect, render, write_report
+from upcycled.report.page import fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_no_text_of_any_file_becomes_markup(folder, page, tmp_path):
 
 
 def test_no_template_switches_escaping_off():
-    templates = sorted((files("upcycled.experiments.report") / "templates").iterdir(), key=lambda path: path.name)
+    templates = sorted((files("upcycled.report") / "templates").iterdir(), key=lambda path: path.name)
     assert len(templates) > 5
     for template in templates:
         words = template.read_text(encoding="utf-8")

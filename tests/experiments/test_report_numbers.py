@@ -19,11 +19,11 @@ from tests.experiments.report_cases import (
     rows_of,
     run_one,
 )
-from upcycled.experiments.report import collect
-from upcycled.experiments.report.curves import curve, thinned
-from upcycled.experiments.report.distributions import bins_of, clients_of, distribution
-from upcycled.experiments.report.spending import spending
-from upcycled.privacy.ledger import EpsilonOverRounds
+from upcycled.privacy.ledger.ledger import EpsilonOverRounds
+from upcycled.report import collect
+from upcycled.report.curves import curve, thinned
+from upcycled.report.distributions import bins_of, clients_of, distribution
+from upcycled.report.spending import spending
 
 
 @pytest.fixture(scope="module")

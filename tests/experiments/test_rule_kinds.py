@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from upcycled.config.registry import UPCYCLES
 from upcycled.core import rules
-from upcycled.experiments.kinds import UPCYCLES
 
 
 @pytest.mark.parametrize("name", [name for name in rules.__all__ if name != "Repeated"])

@@ -13,15 +13,15 @@ from safetensors.torch import load_file
 
 import upcycled as up
 from tests.experiments.small import everything_under, small_file
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError, InputError
-from upcycled.core.files import WriteError, write_together, write_whole
 from upcycled.experiments import batch as batch_module
 from upcycled.experiments.batch import Options
-from upcycled.experiments.config import load_config
 from upcycled.experiments.results import mean_and_sd, plain
 from upcycled.experiments.run import run_experiment
-from upcycled.runtime.lock import InUseError, locked
-from upcycled.runtime.many import Failed
+from upcycled.runtime.executor import Failed
+from upcycled.support.files import WriteError, write_together, write_whole
+from upcycled.support.lock import InUseError, locked
 
 FILES = ["checkpoint", "clients.jsonl", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
 

@@ -16,15 +16,15 @@ import upcycled as up
 from tests.experiments.small import everything_under, small_file
 from tests.experiments.test_run import refuse_to_train
 from upcycled.cli.main import main
+from upcycled.config.experiment import load_config
+from upcycled.config.ranges import Range
 from upcycled.core.errors import DivergedError, InputError, UpcycledError
 from upcycled.experiments import batch as batch_module
-from upcycled.experiments.config import load_config
-from upcycled.experiments.points import Point, draws, grid
-from upcycled.experiments.ranges import Range
+from upcycled.experiments.grid import Point, draws, grid
 from upcycled.experiments.run import run_experiment
 from upcycled.experiments.search import search
 from upcycled.experiments.sweep import How, sweep_experiment
-from upcycled.runtime.many import Failed
+from upcycled.runtime.executor import Failed
 
 GRID = '\n[sweep]\n"local.lr" = [0.001, 0.05, 0.5]\n"upcycle.coefficient" = [0.2, 0.9]\n'
 FEW = '\n[sweep]\n"local.lr" = [0.001, 0.5]\n'

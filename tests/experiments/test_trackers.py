@@ -9,11 +9,11 @@ import pytest
 
 from tests.experiments.small import small_file
 from upcycled.cli.main import main
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.experiments.batch import Options
-from upcycled.experiments.config import load_config
 from upcycled.experiments.run import run_experiment
-from upcycled.experiments.trackers import TRACKERS, open_trackers
+from upcycled.integrations import TRACKERS, open_trackers
 
 FROM_ELSEWHERE = [
     # Packages of others, and what they warn about when they are imported or write files.
@@ -146,7 +146,7 @@ def test_what_a_tracker_fails_with_is_one_sentence(here, monkeypatch):
     def broken(self, *args):
         raise OSError("the cable is out")
 
-    monkeypatch.setattr("upcycled.experiments.trackers.tensorboard.TensorBoard.record", broken)
+    monkeypatch.setattr("upcycled.integrations.tensorboard.TensorBoard.record", broken)
     with pytest.raises(UpcycledError, match=r"tracker tensorboard failed with OSError: the cable is out"):
         run("tensorboard")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import upcycled as up
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.release import Setting
+from upcycled.core.mechanism import Setting
 from upcycled.core.solvers import LocalSGD
 
 QUIET = {"progress": False, "engine": "sequential"}

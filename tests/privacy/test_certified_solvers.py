@@ -10,13 +10,13 @@ from torch import nn
 import upcycled as up
 from tests.privacy.runs import QUIET, server_sees
 from tests.reference import softmax_gradient
-from upcycled.core.cohort import Cohort
+from upcycled.core.engine import Task, Work
 from upcycled.core.layout import layout_of
+from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem
-from upcycled.core.work import Task, Work
 from upcycled.engines.certified import train_certified
-from upcycled.privacy.projection import project
+from upcycled.privacy.mechanisms.projection import project
 
 # Two classes, features of norm 1 with a bias: L = 2, S = 1.
 LIPSCHITZ, SMOOTHNESS = 2.0, 1.0

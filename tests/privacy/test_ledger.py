@@ -153,7 +153,7 @@ def test_the_statement_has_every_item(federation):
 
 def test_the_file_holds_each_charge_before_its_release_leaves(federation, tmp_path, monkeypatch):
     path = tmp_path / "deep" / "ledger.jsonl"
-    from upcycled.privacy.clipping import ClippedRelease
+    from upcycled.privacy.mechanisms.clipping import ClippedRelease
 
     original, lines_at_release = ClippedRelease.release, []
 

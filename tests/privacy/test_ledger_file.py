@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import upcycled as up
 from tests.privacy.runs import QUIET, setting
-from upcycled.core.release import Charge
+from upcycled.core.mechanism import Charge
 from upcycled.privacy import DPSGD, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
-from upcycled.privacy.entries import Entry, from_line, to_line
-from upcycled.privacy.ledger_file import run_of
+from upcycled.privacy.ledger.entries import Entry, from_line, to_line
+from upcycled.privacy.ledger.ledger_file import run_of
 
 DELTA = 1e-5
 MECHANISMS = [

@@ -13,7 +13,7 @@ from scipy.stats import binom, norm
 
 import upcycled as up
 from tests.privacy.runs import QUIET, setting
-from upcycled.core.release import Charge
+from upcycled.core.mechanism import Charge
 from upcycled.privacy import (
     DPSGD,
     BoltOnSGD,
@@ -25,8 +25,8 @@ from upcycled.privacy import (
     ObjectivePerturbation,
     UpdateClipping,
 )
-from upcycled.privacy.checks import default_delta
-from upcycled.privacy.composition import Spent
+from upcycled.privacy.ledger.composition import Spent
+from upcycled.privacy.mechanisms.requirements import default_delta
 
 DELTA = 1e-5
 PROX = {"algorithm": up.FedProx(mu=0.5)}

@@ -10,7 +10,7 @@ import pytest
 
 import upcycled as up
 from tests.privacy.runs import QUIET, setting, wide
-from upcycled.core.grid import grid_step
+from upcycled.core.vectors import grid_step
 from upcycled.privacy import (
     DPSGD,
     BoltOnSGD,

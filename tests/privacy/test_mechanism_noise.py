@@ -14,10 +14,10 @@ import upcycled as up
 from tests.privacy.runs import QUIET, first_arrival, make, setting, wide
 from tests.reference import softmax_gradient
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.release import Trained
+from upcycled.core.mechanism import Trained
 from upcycled.core.streams import Purpose
+from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.noise import SeededNoise, SystemNoise, gamma_norm_noise, grid_step
-from upcycled.privacy.projection import project
 
 NAMES = list(ALGORITHMS)
 CONVEX = [name for name in NAMES if name != "pfedme"]

@@ -8,8 +8,8 @@ import json
 import upcycled as up
 from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
-from upcycled.privacy.budget import Budget
-from upcycled.privacy.entries import to_line
+from upcycled.privacy.ledger.budget import Budget
+from upcycled.privacy.ledger.entries import to_line
 from upcycled.runtime.plan import make_plan
 
 DELTA = 1e-5

@@ -11,8 +11,8 @@ import pytest
 import upcycled as up
 from tests.runtime.kill_cases import as_json, plan_of, summary_of
 from tests.runtime.watching import QUIET, Watcher, kept_iterations, stop_at
-from upcycled.runtime.checkpoint import how_often, read_newest, tidy, write
-from upcycled.runtime.snapshot import from_bytes
+from upcycled.runtime.checkpointing.checkpoint_files import how_often, read_newest, tidy, write
+from upcycled.runtime.checkpointing.snapshot import from_bytes
 from upcycled.runtime.train import run_plan
 
 # Files
@@ -49,14 +49,18 @@ def test_what_dead_writers_left_is_removed_and_the_newest_two_stay(federation, t
 
 def test_a_run_shorter_than_a_second_is_saved_once(federation, tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr("upcycled.runtime.keeper.write", lambda *found: saved.append(found[1]) or write(*found))
+    monkeypatch.setattr(
+        "upcycled.runtime.checkpointing.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
+    )
     up.train(federation, checkpoint=tmp_path, checkpoint_every="100s", **QUIET)
     assert saved == [6]
 
 
 def test_rounds_are_data_rounds_and_the_end_is_always_saved(federation, tmp_path, monkeypatch):
     saved = []
-    monkeypatch.setattr("upcycled.runtime.keeper.write", lambda *found: saved.append(found[1]) or write(*found))
+    monkeypatch.setattr(
+        "upcycled.runtime.checkpointing.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
+    )
     up.train(federation, checkpoint=tmp_path, checkpoint_every=2, **QUIET | {"upcycle": 0.5, "iterations": 10})
     # Data rounds 1 to 5 are iterations 1, 3, 5, 7, 9.
     assert saved == [3, 7, 10]
@@ -64,8 +68,12 @@ def test_rounds_are_data_rounds_and_the_end_is_always_saved(federation, tmp_path
 
 def test_by_the_clock_a_save_that_takes_long_is_made_less_often(federation, tmp_path, monkeypatch):
     clock, saved = iter(range(10**6)), []
-    monkeypatch.setattr("upcycled.runtime.keeper.time", SimpleNamespace(perf_counter=lambda: next(clock) / 10))
-    monkeypatch.setattr("upcycled.runtime.keeper.write", lambda *found: saved.append(found[1]) or write(*found))
+    monkeypatch.setattr(
+        "upcycled.runtime.checkpointing.checkpointer.time", SimpleNamespace(perf_counter=lambda: next(clock) / 10)
+    )
+    monkeypatch.setattr(
+        "upcycled.runtime.checkpointing.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
+    )
     # A tick of 0.1 s an iteration; a save takes a tick, so 10 of them pass between two saves.
     up.train(federation, checkpoint=tmp_path, checkpoint_every="0.3s", **QUIET | {"iterations": 30})
     assert saved[0] == 3

@@ -15,11 +15,11 @@ import torch
 
 import upcycled as up
 from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
-from upcycled.core.files import WriteError
 from upcycled.core.strategy import State
-from upcycled.runtime.checkpoint import read_newest
+from upcycled.runtime.checkpointing.checkpoint_files import read_newest
 from upcycled.runtime.fingerprint import versions
-from upcycled.runtime.lock import InUseError, locked
+from upcycled.support.files import WriteError
+from upcycled.support.lock import InUseError, locked
 
 # Refusals
 
@@ -72,7 +72,7 @@ def test_a_folder_of_another_run_is_refused_in_one_sentence_and_not_touched(fede
 
 def test_a_checkpoint_of_another_format_is_refused(federation, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.runtime.snapshot.FORMAT", 1)
+        patch.setattr("upcycled.runtime.checkpointing.snapshot.FORMAT", 1)
         up.train(federation, checkpoint=tmp_path, **QUIET)
     with pytest.raises(up.InputError, match="has format 1, but this version of upcycled reads format 2"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
@@ -98,7 +98,7 @@ def test_a_function_without_a_name_trains_and_cannot_be_kept(federation, tmp_pat
 
 def test_a_run_kept_by_other_versions_goes_on_only_when_told_to(federation, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.runtime.identity.versions", lambda: {**versions(), "torch": "1.0"})
+        patch.setattr("upcycled.runtime.checkpointing.identity.versions", lambda: {**versions(), "torch": "1.0"})
         stop_at(federation, 3, checkpoint=tmp_path, **QUIET)
     with pytest.raises(up.InputError, match=r"was written with torch 1\.0, but this is .* say resume_anyway=True"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
@@ -136,8 +136,8 @@ def test_a_ledger_that_cannot_be_written_ends_the_run_before_its_release_leaves(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.privacy.clipping.ClippedRelease.release", pytest.fail)
-        patch.setattr("upcycled.privacy.ledger_file.os.fsync", full)
+        patch.setattr("upcycled.privacy.mechanisms.clipping.ClippedRelease.release", pytest.fail)
+        patch.setattr("upcycled.privacy.ledger.ledger_file.os.fsync", full)
         with pytest.raises(WriteError, match=r"ledger\.jsonl cannot be written \(No space left on device\)"):
             up.train(federation, **arguments)
     assert kept_iterations(tmp_path) == [3]
@@ -156,7 +156,7 @@ def test_an_error_of_the_run_is_not_hidden_by_a_full_disk(federation, tmp_path, 
     def full(*arguments):
         raise WriteError("full")
 
-    monkeypatch.setattr("upcycled.runtime.keeper.write", full)
+    monkeypatch.setattr("upcycled.runtime.checkpointing.checkpointer.write", full)
     with pytest.raises(ZeroDivisionError):
         up.train(federation, checkpoint=tmp_path, callbacks=[Watcher(ZeroDivisionError(), 2)], **QUIET)
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests.runtime.kill_cases import PLAIN, PRIVATE
-from upcycled.runtime.checkpoint import read_newest
-from upcycled.runtime.lock import locked
-from upcycled.runtime.snapshot import from_bytes
+from upcycled.runtime.checkpointing.checkpoint_files import read_newest
+from upcycled.runtime.checkpointing.snapshot import from_bytes
+from upcycled.support.lock import locked
 
 ROOT = Path(__file__).parents[2]
 CALLS = ("fsync", "replace", "unlink", "checkpoint write", "ledger write")

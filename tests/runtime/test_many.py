@@ -14,12 +14,12 @@ import pytest
 
 import upcycled as up
 from upcycled.core.errors import UpcycledError
-from upcycled.runtime import many
-from upcycled.runtime.batch_progress import BatchProgress
-from upcycled.runtime.elsewhere import Mailbox, Stopped, _Reporter
-from upcycled.runtime.many import train_each
+from upcycled.runtime import executor as many
+from upcycled.runtime.display.batch_progress import BatchProgress
+from upcycled.runtime.display.run_progress import LiveProgress, Watched
+from upcycled.runtime.executor import train_each
 from upcycled.runtime.plan import make_plan
-from upcycled.runtime.progress import LiveProgress, Watched
+from upcycled.runtime.worker_processes import EventStream, Stopped, _Reporter
 
 ENGINES = ["fused", pytest.param("sequential", id="sequential-in-processes")]
 
@@ -127,7 +127,7 @@ def test_a_batch_goes_on_from_its_checkpoints(data, tmp_path):
 def test_half_a_message_is_not_read_before_the_other_half_is_there(data, tmp_path):
     plan, observer = planned(a_run(data)), Noting()
     reporter = _Reporter(tmp_path, 7)
-    mailbox = Mailbox(tmp_path, 7, plan, [observer], Watched())
+    mailbox = EventStream(tmp_path, 7, plan, [observer], Watched())
     mailbox.deliver()
     reporter.start(plan, ())
     record = trained(a_run(data)).history[0]
@@ -196,10 +196,10 @@ def test_a_run_that_goes_on_counts_what_was_there_before(data):
 
 
 def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, capsys):
-    monkeypatch.setattr("upcycled.runtime.batch_progress.QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("upcycled.runtime.batch_progress.LINE_SECONDS", 0.01)
-    monkeypatch.setattr("upcycled.runtime.progress.QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("upcycled.runtime.progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.runtime.display.batch_progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.runtime.display.batch_progress.LINE_SECONDS", 0.01)
+    monkeypatch.setattr("upcycled.runtime.display.run_progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.runtime.display.run_progress.LINE_SECONDS", 0.0)
 
     class Waiting(Noting):
         def record(self, record, run):
@@ -233,9 +233,9 @@ def test_a_number_that_takes_long_is_not_computed_in_a_short_run(data, monkeypat
     def refuse(self, delta):
         raise AssertionError("this takes seconds")
 
-    monkeypatch.setattr("upcycled.runtime.spending.WorstEpsilon._compute", refuse)
+    monkeypatch.setattr("upcycled.runtime.display.privacy_monitor.WorstEpsilon._compute", refuse)
     # A clock that stands still: what torch loads for the first such run may take long.
-    monkeypatch.setattr("upcycled.runtime.spending.time", SimpleNamespace(perf_counter=lambda: 1.0))
+    monkeypatch.setattr("upcycled.runtime.display.privacy_monitor.time", SimpleNamespace(perf_counter=lambda: 1.0))
     mechanism = up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0)
     row = Watched()
     trained(a_run(data, "sequential", privacy=mechanism, callbacks=[row]))
@@ -246,7 +246,7 @@ def test_a_display_never_stops_a_run(data, monkeypatch):
     def broken(self, delta):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("upcycled.privacy.ledger.Ledger.max_epsilon", broken)
+    monkeypatch.setattr("upcycled.privacy.ledger.ledger.Ledger.max_epsilon", broken)
     mechanism = up.privacy.ModelClipping(clip_norm=1.0, noise_std=2.0)
     display = LiveProgress()
     result = trained(a_run(data, privacy=mechanism, callbacks=[display]))

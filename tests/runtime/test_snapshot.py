@@ -13,8 +13,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 import upcycled as up
 from upcycled.core.algorithm import Server
 from upcycled.core.strategy import State
-from upcycled.runtime.columns import joined, to_columns, to_records
-from upcycled.runtime.snapshot import Rows, Snapshot, from_bytes, to_bytes
+from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
+from upcycled.runtime.checkpointing.snapshot import Rows, Snapshot, from_bytes, to_bytes
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(width=64) | st.text(max_size=5)
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.int8, np.bool_, np.uint64])

@@ -14,7 +14,7 @@ import pytest
 import upcycled as up
 from studies.common.store import Cells, compute_cells, write_cells
 from upcycled.core.errors import InputError
-from upcycled.core.files import WriteError
+from upcycled.support.files import WriteError
 
 ROOT = Path(__file__).parents[2]
 CELLS = {

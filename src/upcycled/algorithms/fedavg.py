@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, start_plain
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, no_correction, start_plain
 from upcycled.core.errors import POSITIVE, check_fields
 
 
@@ -35,7 +35,7 @@ class FedAvg:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """w <- sum p_i r_i."""
         if self.server_lr == 1.0:
             return Server(arrived.mean), memory

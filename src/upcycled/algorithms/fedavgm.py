@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, no_correction, zeros_like
 from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
@@ -41,7 +41,7 @@ class FedAvgM:
         """v = 0."""
         return Server(model, {"v": zeros_like(model)})
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """One momentum step along d = w - sum p_i r_i."""
         d = server.model - arrived.mean
         v = self.server_momentum * server.vectors["v"] + d

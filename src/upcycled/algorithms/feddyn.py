@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, zeros_like
 from upcycled.core.errors import POSITIVE, check_fields
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Vector, plain_mean
@@ -45,7 +45,7 @@ class FedDyn:
         """a = alpha, b = -h_i."""
         return Problem(a=self.alpha, b=-memory["h_i"])
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """Move h and the h_i by the releases, then the model."""
         drift = arrived.release.vectors - server.model
         h_i = memory["h_i"] - self.alpha * drift

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, start_plain
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, start_plain
 from upcycled.core.errors import NOT_NEGATIVE, check_fields
 from upcycled.core.solvers import Problem
 
@@ -36,6 +36,6 @@ class FedProx:
         """a = mu."""
         return Problem(a=self.mu)
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """w <- sum p_i r_i."""
         return Server(arrived.mean), memory

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, no_correction, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, no_correction, zeros_like
 from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
@@ -45,7 +45,7 @@ class FedYogi:
         """m = 0, v = tau^2."""
         return Server(model, {"m": zeros_like(model), "v": np.full_like(model, self.tau**2)})
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """One Yogi step along d = sum p_i r_i - w."""
         d = arrived.mean - server.model
         squared = d * d

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from upcycled.core.algorithm import Arrived, Server, Vectors, no_correction, start_plain
+from upcycled.core.algorithm import RoundResult, Server, Vectors, no_correction, start_plain
 from upcycled.core.errors import COUNT, POSITIVE, InputError, check_fields
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
 
@@ -47,7 +47,7 @@ class PFedMe:
         inner_lr = local.lr if self.inner_lr is None else self.inner_lr
         return MoreauSGD(local, self.lam, self.inner_steps, inner_lr)
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """w <- (1 - beta) w + beta sum p_i r_i."""
         if self.beta == 1.0:
             return Server(arrived.mean), memory

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import Arrived, Server, Vectors, keep_sgd, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, zeros_like
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Vector
 
@@ -42,7 +42,7 @@ class Scaffold:
         """b = c - c_i."""
         return Problem(b=server.vectors["c"] - memory["c_i"])
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """Average the models, and refresh the control variates from the releases."""
         c, c_i = server.vectors["c"], memory["c_i"]
         divisor = arrived.step_sums[..., None].astype(np.float32)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_config
 from upcycled.cli.show import note, print_json, print_table
-from upcycled.core.formats import NONE, fixed
+from upcycled.support.formats import NONE, fixed
 
 if TYPE_CHECKING:
-    from upcycled.experiments.audit_report import Audit
+    from upcycled.auditing.outcome import Audit
 
 EXAMPLES = """\
 examples:
@@ -51,9 +51,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
+    from upcycled.auditing.attack import audit
     from upcycled.cli.privacy import number_of
-    from upcycled.experiments.audit import audit
-    from upcycled.experiments.config import load_config
+    from upcycled.config.experiment import load_config
 
     found = audit(
         load_config(args.config, args.overrides),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from upcycled.cli.show import note
 
 if TYPE_CHECKING:
+    from upcycled.config.experiment import Experiment
     from upcycled.experiments.batch import Options, Tell
-    from upcycled.experiments.config import Experiment
 
 
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def options_of(args: argparse.Namespace, tell: Tell) -> Options:
     """Return how to run a batch, as the command line has it; a missing extra is refused here."""
     from upcycled.experiments.batch import Options
     from upcycled.experiments.parquet import check_parquet
-    from upcycled.experiments.trackers import open_trackers
+    from upcycled.integrations import open_trackers
 
     if args.parquet:
         check_parquet()

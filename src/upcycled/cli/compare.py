@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable
 from upcycled.cli.show import note, print_json, print_table
-from upcycled.core.formats import NONE, interval, mean_sd, signed
+from upcycled.support.formats import NONE, interval, mean_sd, signed
 
 if TYPE_CHECKING:
     from upcycled.experiments.compare import Compared, Row
@@ -44,9 +44,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
+    from upcycled.config.experiment import load_config
     from upcycled.experiments.compare import compare_experiment
-    from upcycled.experiments.config import load_config
-    from upcycled.experiments.progress import tell_failures
+    from upcycled.experiments.seed_lines import tell_failures
 
     experiment = load_config(args.config, args.overrides)
     if experiment.sweep and not args.quiet:

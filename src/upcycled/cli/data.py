@@ -55,9 +55,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _list(args: argparse.Namespace) -> int:
-    from upcycled.data.files import files_in
-    from upcycled.data.inventory import inventory
-    from upcycled.data.places import chosen_folder
+    from upcycled.data.loading import files_in
+    from upcycled.data.paths import chosen_folder
+    from upcycled.data.sets.inventory import inventory
 
     folder = chosen_folder()
     files = files_in(folder) if folder else []
@@ -128,7 +128,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from upcycled.data.hints import hints
+    from upcycled.data.lint import hints
 
     data = _load(args)
     slips = hints(data)

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from upcycled.cli.show import note, print_json
-from upcycled.core.formats import megabytes
+from upcycled.support.formats import megabytes
 
 if TYPE_CHECKING:
-    from upcycled.data.download import Progress
+    from upcycled.data.sets.download import Progress
 
 _EPILOG = """\
 femnist downloads EMNIST (562 MB), sent140 the original tweets (81 MB), glove the word vectors for them.
@@ -34,7 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _fetch(args: argparse.Namespace) -> int:
-    from upcycled.data.fetch import fetch, package_of
+    from upcycled.data.sets.fetch import fetch, package_of
 
     package = package_of(args.set)
     note(f"{package.title}: {args.url or package.url}")

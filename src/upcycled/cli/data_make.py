@@ -11,7 +11,7 @@ from upcycled.core.errors import InputError
 
 if TYPE_CHECKING:
     from upcycled.data import FederatedData
-    from upcycled.data.files import Pool
+    from upcycled.data.loading import Pool
 
 _SCHEMES = ("iid", "dirichlet", "classes", "column")
 
@@ -97,8 +97,8 @@ def _make_partition(args: argparse.Namespace) -> int:
     import numpy as np
 
     from upcycled.data import FederatedData
-    from upcycled.data.files import read_pool
-    from upcycled.data.hints import hints
+    from upcycled.data.lint import hints
+    from upcycled.data.loading import read_pool
 
     _check_scheme(args)
     _check_out(args)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upcycled.cli.show import print_json, print_table
-from upcycled.core.formats import count, fixed, mean_sd, megabytes
+from upcycled.support.formats import count, fixed, mean_sd, megabytes
 
 if TYPE_CHECKING:
     from upcycled.experiments.demo import Demo
@@ -42,7 +42,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.experiments import demo
     from upcycled.experiments.batch import Options
-    from upcycled.experiments.progress import tell_scores
+    from upcycled.experiments.seed_lines import tell_scores
 
     rounds = demo.ROUNDS if args.rounds is None else args.rounds
     seeds = demo.SEEDS if args.seeds is None else args.seeds

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from upcycled.cli.batches import add_config
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
-from upcycled.core.formats import fixed
+from upcycled.support.formats import fixed
 
 if TYPE_CHECKING:
-    from upcycled.experiments.explain import Explanation, Variant
+    from upcycled.auditing.explain import Explanation, Variant
 
 FORMULAS = ("gaussian", "paper-output", "paper-objective", "objective", "sampled", "pure", "erm", "gd", "sgd")
 QUESTIONS = {
@@ -114,9 +114,9 @@ def _flag(name: str) -> str:
 
 
 def _calculate(args: argparse.Namespace) -> int:
-    from upcycled.experiments.calculators import FORMULAS as TABLE
-    from upcycled.experiments.calculators import calculate
-    from upcycled.experiments.sentences import in_keys
+    from upcycled.auditing.calculators import FORMULAS as TABLE
+    from upcycled.auditing.calculators import calculate
+    from upcycled.config.wording import in_keys
 
     if args.formula is None:
         raise InputError(field="--formula", must=f"one of {', '.join(TABLE)}")
@@ -141,8 +141,8 @@ def _calculate(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from upcycled.experiments.config import load_config
-    from upcycled.experiments.explain import explain
+    from upcycled.auditing.explain import explain
+    from upcycled.config.experiment import load_config
 
     found = explain(load_config(args.config, args.overrides), args.config, number_of("delta", args.delta))
     for words in found.warnings:

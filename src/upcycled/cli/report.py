@@ -33,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.experiments.report import collect, write_page
+    from upcycled.report import collect, write_page
 
     results = collect(Path(args.folder))
     path = write_page(results, Path(args.folder), None if args.output is None else Path(args.output), args.title)

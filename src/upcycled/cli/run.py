@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_batch_options, options_of, resumable
 from upcycled.cli.show import note, print_json, print_table
-from upcycled.core.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
+from upcycled.support.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
 
 if TYPE_CHECKING:
+    from upcycled.config.experiment import Experiment
     from upcycled.experiments.batch import Outcome, SeedOutcome
-    from upcycled.experiments.config import Experiment
 
 EXAMPLES = """\
 examples:
@@ -39,9 +39,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.experiments.config import load_config
-    from upcycled.experiments.progress import seed_line
+    from upcycled.config.experiment import load_config
     from upcycled.experiments.run import run_experiment
+    from upcycled.experiments.seed_lines import seed_line
 
     experiment = load_config(args.config, args.overrides)
     if args.show_config:

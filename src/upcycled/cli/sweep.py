@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable, warn_about_tuning
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, check_number
-from upcycled.core.formats import NONE, fixed, mean_sd, setting
+from upcycled.support.formats import NONE, fixed, mean_sd, setting
 
 if TYPE_CHECKING:
     from upcycled.experiments.sweep import Swept
@@ -42,8 +42,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.experiments.config import load_config
-    from upcycled.experiments.progress import tell_failures
+    from upcycled.config.experiment import load_config
+    from upcycled.experiments.seed_lines import tell_failures
     from upcycled.experiments.sweep import How, sweep_experiment
 
     check_number("--top", args.top, at_least=1, integer=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from upcycled.cli.batches import add_config
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError
-from upcycled.core.formats import fixed, significant
+from upcycled.support.formats import fixed, significant
 
 if TYPE_CHECKING:
-    from upcycled.experiments.theory import Analysis
+    from upcycled.experiments.theorem_check import Analysis
 
 EXAMPLES = """\
 examples:
@@ -79,8 +79,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _calculate(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
-    from upcycled.experiments.sentences import in_keys
-    from upcycled.experiments.theory import calculate, constants_json
+    from upcycled.config.wording import in_keys
+    from upcycled.experiments.theorem_check import calculate, constants_json
 
     if args.measure or args.overrides:
         extra = "--run" if args.measure else f"'{args.overrides[0]}'"
@@ -96,8 +96,8 @@ def _calculate(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
 
 
 def _analyse(args: argparse.Namespace) -> int:
-    from upcycled.experiments.config import load_config
-    from upcycled.experiments.theory import analyse
+    from upcycled.config.experiment import load_config
+    from upcycled.experiments.theorem_check import analyse
 
     found = analyse(load_config(args.config, args.overrides), args.config, run=args.measure)
     for words in found.warnings:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from upcycled.core.release import Release
+from upcycled.core.mechanism import Release
 from upcycled.core.solvers import LocalSGD, Problem, Solver
 from upcycled.core.vectors import Real, Vector
 
@@ -29,7 +29,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class RoundResult:
     """All that a server step may use of a data round."""
 
     release: Release
@@ -73,7 +73,7 @@ class Algorithm(Protocol):
     def problem(self, server: Server, memory: Vectors) -> Problem:
         """Return a and b for the clients whose memory is given."""
 
-    def server_step(self, server: Server, memory: Vectors, arrived: Arrived) -> tuple[Server, Vectors]:
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """Return the new server state and the new memory of the cohort."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from upcycled.core.algorithm import Algorithm, Server
-from upcycled.core.coefficients import Rule, RuleState, Seen
+from upcycled.core.rule import Observed, Rule, RuleState
 from upcycled.core.vectors import Vector
 
 Kind: TypeAlias = Literal["data", "upcycled"]
@@ -146,7 +146,7 @@ class Upcycled:
 
     def upcycle(self, state: State, horizon: int | None) -> State:
         """Move the model, and the server vectors the algorithm names, along the rule's direction."""
-        seen = Seen(
+        seen = Observed(
             state.seen, state.data_rounds, horizon, state.phase, state.noise_std, mean=state.mean, spread=state.spread
         )
         move, own = self.rule.move(state.rule, seen, self.algorithm.moves)

@@ -24,7 +24,7 @@ class FederatedData:
     """Training samples of every client and, where there are some, test and validation samples.
 
     Make one with :meth:`from_arrays`, :meth:`from_flat` or :meth:`from_pool`, with :func:`upcycled.data.load` or
-    with :func:`upcycled.data.synthetic`: they check it, the bare constructor does not. Features are float32, or
+    with :func:`upcycled.data.sets.synthetic`: they check it, the bare constructor does not. Features are float32, or
     int64 where everything brought was an integer (a model decides whether those are tokens); labels are int64.
 
     >>> data = FederatedData.from_arrays([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]], [[0, 1], [1]])

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, reason_of
-from upcycled.data.letters import Images
+from upcycled.data.sets.femnist_partition import Images
 
 SPLITS = {"byclass": 36, "letters": 1}
 """The label of the first letter in each split."""

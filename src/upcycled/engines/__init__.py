@@ -5,8 +5,8 @@ To add one: write its file and add a line to ``ENGINES``, fastest first.
 
 from __future__ import annotations
 
+from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.core.errors import InputError, unknown
-from upcycled.core.work import Engine, EngineKind, Task
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
 from upcycled.engines.vectorised import VECTORISED

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.release import Trained
-from upcycled.core.softmax import Softmax, softmax_of
+from upcycled.core.engine import Task, Work
+from upcycled.core.mechanism import Trained
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Real
-from upcycled.core.work import Task, Work
 from upcycled.engines.determinism import one_blas_thread
+from upcycled.models.softmax_regression import Softmax, softmax_of
 
 Certified: TypeAlias = CertifiedGD | CertifiedMinimiser | NominalSGD
 CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, NominalSGD)

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from upcycled.core.grid import grid_step
-from upcycled.core.release import NoiseSource, Trained
+from upcycled.core.engine import Task, Work
+from upcycled.core.mechanism import NoiseSource, Trained
 from upcycled.core.solvers import MoreauSGD, NoisySGD
 from upcycled.core.streams import Purpose, client_keys
-from upcycled.core.vectors import Ints, Real
-from upcycled.core.work import Task, Work
+from upcycled.core.vectors import Ints, Real, grid_step
 from upcycled.engines.determinism import to_torch
 
 Gradients: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from upcycled.core.engine import Scores
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Vector
-from upcycled.core.work import Scores
 from upcycled.engines.determinism import to_torch
 
 ROWS_AT_ONCE = 1024

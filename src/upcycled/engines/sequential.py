@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from upcycled.core.engine import EngineKind, Scores, Task, Work
 from upcycled.core.layout import Layout
-from upcycled.core.release import Trained
+from upcycled.core.mechanism import Trained
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Vector
-from upcycled.core.work import EngineKind, Scores, Task, Work
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.noisy import Gradients, per_sample_gradients, train_noisy

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled.core.engine import Task
 from upcycled.core.shards import Shards
-from upcycled.core.work import Task
 
 _TASK = "task.pickle"
 _NO_ROWS = Shards(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.int64), np.zeros(1, dtype=np.int64))

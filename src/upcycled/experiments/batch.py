@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from upcycled.config.experiment import Experiment
+from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.data import FederatedData
-from upcycled.experiments.config import Experiment
 from upcycled.experiments.results import (
     begin_seed,
     describe_data,
@@ -27,12 +28,11 @@ from upcycled.experiments.results import (
     seed_folder,
     write_seed,
 )
-from upcycled.experiments.sentences import in_keys, named
 from upcycled.runtime import Callback, Result
-from upcycled.runtime.batch_progress import BatchProgress
-from upcycled.runtime.lock import InUseError, locked
-from upcycled.runtime.many import Job, train_each
+from upcycled.runtime.display.batch_progress import BatchProgress
+from upcycled.runtime.executor import Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
+from upcycled.support.lock import InUseError, locked
 
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
     "noise": "privacy.noise"

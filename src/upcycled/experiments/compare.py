@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.algorithms import ALGORITHMS
+from upcycled.config.experiment import Experiment, parse
+from upcycled.config.wording import named
 from upcycled.core.errors import InputError, check_number, suggest
-from upcycled.core.files import write_whole
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
-from upcycled.experiments.config import Experiment, parse
-from upcycled.experiments.report import check_pages, write_report
 from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
-from upcycled.experiments.sentences import named
+from upcycled.report import check_pages, write_report
 from upcycled.runtime.comparison import vanilla_iterations
-from upcycled.runtime.lock import locked
 from upcycled.runtime.paired import Paired, holm, verdict
+from upcycled.support.files import write_whole
+from upcycled.support.lock import locked
 
 DOCUMENT = "compare.json"
 TOO_FEW = "too few finished seeds to judge"
@@ -155,7 +155,7 @@ def compare_experiment(
     """Run vanilla and upcycled, test the differences, and write ``compare.json`` and the page.
 
     Args:
-        experiment: from :func:`upcycled.experiments.config.load_config`, with a table [upcycle].
+        experiment: from :func:`upcycled.config.experiment.load_config`, with a table [upcycle].
         source: the file's name, for error sentences.
         equal: ``"work"`` or ``"epsilon"``.
         algorithms: their names; the file's own if left out. Others than the file's have their default parameters.

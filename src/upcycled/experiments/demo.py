@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from upcycled.config.experiment import Experiment, parse
 from upcycled.core.errors import InputError, UpcycledError, check_number
-from upcycled.core.files import write_whole
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
-from upcycled.experiments.config import Experiment, parse
 from upcycled.experiments.plots import check_plots, curve, write_comparison
-from upcycled.experiments.report import check_pages, write_report
 from upcycled.experiments.results import read_history
-from upcycled.runtime.lock import locked
+from upcycled.report import check_pages, write_report
+from upcycled.support.files import write_whole
+from upcycled.support.lock import locked
 
 ROUNDS = 80
 SEEDS = 4

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from upcycled.core.errors import InputError
-from upcycled.core.files import write_whole
 from upcycled.core.vectors import Real
+from upcycled.support.files import write_whole
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444")

@@ -24,14 +24,14 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import upcycled
+from upcycled.config.experiment import Experiment, flat, parse
 from upcycled.core.errors import InputError, shown
-from upcycled.core.files import write_together, write_whole
 from upcycled.data import FederatedData
-from upcycled.experiments.clients import client_rows, personal_tensors
-from upcycled.experiments.config import Experiment, flat, parse
+from upcycled.experiments.client_rows import client_rows, personal_tensors
 from upcycled.experiments.parquet import to_parquet
-from upcycled.privacy.header import SIMULATION
+from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.runtime import Result
+from upcycled.support.files import write_together, write_whole
 
 # The folder says where it lies, a file of data is known by its content, and checkpoints change no result.
 NOT_COMPARED = ("results", "data.path", "checkpoint_every")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from upcycled.config.experiment import Experiment
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
-from upcycled.experiments.config import Experiment
-from upcycled.runtime.lock import locked
+from upcycled.support.lock import locked
 
 
 def run_experiment(experiment: Experiment, source: str, options: Options | None = None) -> Outcome:
@@ -15,7 +15,7 @@ def run_experiment(experiment: Experiment, source: str, options: Options | None 
     Everything is checked before the first byte is written. A seed that diverges is reported; the others go on.
 
     Args:
-        experiment: from :func:`upcycled.experiments.config.load_config`.
+        experiment: from :func:`upcycled.config.experiment.load_config`.
         source: the file's name, for error sentences.
         options: how it is shown, and what is kept.
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from upcycled.config.ranges import Range
 from upcycled.core.errors import InputError, check_number
-from upcycled.experiments.points import Point, Space
-from upcycled.experiments.ranges import Range
+from upcycled.experiments.grid import Point, Space
 
 AT_ONCE = 8
 """Points asked for together; the same on every machine, for the answers depend on it."""

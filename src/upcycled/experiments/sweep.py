@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from upcycled.config.experiment import Experiment, parse
+from upcycled.config.overrides import put
+from upcycled.config.wording import named
 from upcycled.core.errors import InputError, UpcycledError
-from upcycled.core.files import write_whole
 from upcycled.experiments.batch import Batch, Options, Outcome, prepare_batch
-from upcycled.experiments.config import Experiment, parse
-from upcycled.experiments.overrides import put
-from upcycled.experiments.points import Point, draws, grid
+from upcycled.experiments.grid import Point, draws, grid
 from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
 from upcycled.experiments.search import check_optuna, search
-from upcycled.experiments.sentences import named
-from upcycled.runtime.lock import locked
+from upcycled.support.files import write_whole
+from upcycled.support.lock import locked
 
 FOLDER = "sweep"
 DOCUMENT = "sweep.json"
@@ -153,7 +153,7 @@ def sweep_experiment(
     """Try all points, choose the best on validation data, score it on test data, and write all that down.
 
     Args:
-        experiment: from :func:`upcycled.experiments.config.load_config`, with a table [sweep].
+        experiment: from :func:`upcycled.config.experiment.load_config`, with a table [sweep].
         source: the file's name, for error sentences.
         how: which points are tried; all combinations if left out.
         repeat: the command that does this, for the document.

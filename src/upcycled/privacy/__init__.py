@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 from upcycled.core.errors import BudgetSpentError
-from upcycled.core.release import Charge, Promise, Release
+from upcycled.core.mechanism import Charge, Promise, Release
 from upcycled.privacy import audit
 from upcycled.privacy.accounting import *  # noqa: F403
 from upcycled.privacy.accounting import __all__ as _accounting
-from upcycled.privacy.bolt_on import BoltOnSGD
-from upcycled.privacy.budget import Budget
-from upcycled.privacy.central import CentralDPFedAvg
-from upcycled.privacy.clipping import ModelClipping, UpdateClipping
-from upcycled.privacy.dpsgd import DPSGD
-from upcycled.privacy.erm import ErmOutput
-from upcycled.privacy.ledger import Ledger
-from upcycled.privacy.objective import ObjectivePerturbation
+from upcycled.privacy.ledger.budget import Budget
+from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.mechanisms.bolt_on import BoltOnSGD
+from upcycled.privacy.mechanisms.central import CentralDPFedAvg
+from upcycled.privacy.mechanisms.clipping import ModelClipping, UpdateClipping
+from upcycled.privacy.mechanisms.dpsgd import DPSGD
+from upcycled.privacy.mechanisms.erm_output import ErmOutput
+from upcycled.privacy.mechanisms.objective_perturbation import ObjectivePerturbation
 
 MECHANISMS: dict[str, type[Any]] = {
     made.name: made

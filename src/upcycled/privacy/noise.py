@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upcycled.core.grid import grid_step, on_grid
-from upcycled.core.release import NoiseSource
+from upcycled.core.mechanism import NoiseSource
 from upcycled.core.streams import Purpose, Words, box_muller, client_keys, uniforms, unit_interval
-from upcycled.core.vectors import Ints, Real
+from upcycled.core.vectors import Ints, Real, grid_step, on_grid
 
 __all__ = ["SeededNoise", "SystemNoise", "gamma_norm_noise", "grid_step", "on_grid"]
 

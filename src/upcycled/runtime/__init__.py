@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from upcycled.runtime.callbacks import STOP, Callback, Probe, Step
 from upcycled.runtime.comparison import Comparison, compare
+from upcycled.runtime.executor import Failed, train_many
 from upcycled.runtime.history import History, Record
-from upcycled.runtime.many import Failed, train_many
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.result import Result
 from upcycled.runtime.spec import RunSpec

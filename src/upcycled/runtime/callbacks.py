@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from upcycled.core.errors import InputError, shown
-from upcycled.core.release import Release
+from upcycled.core.mechanism import Release
 from upcycled.core.vectors import Vector
 from upcycled.runtime.history import Record
 

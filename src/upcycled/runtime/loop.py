@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from upcycled.core.engine import Engine, Scores
 from upcycled.core.errors import DivergedError
-from upcycled.core.release import Release
+from upcycled.core.mechanism import Release
 from upcycled.core.strategy import State
-from upcycled.core.work import Engine, Scores
 from upcycled.runtime.callbacks import Hooks, Step
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan

@@ -13,24 +13,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from upcycled.coefficients import as_rule
 from upcycled.core.algorithm import Algorithm
-from upcycled.core.coefficients import as_rule
-from upcycled.core.cohort import Participation
+from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
-from upcycled.core.release import Fitted, NoPrivacy, Setting
+from upcycled.core.mechanism import Fitted, NoPrivacy, Setting
+from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
-from upcycled.core.work import EngineKind, Task
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model
-from upcycled.privacy.budget import check_budget
-from upcycled.runtime.checkpoint import how_often
+from upcycled.privacy.ledger.budget import check_budget
+from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
 
 

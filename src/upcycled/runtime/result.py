@@ -12,7 +12,7 @@ from torch import nn
 
 from upcycled.core.layout import assign
 from upcycled.core.vectors import Ints, Vector
-from upcycled.privacy.ledger import Ledger
+from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.history import History
 from upcycled.runtime.spec import RunSpec
 from upcycled.theory import Report

@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from upcycled.core.algorithm import Arrived, Server
-from upcycled.core.cohort import Cohort
+from upcycled.core.algorithm import RoundResult, Server
+from upcycled.core.engine import Engine, Work
 from upcycled.core.errors import BudgetSpentError, InputError
-from upcycled.core.release import Charge, Fitted, NoiseSource, Release, Trained
+from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
+from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Vector
-from upcycled.core.work import Engine, Work
-from upcycled.privacy.ledger import Ledger
+from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Run
 
@@ -101,7 +101,7 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     if mechanism.is_central:
         # Server steps get what is covered: the noisy aggregate, in the place of every release.
         release = replace(release, vectors=np.broadcast_to(mean, release.vectors.shape))
-    arrived = Arrived(
+    arrived = RoundResult(
         release=release,
         mean=mean,
         step_sums=plan.solver.step_sum(release.num_steps),
@@ -181,7 +181,7 @@ def _nobody(size: int) -> Trained:
     return Trained(np.zeros((0, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
-def _spread(arrived: Arrived, sent: Server, charge: Charge | None, mechanism: Fitted) -> float:
+def _spread(arrived: RoundResult, sent: Server, charge: Charge | None, mechanism: Fitted) -> float:
     """Return sum p_i ||r_i - sent||^2 less the known noise in it: from the release and public numbers alone."""
     release = arrived.release
     if not release.clients.size:

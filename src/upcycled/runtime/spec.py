@@ -12,14 +12,13 @@ from typing import Annotated, Any
 from torch import nn
 
 from upcycled.core.algorithm import Algorithm
-from upcycled.core.cohort import Participation
 from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_number, unknown
-from upcycled.core.release import Mechanism
-from upcycled.core.sampler import Sampler
+from upcycled.core.mechanism import Mechanism
+from upcycled.core.sampler import Participation, Sampler
 from upcycled.core.solvers import LocalSGD
-from upcycled.privacy.budget import Budget
+from upcycled.privacy.ledger.budget import Budget
 from upcycled.runtime.callbacks import Callback, Probe, as_callback
-from upcycled.runtime.checkpoint import how_often
+from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.fingerprint import hash_of, plain_form
 
 NOISES = ("seeded", "system")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from upcycled.core.mechanism import NoiseSource, Setting
 from upcycled.core.memory import ClientMemory
-from upcycled.core.release import NoiseSource, Setting
 from upcycled.core.strategy import State
-from upcycled.privacy.ledger import Ledger
-from upcycled.privacy.ledger_file import run_of
+from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.ledger.ledger_file import run_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.fingerprint import hash_of
 from upcycled.runtime.plan import Plan

@@ -13,18 +13,18 @@ from torch import nn
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError
 from upcycled.core.layout import assign
 from upcycled.data import FederatedData
+from upcycled.runtime.bound_probe import BoundProbe, report_of
 from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
-from upcycled.runtime.checkpoint import tell_user
+from upcycled.runtime.checkpointing.checkpoint_files import tell_user
+from upcycled.runtime.checkpointing.checkpointer import Checkpointer
+from upcycled.runtime.display.run_progress import LiveProgress
 from upcycled.runtime.history import History, Record
-from upcycled.runtime.keeper import Keeper
-from upcycled.runtime.lock import locked
 from upcycled.runtime.loop import iterate
-from upcycled.runtime.measure import BoundProbe, report_of
 from upcycled.runtime.plan import Plan, make_plan
-from upcycled.runtime.progress import LiveProgress
 from upcycled.runtime.result import PersonalModels, Result
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
+from upcycled.support.lock import locked
 
 ENDED_EARLY = (BudgetSpentError, DivergedError, KeyboardInterrupt)
 """What ends a run whose result so far is worth having."""
@@ -91,10 +91,10 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
         way_out = ": it must be a function or class of a module, or the run be one without a checkpoint"
         raise InputError(field="checkpoint", value=str(plan.checkpoint), but=nameless, hint=way_out)
     with locked(plan.checkpoint):
-        return _carry_out(plan, hooks, threads, Keeper(plan, plan.checkpoint))
+        return _carry_out(plan, hooks, threads, Checkpointer(plan, plan.checkpoint))
 
 
-def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, keeper: Keeper | None) -> Result:
+def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, keeper: Checkpointer | None) -> Result:
     module = copy.deepcopy(plan.task.module)
     found = None if keeper is None else keeper.find()
     last, records, way = (start_run(plan), list[Record](), "") if found is None else found

@@ -14,7 +14,7 @@ EXACT = 1e-3
 
 
 @dataclass(frozen=True)
-class Facts:
+class ProblemFacts:
     """What the theorem must know about a run, beside its measured terms."""
 
     algorithm: str
@@ -42,7 +42,7 @@ class Assumption:
     words: str
 
 
-def assumptions_of(facts: Facts, t: Terms, rho: float | None) -> tuple[Assumption, ...]:
+def assumptions_of(facts: ProblemFacts, t: Terms, rho: float | None) -> tuple[Assumption, ...]:
     """Hold a run against everything that the theorem needs, but for C1 > 0."""
     B, worst = t.largest_dissimilarity, float(np.max(t.inexactness))
     is_scalar = bool(np.isfinite(t.coefficient).all() and (t.coefficient <= 1).all())
@@ -91,7 +91,7 @@ def assumptions_of(facts: Facts, t: Terms, rho: float | None) -> tuple[Assumptio
     )
 
 
-def _about_rho(facts: Facts, rho: float | None) -> str:
+def _about_rho(facts: ProblemFacts, rho: float | None) -> str:
     if rho is not None:
         return f"rho = {rho:.4g}"
     if facts.mu is None:

@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 from upcycled.core.errors import InputError
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.shards import Shards
-from upcycled.core.softmax import Softmax, softmax_of
 from upcycled.core.vectors import Ints, Real
+from upcycled.models.softmax_regression import Softmax, softmax_of
 
 ROWS_AT_ONCE = 4096
 

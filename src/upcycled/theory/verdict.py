@@ -11,7 +11,7 @@ import numpy as np
 
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.vectors import Real
-from upcycled.theory.assumptions import Assumption, Facts, assumptions_of
+from upcycled.theory.assumptions import Assumption, ProblemFacts, assumptions_of
 from upcycled.theory.lemma import FORMS, Constants, Form, constants
 from upcycled.theory.terms import Terms
 from upcycled.theory.theorem import change_bound, inexactness, rate_bound
@@ -31,7 +31,7 @@ class HasReport(Protocol):
 class Report:
     """The bound beside the measurement. ``print`` shows it."""
 
-    facts: Facts
+    facts: ProblemFacts
     terms: Terms
     assumptions: tuple[Assumption, ...]
     """All but C1 > 0, which is each form's own."""
@@ -145,7 +145,7 @@ class Report:
         return f"C1 = {about.C1:.3g}; holds, {self.looseness(form):.3g} times the measurement"
 
 
-def judge(facts: Facts, terms: Terms) -> Report:
+def judge(facts: ProblemFacts, terms: Terms) -> Report:
     """Set the theorem beside what was measured."""
     found: dict[Form, Constants] = {}
     bounds: dict[Form, Real] = {}
@@ -207,7 +207,7 @@ def report(
     return judge(facts, result.theory.terms)
 
 
-def _bounds(about: Constants, facts: Facts, t: Terms) -> Real:
+def _bounds(about: Constants, facts: ProblemFacts, t: Terms) -> Real:
     """Return the theorem's right side for M = 1, 2, ...: terms up to m, and what clients left in rounds up to m."""
     left = np.zeros(t.rounds)
     if about.form in PROVEN:

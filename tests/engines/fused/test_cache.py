@@ -38,11 +38,11 @@ print(sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.value
 ENGINE = """
 import numpy as np
 from torch import nn
-from upcycled.core.cohort import Cohort
+from upcycled.core.sampler import Cohort
 from upcycled.core.layout import layout_of
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Problem
-from upcycled.core.work import Task, Work
+from upcycled.core.engine import Task, Work
 from upcycled.engines.fused import FUSED
 
 module = nn.Linear(2, 2)

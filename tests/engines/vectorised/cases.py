@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from upcycled.core.cohort import Cohort
+from upcycled.core.engine import Task, Work
 from upcycled.core.layout import flatten, layout_of
+from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem
-from upcycled.core.work import Task, Work
 from upcycled.models import lstm
 
 CLASSES = 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from upcycled.core.work import Engine, EngineKind, Task
+from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.engines.fused.support import refuses
 
 

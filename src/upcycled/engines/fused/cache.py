@@ -27,7 +27,7 @@ import numpy as np
 from llvmlite import binding
 from numba.core import event
 
-from upcycled.core import folders
+from upcycled.support import cache_folder as folders
 
 Compiled: TypeAlias = Callable[..., Any]
 """A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""

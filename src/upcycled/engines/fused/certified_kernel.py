@@ -12,8 +12,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled.core.engine import Task, Work
 from upcycled.core.solvers import CertifiedMinimiser
-from upcycled.core.work import Task, Work
 from upcycled.engines.fused.arrays import plain
 from upcycled.engines.fused.cache import kernel
 from upcycled.engines.fused.compiled_streams import client_key, shuffle

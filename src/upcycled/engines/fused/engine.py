@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from upcycled.core.cohort import Cohort
+from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.errors import InputError
-from upcycled.core.release import Trained
+from upcycled.core.mechanism import Trained
+from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem, Solver
 from upcycled.core.streams import Purpose, round_key
 from upcycled.core.vectors import Ints, Vector
-from upcycled.core.work import Scores, Task, Work
 from upcycled.engines.certified import CERTIFIED
 from upcycled.engines.fused.arrays import plain, rows_of
 from upcycled.engines.fused.cache import prepare

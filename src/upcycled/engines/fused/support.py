@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
+from upcycled.core.engine import Task
 from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD
-from upcycled.core.work import Task
 from upcycled.engines.certified import CERTIFIED
 
 SOLVERS: tuple[type, ...] = (LocalSGD, MoreauSGD, *CERTIFIED)

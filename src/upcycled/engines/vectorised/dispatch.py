@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from upcycled.core.engine import Task
 from upcycled.core.errors import reason_of
 from upcycled.core.solvers import LocalSGD, MoreauSGD
-from upcycled.core.work import Task
 from upcycled.engines.transport import packed
 from upcycled.engines.vectorised.stacked import stacked_gradient
 

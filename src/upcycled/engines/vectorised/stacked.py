@@ -21,13 +21,13 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
+from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.layout import Layout
-from upcycled.core.release import Trained
+from upcycled.core.mechanism import Trained
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.core.streams import Purpose, client_keys
 from upcycled.core.vectors import Ints, Vector
-from upcycled.core.work import Scores, Task, Work
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tally_others
 from upcycled.engines.sequential import FlatModule, add_correction, flat_module

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.errors import UpcycledError
-from upcycled.core.release import Trained
+from upcycled.core.mechanism import Trained
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Ints, Vector
-from upcycled.core.work import Scores, Task, Work
 from upcycled.engines.determinism import one_thread
 from upcycled.engines.scoring import Tally, pieces, scores_of, tally
 from upcycled.engines.scratch import ScratchFolder

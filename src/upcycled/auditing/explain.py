@@ -1,0 +1,232 @@
+"""What a config file protects, in words and numbers, before anything is trained.
+
+The charges of a run are known in advance: cohorts follow from the seed, and what a round costs from public facts. So
+the run's ledger is filled with its schedule, and read as it would be afterwards.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upcycled.coefficients import Constant
+from upcycled.config.experiment import Experiment
+from upcycled.config.wording import in_keys, named
+from upcycled.core.sampler import everybody
+from upcycled.core.vectors import Real
+from upcycled.experiments.batch import PLAN_KEYS
+from upcycled.privacy import Ledger
+from upcycled.privacy.ledger.statement import NOT_COVERED
+from upcycled.runtime.plan import Plan, make_plan
+from upcycled.support.formats import significant
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run the file, and what it costs every client."""
+
+    title: str
+    iterations: int
+    ledger: Ledger
+    plan: Plan
+    delta: float
+    epsilon: Real
+    """The proven epsilon of every client."""
+    plain_epsilon: Real | None
+    """The plain sum of pure rounds, at delta = 0; None elsewhere."""
+    paper_epsilon: Real | None
+    """The paper's number for every client; None where it has none."""
+
+    @property
+    def noise(self) -> tuple[str, Real]:
+        """What the noise is measured by, and its size for every client."""
+        mechanism, clients = self.plan.mechanism, self.plan.facts.num_clients
+        alpha = getattr(mechanism, "alpha", None)
+        if isinstance(alpha, np.ndarray):
+            return "alpha", alpha
+        charge = mechanism.charge(everybody(clients))
+        return "noise_std", np.zeros(clients) if charge is None else charge.noise_std
+
+    @property
+    def client_numbers(self) -> tuple[str, ...]:
+        """The numbers that :meth:`clients` has beside n and rounds."""
+        found = (self.noise[0], "epsilon", "paper_epsilon")
+        return found if self.paper_epsilon is not None else found[:2]
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Return a line for every client; None stands for infinity."""
+        sizes, paper, (name, noise) = self.plan.facts.sizes, self.paper_epsilon, self.noise
+        columns = {"n": sizes, "rounds": self.ledger.rounds, name: noise, "epsilon": self.epsilon}
+        if paper is not None:
+            columns["paper_epsilon"] = paper
+        return [
+            {"client": i, **{key: _plain(values[i].item()) for key, values in columns.items()}}
+            for i in range(sizes.size)
+        ]
+
+    def row(self) -> dict[str, str]:
+        """Return the variant's cells of the table."""
+        rounds, (name, noise), paper = self.ledger.rounds, self.noise, self.paper_epsilon
+        cells = {
+            "iterations": str(self.iterations),
+            "data rounds": str(self.plan.data_rounds),
+            "rounds of a client": f"{rounds.min()} to {rounds.max()}",
+            f"{name} (least, median, most)": ", ".join(map(significant, (noise.min(), np.median(noise), noise.max()))),
+        }
+        if not self.ledger.promise.is_claimed:
+            cells |= {"epsilon (proven)": "none is claimed"}
+        else:
+            spread = _spread(self.epsilon)
+            cells |= {f"epsilon (proven), {SPREAD[of]}": significant(value) for of, value in spread.items()}
+            if self.plain_epsilon is not None and self.delta > 0:
+                cells |= {"epsilon at delta = 0 (plain sum), worst": significant(self.plain_epsilon.max())}
+        if paper is not None:
+            cells |= {"paper's number (not proven), worst": significant(paper.max())}
+        return cells
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        claimed, paper, plain = self.ledger.promise.is_claimed, self.paper_epsilon, self.plain_epsilon
+        spread = {key: _plain(value) for key, value in _spread(self.epsilon).items()}
+        return {
+            "title": self.title.replace("\n", " "),
+            "iterations": self.iterations,
+            "data_rounds": self.plan.data_rounds,
+            "delta": self.delta,
+            "epsilon": spread if claimed else None,
+            "plain_epsilon": None if plain is None else _plain(float(plain.max())),
+            "paper_epsilon": None if paper is None else _plain(float(paper.max())),
+            "clients": self.clients(),
+        }
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What is protected, in words, and what each way to run the file costs."""
+
+    sentences: tuple[str, ...]
+    variants: tuple[Variant, ...] = ()
+    remarks: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether an epsilon is claimed and the noise is real."""
+        ledgers = [variant.ledger for variant in self.variants]
+        return bool(ledgers) and all(one.promise.is_claimed and not one.is_simulation for one in ledgers)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return {
+            "private": self.is_private,
+            "statement": list(self.sentences),
+            "variants": [variant.as_json() for variant in self.variants],
+            "remarks": list(self.remarks),
+            "warnings": list(self.warnings),
+        }
+
+
+def explain(experiment: Experiment, source: str, delta: float | None = None) -> Explanation:
+    """Say what a config file protects: vanilla and upcycled at its iterations, and vanilla at equal data rounds.
+
+    Args:
+        experiment: from :func:`upcycled.config.experiment.load_config`.
+        source: the file's name, for error sentences.
+        delta: to state epsilon at; if left out, the one that a run of the file states it at.
+    """
+    if experiment.privacy is None:
+        return Explanation((_NOTHING,))
+    keys = PLAN_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}
+    with named(source), in_keys(keys), collected_warnings() as found:
+        data, seed = experiment.build_data(), experiment.seeds[0]
+        spec = experiment.spec(seed)
+        # What upcycled iterations cost does not depend on how far they go.
+        upcycle = spec.upcycle if spec.upcycle is not None else Constant(0.5)
+        total = experiment.iterations
+        variants = []
+        for title, rule, iterations in (
+            ("vanilla", None, total),
+            ("upcycled", upcycle, total),
+            ("vanilla, as many\ndata rounds as upcycled", None, -(-total // 2)),
+        ):
+            plan = make_plan(data, spec.replace(upcycle=rule, iterations=iterations))
+            variants.append(_variant(title, iterations, plan, delta))
+        own = variants[1] if spec.upcycle is not None else variants[0]
+        words = tuple(own.ledger.statement(own.delta).splitlines())
+    return Explanation(words, tuple(variants), _remarks(experiment, variants), tuple(found))
+
+
+def planned_ledger(plan: Plan) -> Ledger:
+    """Return the ledger as the run would leave it: every scheduled charge, and nothing trained."""
+    assert plan.setting is not None  # callers have a private plan
+    ledger = Ledger(plan.mechanism, plan.spec.noise, plan.setting, plan.spec.budget)
+    clients, seed = plan.facts.num_clients, plan.spec.seed
+    for m in range(1, plan.data_rounds + 1):
+        attempt, cohort = 0, everybody(clients)
+        if not plan.mechanism.draws_secretly:  # secret draws are charged to everybody
+            cohort, attempt = plan.participation.draw_nonempty(seed, m, clients, epochs=1)
+        charge = plan.mechanism.charge(cohort)
+        if plan.spec.budget is not None:
+            cohort = cohort[ledger.can_pay(charge)]
+            charge = plan.mechanism.charge(cohort)
+        if charge is not None and cohort.clients.size:
+            ledger.charge(m, m, attempt, charge)
+    return ledger
+
+
+def _variant(title: str, iterations: int, plan: Plan, delta: float | None) -> Variant:
+    ledger = planned_ledger(plan)
+    delta = ledger.default_delta if delta is None else delta
+    paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
+    plain = ledger.epsilon(0.0) if ledger.kind == "pure" else None
+    return Variant(title, iterations, ledger, plan, delta, ledger.epsilon(delta), plain, paper)
+
+
+def _remarks(experiment: Experiment, variants: list[Variant]) -> tuple[str, ...]:
+    found = [
+        "Upcycled iterations cost nothing because they reuse releases; the saving is that of taking half the data "
+        "rounds, which the third column shows for a vanilla run.",
+    ]
+    if variants[0].paper_epsilon is not None:
+        found.append(
+            "The paper's number rests on an assumption that does not hold for trained models (one record moves the "
+            "clipped model by clip_norm/n; in objective perturbation u1 = 1): do not rely on it."
+        )
+    if len(experiment.seeds) > 1:
+        found.append(
+            f"These are the numbers of one run, with seed {experiment.seeds[0]}; the file has "
+            f"{len(experiment.seeds)} seeds, and all runs on the same data add up."
+        )
+    return tuple(found)
+
+
+_NOTHING = (
+    "Nothing is protected: the file has no [privacy] table, so clients send their trained models as they are. "
+    f"Whoever sees them may learn about single records. Also not covered: {NOT_COVERED}."
+)
+
+
+SPREAD = {"worst": "worst client", "median": "median", "best": "best"}
+
+
+def _spread(values: Real) -> dict[str, float]:
+    return {"worst": float(values.max()), "median": float(np.median(values)), "best": float(values.min())}
+
+
+def _plain(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Collect warnings, once each, for the place where they are shown."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield texts
+    texts.extend(dict.fromkeys(str(one.message) for one in caught))

@@ -1,0 +1,177 @@
+"""Data rounds replayed through the real round loop, with fresh noise: what an attacker at the server would see.
+
+Local work that gives the same every time is done once; releases, aggregation and the server's step are made anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from upcycled.core.algorithm import Algorithm, RoundResult, Server, Vectors
+from upcycled.core.engine import Engine, Work
+from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.memory import ClientMemory
+from upcycled.core.sampler import Participation
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import NoisySGD
+from upcycled.core.strategy import State, Vanilla
+from upcycled.core.streams import Purpose
+from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.models import as_input
+from upcycled.privacy import Ledger
+from upcycled.privacy.noise import SeededNoise, SystemNoise
+from upcycled.runtime.loop import iterate
+from upcycled.runtime.plan import Plan
+from upcycled.runtime.state import Run, start_run
+
+
+@dataclass(frozen=True)
+class Silence:
+    """No noise at all: what a release would be without. Every coin of a Poisson draw says yes."""
+
+    name: str = "none"
+
+    def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+        """Return coins that say yes; elsewhere ones, whose logarithms give a norm of zero."""
+        coin = purpose in (Purpose.POISSON, Purpose.COHORT)
+        return np.full((clients.size, count), 0.0 if coin else 1.0)
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+        """Return zeros; a direction, which must have a length, where a norm of zero goes with it."""
+        direction = purpose in (Purpose.OBJECTIVE, Purpose.COVER)
+        return np.full((clients.size, count), 1.0 if direction else 0.0)
+
+
+@dataclass(frozen=True)
+class These:
+    """A sampler that draws the same clients in every round."""
+
+    clients: tuple[int, ...]
+    fraction: float
+    name: ClassVar[str] = "these"
+
+    def draw(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
+        """Return them."""
+        return np.array(self.clients, dtype=np.int64)
+
+
+class _Listening:
+    """An algorithm that keeps what its server step is handed: the releases, exactly as they arrive."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self.arrived: RoundResult | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._algorithm, name)
+
+    def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
+        """Keep what arrived, and go on."""
+        self.arrived = arrived
+        return self._algorithm.server_step(server, memory, arrived)
+
+
+class _Remembering:
+    """An engine that does the same work once. Solvers that draw noise work anew every time."""
+
+    def __init__(self, engine: Engine, is_noisy: bool) -> None:
+        self._engine, self._is_noisy = engine, is_noisy
+        self._last: tuple[object, Trained] | None = None
+        self.trainings = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def forget(self) -> None:
+        """Train the next time, whatever the work."""
+        self._last = None
+
+    def train(self, work: Work) -> Trained:
+        """Train, unless the very same work was the last."""
+        self.trainings += 1
+        if self._is_noisy:
+            return self._engine.train(work)
+        key = (work.round, work.attempt, *map(_bytes, (work.cohort.clients, work.cohort.epochs, work.model)))
+        key = (*key, work.problem.a, _bytes(work.problem.b))
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self._engine.train(work))
+        return self._last[1]
+
+
+def _bytes(array: Any) -> bytes:
+    return b"" if array is None else np.ascontiguousarray(array).tobytes()
+
+
+class World:
+    """A plan on one data set: its first data round can be replayed with any noise."""
+
+    def __init__(self, plan: Plan, train: Shards, clients: Iterable[int]) -> None:
+        fit, who, whom = plan.mechanism, plan.participation, tuple(int(client) for client in clients)
+        task = replace(
+            plan.task,
+            module=copy.deepcopy(plan.task.module),  # an engine writes into its own
+            train=fit.prepare(replace(train, x=as_input(plan.task.module, train.x))),
+            test=None,
+            cohort_size=len(whom),
+        )
+        these = Participation(These(whom, who.sampler.fraction), stragglers=who.stragglers)
+        spec = plan.spec.replace(ledger=None, checkpoint=None)
+        self.full = replace(plan, on_data=(task, plan.engine), participation=these, spec=spec)
+        self._listener = _Listening(plan.strategy.algorithm)
+        alone = Vanilla(cast(Algorithm, self._listener))
+        self.plan = replace(self.full, strategy=alone, spec=spec.replace(budget=None))
+        self.engine = _Remembering(plan.engine.open(task, 1), isinstance(task.solver, NoisySGD))
+        self._start = start_run(self.plan)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether every replay of the local work gives the same, so that it is done once."""
+        draws_inside = isinstance(self.plan.task.solver, NoisySGD) or self.plan.mechanism.draws_secretly
+        return not draws_inside and self.plan.mechanism.name != "objective_perturbation"
+
+    def replay(self, noise: NoiseSource) -> Vector:
+        """Return what the server is handed in the first data round: the clients' releases, or the noisy aggregate."""
+        run = replace(self._start, memory=self._fresh_memory(), ledger=None, noise=noise)
+        next(iterate(self.plan, cast(Engine, self.engine), run))
+        arrived = self._listener.arrived
+        assert arrived is not None  # a data round ends in a server step
+        return arrived.mean[None, :] if self.plan.mechanism.is_central else arrived.release.vectors
+
+    def ledger(self) -> Ledger:
+        """Return the ledger that the loop itself writes for that round."""
+        run, _ = next(iterate(self.plan, cast(Engine, self.engine), replace(self._start, memory=self._fresh_memory())))
+        assert run.ledger is not None  # callers have a private plan
+        return run.ledger
+
+    def upcycled(self, common: tuple[State, ClientMemory] | None) -> tuple[Run, State, int]:
+        """Do a data round and then, from a state common to both worlds, an upcycled iteration.
+
+        Returns the run after the data round, the state after the upcycled iteration, and how often that one trained.
+        """
+        engine = cast(Engine, self.engine)
+        self.engine.forget()  # whoever wants to keep something of the clients shall see this world's last
+        run, _ = next(iterate(self.full, engine, start_run(self.full)))
+        state, memory = (run.state, run.memory) if common is None else common
+        before = self.engine.trainings
+        after, _ = next(iterate(self.full, engine, replace(run, state=state, memory=memory)))
+        return run, after.state, self.engine.trainings - before
+
+    def _fresh_memory(self) -> ClientMemory:
+        kept = self._start.memory
+        return ClientMemory(kept.names, self.plan.task.train.num_clients, self.plan.task.layout.size)
+
+    def close(self) -> None:
+        """Give back the engine."""
+        self.engine.close()
+
+
+def fresh_noise(plan: Plan, replay: int, world: int) -> NoiseSource:
+    """Return noise that no other replay has, from the source that the plan uses."""
+    if plan.spec.noise == "system":
+        return SystemNoise()
+    return SeededNoise(plan.task.seed, 1, attempt=2 * replay + world + 1)

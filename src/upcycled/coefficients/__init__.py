@@ -1,0 +1,41 @@
+"""How far an upcycled iteration goes: scheduled coefficients, and rules that set it from what was released already.
+
+All of it is post-processing of releases: free of data, messages and privacy cost. To add one: a frozen dataclass with
+``rho`` (a schedule), or with ``depth``, ``start`` and ``move`` (a rule, see :class:`~upcycled.core.rule.Rule`), in a
+file of its own, and its line in ``table.py``.
+"""
+
+from __future__ import annotations
+
+from upcycled.coefficients.anderson import Anderson
+from upcycled.coefficients.fedexp import FedExP
+from upcycled.coefficients.forms import Auto, Constant, Decaying, LambdaHalf, Proximal, Schedule
+from upcycled.coefficients.hypergradient import Hypergradient
+from upcycled.coefficients.repeated import Repeated
+from upcycled.coefficients.scalar import Coefficient, ScalarRule
+from upcycled.coefficients.table import COEFFICIENTS, as_rule
+from upcycled.coefficients.trend import Trend
+from upcycled.core.rule import Move, Observed, Rule, RuleState, extrapolate
+
+__all__ = [
+    "COEFFICIENTS",
+    "Anderson",
+    "Auto",
+    "Coefficient",
+    "Constant",
+    "Decaying",
+    "FedExP",
+    "Hypergradient",
+    "LambdaHalf",
+    "Move",
+    "Observed",
+    "Proximal",
+    "Repeated",
+    "Rule",
+    "RuleState",
+    "ScalarRule",
+    "Schedule",
+    "Trend",
+    "as_rule",
+    "extrapolate",
+]

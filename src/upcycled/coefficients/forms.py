@@ -1,0 +1,115 @@
+"""The paper's forms of rho_m, which it does not reconcile; all are here, and a run records which it used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+import numpy as np
+
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
+
+Schedule: TypeAlias = float | Sequence[float] | Callable[[int], float]
+"""A number, one number per data round (the last one is kept), or a function of m = 1, 2, ..."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """rho_m = c, as in the official experiments (grid 0.1 .. 0.9)."""
+
+    c: Annotated[float, NOT_NEGATIVE]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def rho(self, data_round: int, horizon: int | None) -> float:
+        """Return c."""
+        return float(self.c)
+
+
+@dataclass(frozen=True)
+class Auto:
+    """``upcycle="auto"``: the package's own choice, a small constant.
+
+    A rule takes this place when it is safe, better than vanilla, and nearly as good as a constant chosen by grid. None
+    is all three yet: docs/coefficients.md says how far ``Trend``, the nearest, gets, and why the constant is this one.
+    """
+
+    def rho(self, data_round: int, horizon: int | None) -> float:
+        """Return the constant."""
+        return 0.1
+
+
+@dataclass(frozen=True)
+class LambdaHalf:
+    """rho_m = lambda_m / 2, as in the paper's Algorithm 1."""
+
+    lam: Schedule
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _settle_schedule(self)
+
+    def rho(self, data_round: int, horizon: int | None) -> float:
+        """Return lambda_m / 2."""
+        return _at(self.lam, data_round) / 2
+
+
+@dataclass(frozen=True)
+class Proximal:
+    """rho_m = mu / (mu + lambda_m), the paper's Eq. (even-lbd): what its theory is about.
+
+    >>> Proximal(mu=0.5, lam=[0.5, 1.5]).rho(2, None)
+    0.25
+    """
+
+    mu: Annotated[float, POSITIVE]
+    lam: Schedule = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        _settle_schedule(self)
+
+    def rho(self, data_round: int, horizon: int | None) -> float:
+        """Return mu / (mu + lambda_m)."""
+        return self.mu / (self.mu + _at(self.lam, data_round))
+
+
+@dataclass(frozen=True)
+class Decaying:
+    """rho_m = c / sqrt(M) over M planned data rounds (the paper's corollary), or c / sqrt(m) when open-ended."""
+
+    c: Annotated[float, NOT_NEGATIVE]
+    open_ended: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def rho(self, data_round: int, horizon: int | None) -> float:
+        """Return c / sqrt(M) or c / sqrt(m)."""
+        rounds = data_round if self.open_ended or horizon is None else horizon
+        return float(self.c / np.sqrt(rounds))
+
+
+def _at(schedule: Schedule, data_round: int) -> float:
+    if callable(schedule):
+        return float(NOT_NEGATIVE.check(f"lam({data_round})", schedule(data_round), "upcycle"))
+    if isinstance(schedule, Sequence):
+        return float(schedule[min(data_round, len(schedule)) - 1])
+    return float(schedule)
+
+
+def _settle_schedule(made: LambdaHalf | Proximal) -> None:
+    """Check the numbers of a schedule, and make them Python's own."""
+    lam, of = made.lam, type(made).__name__
+    if callable(lam):
+        return
+    if not isinstance(lam, Sequence) or isinstance(lam, str):
+        plain: Schedule = NOT_NEGATIVE.check("lam", lam, of)
+    elif lam:
+        numbers = [NOT_NEGATIVE.check("lam", value, of) for value in lam]
+        plain = tuple(numbers) if isinstance(lam, tuple) else numbers
+    else:
+        raise InputError("is empty, but a schedule needs at least one number", field="lam", of=of)
+    object.__setattr__(made, "lam", plain)

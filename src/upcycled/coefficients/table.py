@@ -1,0 +1,51 @@
+"""What ``upcycle=`` may be: the coefficients and rules by the names that files have for them."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+from upcycled.coefficients.anderson import Anderson
+from upcycled.coefficients.fedexp import FedExP
+from upcycled.coefficients.forms import Auto, Constant, Decaying, LambdaHalf, Proximal
+from upcycled.coefficients.hypergradient import Hypergradient
+from upcycled.coefficients.scalar import ScalarRule
+from upcycled.coefficients.trend import Trend
+from upcycled.core.errors import InputError
+from upcycled.core.rule import Rule
+
+COEFFICIENTS: dict[str, type[Any]] = {
+    "constant": Constant,
+    "lambda_half": LambdaHalf,
+    "proximal": Proximal,
+    "decaying": Decaying,
+    "auto": Auto,
+    "trend": Trend,
+    "hypergradient": Hypergradient,
+    "fedexp": FedExP,
+    "anderson": Anderson,
+}
+
+
+def as_rule(value: object) -> Rule:
+    """Turn what a user passes as ``upcycle=`` into a rule: ``"auto"``, a number, a coefficient, or a rule."""
+    if isinstance(value, str) and value == "auto":
+        return ScalarRule(Auto())
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            return ScalarRule(Constant(float(value)))
+        except InputError as error:
+            raise error.renamed("upcycle") from None
+    if hasattr(value, "rho"):
+        return ScalarRule(value)
+    if hasattr(value, "move") and hasattr(value, "depth"):
+        rule: Rule = value  # type: ignore[assignment]
+        return rule
+    raise InputError(
+        field="upcycle",
+        value=value,
+        must=(
+            "None, 'auto', a number >= 0, or one of up.coefficients (Constant, LambdaHalf, Proximal, "
+            "Decaying, Trend, Hypergradient, FedExP, Anderson, Repeated)"
+        ),
+    )

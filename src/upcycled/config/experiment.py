@@ -1,0 +1,274 @@
+"""An experiment file: one TOML file, checked completely before anything is done with it."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
+
+from upcycled.config.overrides import put, with_overrides
+from upcycled.config.ranges import Range, as_values, is_range
+from upcycled.config.registry import CLIENTS, LOCAL, TABLES, Choice, places
+from upcycled.config.sources import DataTable, Logistic, ModelTable, model_arguments
+from upcycled.config.toml_tables import AsTuple, BuiltTable, Table
+from upcycled.config.values import Count, Seed, Word
+from upcycled.config.wording import Place, from_validation, in_keys, named
+from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unknown
+from upcycled.core.lookup import looked_up, names_code
+from upcycled.data import FederatedData
+from upcycled.engines import ENGINES
+from upcycled.runtime.checkpointing.checkpoint_files import how_often
+from upcycled.runtime.spec import RunSpec
+
+NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks")
+_PLACED = places()
+
+
+def _safe_name(name: str) -> str:
+    allowed = all(letter.isalnum() or letter in "._-+" for letter in name)
+    if not allowed or not name[:1].isalnum() or name.endswith(".") or len(name) > 100:
+        raise ValueError("not a safe folder name")
+    return name
+
+
+def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError("empty or repeated")
+    return seeds
+
+
+def _known_engine(name: str) -> str:
+    if name not in ("auto", *ENGINES):
+        raise unknown("engine", name, ["auto", *ENGINES])
+    return name
+
+
+def _names_code(name: str) -> str:
+    if not names_code(name):
+        raise ValueError("not the name of code")
+    return name
+
+
+def _callback(name: str) -> Any:
+    """Return a callback of the user's; a class is called without arguments."""
+    found = looked_up(name, "callbacks")
+    return found() if isinstance(found, type) else found
+
+
+def _checked_interval(value: Any) -> Any:
+    if isinstance(value, float):
+        raise ValueError("a whole number must be written without a point")
+    how_often(value)
+    return value
+
+
+class Experiment(Table):
+    """A checked experiment; equal files give equal experiments."""
+
+    name: Annotated[str, AfterValidator(_safe_name)] = Field(
+        description="a folder name of letters, digits, '.', '_', '-' and '+' that starts with a letter or digit"
+    )
+    iterations: Count = Field(default=100, description=COUNT.phrase)
+    seeds: Annotated[tuple[Seed, ...], AsTuple, AfterValidator(_different)] = Field(
+        default=(0,), description=f"a list of one or more different {SEED.plural}"
+    )
+    results: Word = Field(default="results", description="the path of a folder")
+    eval_every: Count = Field(default=1, description=COUNT.phrase)
+    scored_on: Literal["test", "validation"] = Field(default="test", description="'test' or 'validation'")
+    checkpoint_every: Annotated[int | str, BeforeValidator(_checked_interval)] = Field(
+        default="1s", description="a number of data rounds such as 10, or seconds such as '2s'"
+    )
+    theory: bool = Field(default=False, description="true or false")
+    engine: Annotated[str, AfterValidator(_known_engine)] = Field(
+        default="auto", description="the name of an engine, or 'auto'"
+    )
+    data: DataTable = Field(description="a table [data] with a source")
+    model: ModelTable = Field(default=Logistic(), description="a table [model] with a kind")
+    algorithm: SerializeAsAny[BuiltTable] = Field(description="a table [algorithm] with a name")
+    upcycle: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [upcycle] with a kind")
+    local: SerializeAsAny[BuiltTable] = Field(default=LOCAL(), description="a table [local]")
+    clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
+    privacy: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
+    callbacks: Annotated[tuple[Annotated[str, AfterValidator(_names_code)], ...], AsTuple] = Field(
+        default=(), description="a list of names such as 'package.module:function'"
+    )
+    sweep: dict[str, tuple[Any, ...] | Range] = Field(
+        default={}, description='a table [sweep] of lists, such as "local.lr" = [0.01, 0.1], or of ranges'
+    )
+
+    def build_data(self) -> FederatedData:
+        """Generate or read the data; validation samples are held out of the training samples.
+
+        A run that is scored on validation data gets them in the place of its test data, which it never sees.
+        """
+        with in_keys({key: f"data.{key}" for key in type(self.data).model_fields}):
+            data = self.data.load()
+            fraction = self.data.validation_fraction
+            data = data.with_validation(fraction, self.data.seed) if fraction else data
+        if self.scored_on == "test":
+            return data
+        if data.validation is None:
+            raise InputError(
+                field="data.validation_fraction", value=fraction, must="> 0, such as 0.1, to have samples to choose on"
+            )
+        return replace(data, test=data.validation, validation=None)
+
+    def spec(self, seed: int) -> RunSpec:
+        """Return what one seed's run is, all but the data."""
+        clients = self.clients.build()
+        return RunSpec(
+            **model_arguments(self.model),
+            algorithm=self.algorithm.build(),
+            upcycle=None if self.upcycle is None else self.upcycle.build(),
+            iterations=self.iterations,
+            local=self.local.build(),
+            participation=clients.fraction,
+            sampling=clients.sampling,
+            stragglers=clients.stragglers,
+            privacy=None if self.privacy is None else self.privacy.build(),
+            noise=self.noise,
+            engine=self.engine,
+            seed=seed,
+            eval_every=self.eval_every,
+            theory=self.theory,
+            checkpoint_every=self.checkpoint_every,
+            callbacks=tuple(_callback(name) for name in self.callbacks),
+        )
+
+    @property
+    def noise(self) -> str:
+        """Where the noise of a private run comes from."""
+        return getattr(self.privacy, "noise", "seeded")
+
+    def resolved(self) -> dict[str, Any]:
+        """Return everything, defaults included, as plain values that a TOML file can hold."""
+        values = self.model_dump(exclude_none=True)
+        left_out = [key for key in ("sweep", "callbacks") if not getattr(self, key)]
+        return {key: value for key, value in values.items() if key not in left_out}
+
+    def resolved_toml(self) -> str:
+        """Return the complete file; loading it gives an equal experiment."""
+        return tomli_w.dumps(self.resolved())
+
+    def for_seed(self, seed: int) -> Self:
+        """Return the experiment of one seed alone, as it is written beside that seed's results."""
+        return self.model_copy(update={"seeds": (seed,), "sweep": {}})
+
+
+def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Experiment:
+    """Read and check an experiment file.
+
+    Args:
+        path: a TOML file. A relative ``data.path`` in it is relative to the file, ``results`` to the current folder.
+        overrides: texts ``key=value`` that replace values of the file.
+
+    Raises:
+        InputError: one sentence with file, key, value and what would be right.
+    """
+    with named(str(path)):
+        raw = with_overrides(_read(Path(path)), overrides)
+        return parse(_with_absolute_path(raw, Path(path).parent))
+
+
+def parse(raw: Mapping[str, Any]) -> Experiment:
+    """Check the content of a file."""
+    parsed = dict(raw)
+    for key, kind in TABLES.items():
+        if key in raw:
+            parsed[key] = _table(key, raw[key], kind)
+    if isinstance(raw.get("sweep"), dict):
+        parsed["sweep"] = {key: as_values(key, values) for key, values in flat(raw["sweep"]).items()}
+    try:
+        experiment = Experiment.model_validate(parsed)
+    except ValidationError as error:
+        raise from_validation(error, Experiment, Place(elsewhere=_PLACED), parsed) from None
+    _check_sweep(experiment.sweep, {key: value for key, value in raw.items() if key != "sweep"})
+    return experiment
+
+
+def _table(key: str, raw: Any, kind: Choice | type[Table]) -> Table:
+    if not isinstance(raw, dict):
+        raise InputError(field=key, value=raw, must=f"a table [{key}]")
+    model, title = kind, f"[{key}]"
+    if isinstance(kind, Choice):
+        model = kind.choose(key, raw)
+        title = f"[{key}] with {kind.tag} '{raw.get(kind.tag, kind.default)}'"
+    assert isinstance(model, type)
+    try:
+        table = model.model_validate(raw)
+    except ValidationError as error:
+        top = {name: f"'{name}' above the first [table]" for name in Experiment.model_fields if name not in TABLES}
+        raise from_validation(error, model, Place(key, title, _PLACED | top), raw) from None
+    if isinstance(table, BuiltTable):
+        _check_agreement(key, table)
+    return table
+
+
+def _check_agreement(key: str, table: BuiltTable) -> None:
+    """Build the object once, for what its fields must agree on."""
+    try:
+        table.build()
+    except InputError as error:
+        key_of = {name: own for own, field in table.names.items() for name in (own, field)}
+        raise (error.renamed(f"{key}.{key_of[error.field]}") if error.field in key_of else error) from None
+
+
+def _check_sweep(sweep: Mapping[str, tuple[Any, ...] | Range], base: dict[str, Any]) -> None:
+    """Try each value alone in the rest of the file; of a range its ends and one between."""
+    for key, values in sweep.items():
+        path = tuple(key.split("."))
+        if path[0] in NOT_SWEPT:
+            written = values.as_file() if isinstance(values, Range) else list(values)
+            raise InputError(
+                field=f'sweep."{key}"', value=written, must=f"a key that makes a run, which {path[0]} is not"
+            )
+        for value in values.examples if isinstance(values, Range) else values:
+            try:
+                parse(put(base, path, value))
+            except InputError as error:
+                is_whole = isinstance(values, Range) and isinstance(values.low, int) and not values.integer
+                hint = "; a range of integers has integer = true" if is_whole and isinstance(value, float) else ""
+                raise error.at(f'sweep."{key}" holds {shown(value)}').hinted(hint) from None
+
+
+def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return nested tables under dotted keys: TOML reads an unquoted local.lr as a table in a table.
+
+    >>> flat({"local": {"lr": {"low": 0.1, "high": 1.0}, "epochs": 2}})
+    {'local.lr': {'low': 0.1, 'high': 1.0}, 'local.epochs': 2}
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        is_table = isinstance(value, dict) and value and not is_range(value)
+        found |= flat(value, f"{before}{key}.") if is_table else {f"{before}{key}": value}
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError("the file does not exist, but it must be an experiment file (TOML)") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"byte {error.start} is not UTF-8 text, but it must be a TOML file in UTF-8") from None
+    except OSError as error:
+        raise InputError(f"the file cannot be read ({error.strerror}), but it must be a TOML file") from None
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else reason_of(error)
+        raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
+
+
+def _with_absolute_path(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    data = raw.get("data")
+    if not isinstance(data, dict) or not isinstance(data.get("path"), str) or not data["path"]:
+        return raw
+    absolute = os.path.abspath(folder / Path(data["path"]).expanduser())
+    return put(raw, ("data", "path"), absolute)

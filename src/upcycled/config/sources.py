@@ -1,0 +1,173 @@
+"""The tables [data] and [model]: where samples come from, and what is trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from upcycled import data as federated
+from upcycled.config.real_sets import Femnist, Sent140
+from upcycled.config.toml_tables import AsTuple, Table, within
+from upcycled.config.values import Count, Fraction, Seed, Word
+from upcycled.config.wording import in_path
+from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError, Limits
+from upcycled.data import FederatedData
+
+_CLASSES = Limits(at_least=2, integer=True)
+
+
+class Synthetic(Table):
+    """Syn(alpha, beta) or Syn(iid), generated."""
+
+    source: Literal["synthetic"] = Field(default="synthetic", description="'synthetic'")
+    alpha: Annotated[float, within(NOT_NEGATIVE)] | Literal["iid"] = Field(
+        description=f"{NOT_NEGATIVE.phrase}, or 'iid'"
+    )
+    beta: Annotated[float, within(NOT_NEGATIVE)] | None = Field(default=None, description=NOT_NEGATIVE.phrase)
+    clients: Count = Field(default=30, description=COUNT.phrase)
+    dim: Count = Field(default=20, description=COUNT.phrase)
+    classes: Annotated[int, within(_CLASSES)] = Field(default=2, description=_CLASSES.phrase)
+    sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
+        default=None, description=f"{COUNT.phrase}, or a list of as many as there are clients"
+    )
+    seed: Seed = Field(default=0, description=SEED.phrase)
+    test_fraction: Fraction = Field(default=0.1, description=FRACTION.phrase)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if isinstance(self.sizes, tuple) and len(self.sizes) != self.clients:
+            raise InputError(
+                field="data.sizes", value=list(self.sizes), must=f"a list of data.clients = {self.clients} integers"
+            )
+        if self.alpha == "iid" and self.beta is not None:
+            raise InputError(field="data.beta", value=self.beta, must="left out when data.alpha is 'iid'")
+        if self.alpha != "iid" and self.beta is None:
+            raise InputError(field="data.beta", must=f"{NOT_NEGATIVE.phrase} unless data.alpha is 'iid'")
+        return self
+
+    def load(self) -> FederatedData:
+        """Generate the data."""
+        options = self.model_dump(exclude={"source", "alpha", "beta", "validation_fraction"})
+        return federated.synthetic(self.alpha, self.beta, **options)
+
+
+class NpzFile(Table):
+    """An .npz with arrays [<set>_]{train,test}_{x,y,client}."""
+
+    source: Literal["npz"] = Field(default="npz", description="'npz'")
+    path: Word = Field(description="the path of an .npz file")
+    name: Word | None = Field(default=None, description="the name of a set in the file")
+    client: Word | None = Field(default=None, description="the name of the client array")
+    label: Word | None = Field(default=None, description="the name of the label array")
+    seed: Seed = Field(default=0, description=SEED.phrase)
+    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        _check_ending(self)
+        return self
+
+    def load(self) -> FederatedData:
+        """Read the file."""
+        return _read(self)
+
+
+class ColumnsFile(Table):
+    """A .csv or .parquet with one row per sample."""
+
+    source: Literal["csv", "parquet"] = Field(description="'csv' or 'parquet'")
+    path: Word = Field(description="the path of a .csv or .parquet file")
+    client: Word = Field(default="client", description="the name of a column")
+    label: Word = Field(default="label", description="the name of a column")
+    split: Word | None = Field(default=None, description="the name of a column that says train or test")
+    features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
+    seed: Seed = Field(default=0, description=SEED.phrase)
+    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        _check_ending(self)
+        return self
+
+    def load(self) -> FederatedData:
+        """Read the file."""
+        return _read(self)
+
+
+DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile | Femnist | Sent140
+SOURCES: dict[str, type[Table]] = {
+    "synthetic": Synthetic,
+    "npz": NpzFile,
+    "csv": ColumnsFile,
+    "parquet": ColumnsFile,
+    "femnist": Femnist,
+    "sent140": Sent140,
+}
+
+
+def _check_ending(table: NpzFile | ColumnsFile) -> None:
+    ending = f".{table.source}"
+    if not table.path.lower().endswith(ending):
+        raise InputError(
+            field="data.path",
+            value=table.path,
+            must=f"a path that ends in {ending}, since data.source is '{table.source}'",
+        )
+
+
+def _read(table: NpzFile | ColumnsFile) -> FederatedData:
+    options = table.model_dump(exclude={"source", "validation_fraction"}, exclude_none=True)
+    with in_path(table.path):
+        return federated.load(**options)
+
+
+class Logistic(Table):
+    """Softmax regression."""
+
+    kind: Literal["logistic"] = Field(default="logistic", description="'logistic'")
+    bias: bool = Field(default=True, description="true or false")
+
+
+class Mlp(Table):
+    """Linear and ReLU layers."""
+
+    kind: Literal["mlp"] = Field(default="mlp", description="'mlp'")
+    hidden: Annotated[tuple[Count, ...], AsTuple, Field(min_length=1)] = Field(
+        default=(196,), description=f"a list of one or more {COUNT.plural}"
+    )
+
+
+class Lstm(Table):
+    """A bidirectional LSTM over token ids."""
+
+    kind: Literal["lstm"] = Field(default="lstm", description="'lstm'")
+    hidden: Count = Field(default=128, description=COUNT.phrase)
+    embedding: Count | None = Field(default=None, description=COUNT.phrase)
+    """Left out, the data's word vectors are the embedding; where it has none, 50 numbers per word are learned."""
+    dropout: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
+
+
+class Factory(Table):
+    """A function of the user's that takes nothing and returns a torch module."""
+
+    kind: Annotated[str, Field(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")] = Field(
+        description="'logistic', 'mlp', 'lstm' or 'package.module:factory'"
+    )
+
+
+ModelTable: TypeAlias = Logistic | Mlp | Lstm | Factory
+MODELS: dict[str, type[Table]] = {"logistic": Logistic, "mlp": Mlp, "lstm": Lstm}
+
+
+def model_arguments(table: ModelTable) -> dict[str, Any]:
+    """Return a spec's ``model`` and ``model_options``."""
+    if isinstance(table, Factory):
+        return {"model": table.kind, "model_options": None}
+    options: Mapping[str, Any] = table.model_dump(exclude={"kind"}, exclude_none=True)
+    return {"model": table.kind, "model_options": options}

@@ -1,0 +1,91 @@
+"""The contract between the round loop and an engine: a cohort's problem in, trained vectors out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import nn
+
+from upcycled.core.layout import Layout
+from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.sampler import Cohort
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import Problem, Solver
+from upcycled.core.vectors import Ints, Vector
+
+
+@dataclass(frozen=True)
+class Task:
+    """What stays the same for a whole run; an engine is opened on it once."""
+
+    module: nn.Module
+    """A private copy: an engine may write into it."""
+    layout: Layout
+    num_classes: int
+    train: Shards
+    test: Shards | None
+    solver: Solver
+    seed: int
+    cohort_size: int = 1
+    """Clients expected in a data round: engines choose their way of working by it."""
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One data round for a cohort: minimise F_i + a/2 ||x - w||^2 + <b_i, x>, starting at w = model."""
+
+    round: int
+    attempt: int
+    cohort: Cohort
+    model: Vector
+    problem: Problem
+    noise: NoiseSource | None = None
+    """For solvers that draw noise inside their steps; the same source as the release's."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Accuracy and mean cross-entropy over ``num_samples`` test samples."""
+
+    accuracy: float
+    loss: float
+    num_samples: int
+
+
+class Engine(Protocol):
+    """Trains cohorts and scores models; engines differ in speed, never in what they compute."""
+
+    @property
+    def name(self) -> str:
+        """The name a user asks for it by."""
+
+    @property
+    def way(self) -> str:
+        """How it works on this task, where it has a choice; a fixed function of the task."""
+
+    def train(self, work: Work) -> Trained:
+        """Do a cohort's local work."""
+
+    def score(self, model: Vector) -> Scores:
+        """Score the global model on all test samples."""
+
+    def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
+        """Score each client's own model on its own test samples; clients not listed use ``model``."""
+
+    def close(self) -> None:
+        """Give back threads and processes."""
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine's row in the table: its name, why it would refuse a task (or None), and how to open it."""
+
+    name: str
+    refuses: Callable[[Task], str | None]
+    open: Callable[[Task, int | None], Engine]
+    """(task, threads) -> engine; threads None means one per core."""
+    runs_without_lock: bool = False
+    """Whether its work releases the interpreter's lock, so that runs in threads of one process do not wait."""

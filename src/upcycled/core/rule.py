@@ -1,0 +1,74 @@
+"""What an upcycled iteration may look at, what it gives back, and the contract of everything that makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.algorithm import Server
+from upcycled.core.vectors import Vector
+
+RuleState: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """All that an upcycled iteration may look at: iterates already released, and public numbers."""
+
+    iterates: tuple[Server, ...]
+    """Oldest first; the last two are w(2m-2) and w(2m-1)."""
+    data_round: int
+    """m, counted from 1."""
+    horizon: int | None
+    """M, the data rounds planned; None when open-ended."""
+    phase: int
+    """Upcycled iterations already made since the last data round."""
+    noise_std: float
+    """Known std per coordinate of the privacy noise in the last aggregate; zero without."""
+    mean: Vector | None = None
+    """The last aggregate sum p_i r_i, before the algorithm's server step; None where nobody kept it."""
+    spread: float | None = None
+    """sum p_i ||r_i - sent||^2 of the last data round less the known noise in it, where the rule uses it."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """The next iterate and, where the rule is a scalar one, the coefficient that gave it."""
+
+    server: Server
+    rho: float | None
+
+
+class Rule(Protocol):
+    """A pure function (own state, what was seen) -> (next iterate, own state).
+
+    Two attributes are optional: ``per_round`` (upcycled iterations after each data round, 1 if absent) and
+    ``uses_spread`` (whether ``Observed.spread`` is to be computed, False if absent).
+    """
+
+    @property
+    def depth(self) -> int:
+        """How many iterates it needs to see, at least 2."""
+
+    def start(self) -> RuleState:
+        """Return the rule's own state before the first round."""
+
+    def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
+        """Return the next iterate; ``moves`` names the server vectors that go along with the model."""
+
+
+def extrapolate(seen: Observed, rho: float, moves: tuple[str, ...]) -> Server:
+    """Return w(2m) = w(2m-1) + rho (w(2m-1) - w(2m-2)), for the model and the vectors that move with it.
+
+    rho = 0 gives back the very same iterate, so that it reproduces a vanilla run bit for bit.
+    """
+    before, now = seen.iterates[-2], seen.iterates[-1]
+    if rho == 0:
+        return now
+    ratio = np.float32(rho)
+    moved = {name: now.vectors[name] + ratio * (now.vectors[name] - before.vectors[name]) for name in moves}
+    return Server(now.model + ratio * (now.model - before.model), {**now.vectors, **moved})

@@ -1,0 +1,1 @@
+"""The paper's data sets: generated, read from their files, or fetched."""

@@ -1,0 +1,43 @@
+"""What is said on standard error of each seed as it is done; live tables are the batch's own."""
+
+from __future__ import annotations
+
+import sys
+
+from upcycled.config.experiment import Experiment
+from upcycled.experiments.batch import SeedOutcome, Tell
+from upcycled.support.formats import fixed
+
+
+def say(text: str) -> None:
+    """Print a line on standard error; above the live table, where there is one."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def seed_line(outcome: SeedOutcome) -> str:
+    """Return what became of a seed, in one line."""
+    if outcome.status == "failed":
+        return f"seed {outcome.seed} failed: {outcome.error}"
+    if outcome.status == "reused":
+        return f"seed {outcome.seed} is already there with this config and was not run again"
+    return f"seed {outcome.seed} finished: {outcome.folder}"
+
+
+def tell_failures(experiment: Experiment, outcome: SeedOutcome) -> None:
+    """Name runs that gave no result, and say nothing of the others: for batches of many."""
+    if outcome.error is not None:
+        say(f"{experiment.name}, {seed_line(outcome)}")
+
+
+def tell_scores() -> Tell:
+    """Return what says how each run ended; in a terminal the live table shows that, and only failures are said."""
+    return tell_failures if sys.stderr.isatty() else _tell_score
+
+
+def _tell_score(experiment: Experiment, outcome: SeedOutcome) -> None:
+    summary = outcome.summary
+    if summary is None or summary["accuracy"] is None:
+        tell_failures(experiment, outcome)
+        return
+    accuracy, rounds = fixed(summary["accuracy"], 2, 100), summary["data_rounds"]
+    say(f"{experiment.name}, seed {outcome.seed}: accuracy {accuracy} % after {rounds} data rounds")

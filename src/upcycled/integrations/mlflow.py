@@ -1,0 +1,128 @@
+"""MLflow, in files below the results folder: ``mlflow ui --backend-store-uri results/mlruns``.
+
+MLflow 3 wants the word for plain files: set ``MLFLOW_ALLOW_FILE_STORE=true`` for that command too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upcycled.config.experiment import Experiment, flat
+from upcycled.integrations import Tracker, numbers_of
+from upcycled.runtime import Record
+from upcycled.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from upcycled.runtime.state import Run
+
+STORE = "mlruns"
+TAG = "upcycled.config"
+"""Marks an MLflow run with what it is a run of, so that a resumed one is found again."""
+FLUSH_SECONDS = 1.0
+MOST_AT_ONCE = 500
+"""MLflow takes 1000 numbers in a call."""
+
+
+def opened() -> Tracker:
+    """Return what gives each run its observer."""
+    # Before the import, which reads them: nothing is reported to anybody, and plain files are wanted.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    import mlflow  # noqa: F401
+
+    lock = threading.Lock()
+
+    def tracker(experiment: Experiment, seed: int) -> Mlflow:
+        return Mlflow(experiment, seed, lock)
+
+    return tracker
+
+
+class Mlflow:
+    """An MLflow run per seed, in an MLflow experiment per experiment."""
+
+    def __init__(self, experiment: Experiment, seed: int, lock: threading.Lock) -> None:
+        self._experiment, self._seed = experiment, seed
+        self._lock = lock
+        """Runs that start together look for the same MLflow experiment."""
+        self._client: Any = None
+        self._run = ""
+        self._logged: dict[str, int] = {}
+        """The last step of each number that is there already."""
+        self._waiting: list[Any] = []
+        self._flushed = 0.0
+        self._iteration = self._total = 0
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Begin the MLflow run, or go on with it; what of ``before`` it lacks is added."""
+        from mlflow import MlflowClient
+
+        store = Path(self._experiment.results).resolve() / STORE
+        self._client = MlflowClient(tracking_uri=store.as_uri())
+        self._total = plan.iterations
+        with self._lock:
+            self._run = self._found() or self._created()
+        self._flushed = time.monotonic()
+        for record in before:
+            self.record(record, None)
+
+    def record(self, record: Record, run: Run | None) -> None:
+        """Take an iteration's numbers; they are written every second."""
+        from mlflow.entities import Metric
+
+        self._iteration, now = record.iteration, int(1000 * time.time())
+        for name, value in numbers_of(record).items():
+            if record.iteration > self._logged.get(name, 0):
+                self._waiting.append(Metric(name, value, now, record.iteration))
+        if time.monotonic() - self._flushed >= FLUSH_SECONDS or len(self._waiting) >= MOST_AT_ONCE:
+            self._flush()
+
+    def finish(self) -> None:
+        """Write what is left and say how it ended."""
+        if self._run:
+            self._flush()
+            self._client.set_terminated(self._run, "FINISHED" if self._iteration == self._total else "KILLED")
+
+    def _flush(self) -> None:
+        self._client.log_batch(self._run, metrics=self._waiting)
+        self._waiting, self._flushed = [], time.monotonic()
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        settings = flat(self._experiment.for_seed(self._seed).resolved())
+        return {key: value for key, value in settings.items() if key not in ("results", "checkpoint_every")}
+
+    @property
+    def _mark(self) -> str:
+        return hashlib.sha256(repr(sorted(self._settings.items())).encode()).hexdigest()[:16]
+
+    def _found(self) -> str | None:
+        experiment = self._client.get_experiment_by_name(self._experiment.name)
+        if experiment is None:
+            return None
+        runs = self._client.search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{self._mark}'", max_results=1)
+        if not runs:
+            return None
+        for name in runs[0].data.metrics:
+            steps = [metric.step for metric in self._client.get_metric_history(runs[0].info.run_id, name)]
+            self._logged[name] = max(steps, default=0)
+        self._client.update_run(runs[0].info.run_id, status="RUNNING")
+        return str(runs[0].info.run_id)
+
+    def _created(self) -> str:
+        from mlflow.entities import Param
+
+        experiment = self._client.get_experiment_by_name(self._experiment.name)
+        place = (
+            self._client.create_experiment(self._experiment.name) if experiment is None else experiment.experiment_id
+        )
+        run = self._client.create_run(place, run_name=f"seed-{self._seed}", tags={TAG: self._mark})
+        settings = [Param(key, str(value)) for key, value in self._settings.items()]
+        self._client.log_batch(run.info.run_id, params=settings)
+        return str(run.info.run_id)

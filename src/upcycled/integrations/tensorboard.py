@@ -1,0 +1,54 @@
+"""TensorBoard: ``tensorboard --logdir results``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upcycled.config.experiment import Experiment
+from upcycled.experiments.results import seed_folder
+from upcycled.integrations import Tracker, numbers_of
+from upcycled.runtime import Record
+from upcycled.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from upcycled.runtime.state import Run
+
+
+def opened() -> Tracker:
+    """Return what gives each run its callback."""
+    import torch.utils.tensorboard  # noqa: F401
+
+    def tracker(experiment: Experiment, seed: int) -> TensorBoard:
+        return TensorBoard(seed_folder(experiment, seed) / "tensorboard")
+
+    return tracker
+
+
+class TensorBoard:
+    """Writes event files; a resumed run writes its earlier records anew, so that no step is there twice."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Begin the run's event file."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        for path in self._folder.glob("events.out.tfevents.*"):
+            path.unlink()
+        self._writer = SummaryWriter(str(self._folder))
+        for record in before:
+            self.record(record, None)
+
+    def record(self, record: Record, run: Run | None) -> None:
+        """Write an iteration's numbers."""
+        for name, value in numbers_of(record).items():
+            self._writer.add_scalar(name, value, record.iteration)
+
+    def finish(self) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()

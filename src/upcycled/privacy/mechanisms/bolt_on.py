@@ -1,0 +1,147 @@
+"""Bolt-on private SGD (Wu et al. 2017, arXiv:1606.04722): plain SGD on a convex loss, noise on its last iterate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.mechanism import Charge, NoiseSource, Promise, Release, Setting, Trained, average
+from upcycled.core.sampler import Cohort
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import NominalSGD, Problem, Solver
+from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.privacy.accounting import sgd_sensitivity
+from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
+from upcycled.privacy.mechanisms.projection import project
+from upcycled.privacy.mechanisms.requirements import DELTA, check_convex, check_delta, check_noise
+from upcycled.privacy.mechanisms.rounding import ROUNDING, Constants, check_covered, constants_of, norms
+
+
+@dataclass(frozen=True)
+class BoltOnSGD:
+    """Run the given minibatch SGD, in float64, and release its last iterate with Gaussian noise.
+
+    Guarantee: (epsilon, delta)-DP for one replaced record against whoever sees every release, by the exact Gaussian
+    formula with sensitivity 2 epochs L lr / batch, or (2 lr L/batch) sum_{j<epochs} (1 - lr a)^(j floor(n/batch)) where
+    the algorithm has a quadratic term a > 0 and lr <= 1/(S + a). Minibatch orders may be public. Rounding and the grid
+    are included.
+
+    Needs softmax regression (no dropout), features projected to ``norm_bound`` (done here), lr <= 2/(S + a), no
+    momentum; short batches divide by the nominal batch. A straggler is covered at the full charge. Not for pFedMe.
+
+    Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's n_i and rounds, or
+    to the largest need for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
+    """
+
+    norm_bound: Annotated[float, POSITIVE]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
+    per_client: bool = True
+
+    name: ClassVar[str] = "bolt_on_sgd"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_noise("BoltOnSGD", "noise_std", self.noise_std, self.epsilon, self.delta)
+
+    def fit(self, setting: Setting) -> BoltOnRelease:
+        """Check the table of needs, and calibrate."""
+        check_convex("BoltOnSGD", setting)
+        check_delta(self.delta, setting.sizes)
+        local, about = setting.local, constants_of(setting, self.norm_bound)
+        if local.momentum != 0:
+            raise InputError(
+                field="local.momentum", value=local.momentum, but="BoltOnSGD is proven without: it must be 0"
+            )
+        most = 2 / (about.smoothness + setting.penalty)
+        if local.lr > most * (1 + 1e-12):
+            raise InputError(field="local.lr", value=local.lr, but=f"BoltOnSGD needs at most 2/(S + a) = {most:.6g}")
+        batches = setting.sizes if local.batch_size is None else np.minimum(local.batch_size, setting.sizes)
+        exact = sgd_sensitivity(
+            lipschitz=about.lipschitz,
+            lr=local.lr,
+            passes=local.epochs,
+            batch=batches,
+            n=setting.sizes,
+            a=setting.penalty,
+            smoothness=about.smoothness,
+        )
+        moves = np.asarray(exact) * (1 + ROUNDING)
+        noise = gaussian_noise(setting, moves, self.noise_std, self.epsilon, self.delta, self.per_client)
+        return BoltOnRelease(self, setting, about, batches, moves, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class BoltOnRelease:
+    """BoltOnSGD at work."""
+
+    wanted: BoltOnSGD
+    setting: Setting
+    about: Constants
+    batches: Ints
+    moves: Real
+    noise: GaussianNoise
+
+    name: ClassVar[str] = "bolt_on_sgd"
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
+
+    aggregate = average
+
+    @property
+    def shared(self) -> Mapping[str, float]:
+        return self.noise.shared
+
+    @property
+    def promise(self) -> Promise:
+        """All needs are checked or brought about."""
+        return Promise(
+            "the last iterate of SGD, with Gaussian noise",
+            (
+                "softmax regression without dropout",
+                f"features projected to norm {self.wanted.norm_bound:g}",
+                f"learning rate {self.setting.local.lr:g} at most 2/(S + a), no momentum",
+                "short batches divide by the nominal batch",
+                "rounding in float64 is within the promised sensitivity",
+            ),
+            ("norm_bound and the local settings were not chosen by looking at private data",),
+            delta=self.wanted.delta,
+        )
+
+    def prepare(self, train: Shards) -> Shards:
+        """Project the features."""
+        return project(train, self.wanted.norm_bound)
+
+    def solver(self, solver: Solver) -> Solver:
+        """Bring float64 SGD with nominal batches."""
+        return NominalSGD(solver.local)
+
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
+        """Keep it; stop the run if its public vectors are too large for float64."""
+        local, size = self.setting.local, float(np.linalg.norm(sent.astype(np.float64)))
+        linear = norms(problem.b, cohort.rows.size)
+        sizes = self.setting.sizes[cohort.rows]
+        steps = local.num_steps(sizes, np.full(cohort.rows.size, local.epochs))
+        # A step never takes x further from where it would be at a fixed point: K lr (L + ||b||) bounds all of them.
+        reach = steps * local.lr * (self.about.lipschitz + linear)
+        error = self.about.step_error(self.batches[cohort.rows], size, linear, problem.a, local.lr, reach)
+        check_covered(2 * error * steps * local.lr, ROUNDING / 2 * self.moves[cohort.rows], size)
+        return problem
+
+    def charge(self, cohort: Cohort) -> Charge:
+        """A Gaussian release."""
+        return self.noise.charge(cohort)
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Add the client's own noise on its grid, in float64, and only then round to float32."""
+        vectors = self.noise.add(trained.vectors.astype(np.float64), cohort, noise)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """sqrt(sum p_i^2 std_i^2)."""
+        return self.noise.mean_std(release)

@@ -1,0 +1,178 @@
+"""Central privacy for whole clients (McMahan et al. 2018, arXiv:1710.06963): noise on the sum of clipped updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.mechanism import (
+    Charge,
+    NoiseSource,
+    Promise,
+    Release,
+    Setting,
+    Trained,
+    keep_data,
+    keep_problem,
+    keep_solver,
+)
+from upcycled.core.sampler import Cohort
+from upcycled.core.streams import Purpose
+from upcycled.core.vectors import Ints, Vector, grid_step
+from upcycled.privacy.accounting import gdp_mu, sampled_gaussian_noise_multiplier
+from upcycled.privacy.accounting.gaussian import ROOM
+from upcycled.privacy.mechanisms.clipping import clip
+from upcycled.privacy.mechanisms.gaussian_noise import settle
+from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise
+
+
+@dataclass(frozen=True)
+class CentralDPFedAvg:
+    """A trusted server publishes w + (sum of clipped updates + noise) / m, and nothing else of the clients.
+
+    Guarantee: (epsilon, delta)-DP for one replaced **client** (all of its records), against whoever sees the
+    aggregates only; the server is trusted with the clipped updates. Clients weigh the same (1/m with m the expected
+    cohort, a public number), never by their n_i. One client moves the sum by 2 clip_norm; noise_multiplier is std
+    over clip_norm.
+
+    Needs an algorithm whose server step uses the aggregate alone: FedAvg, FedAvgM, FedProx, FedYogi; the memories of
+    Scaffold and FedDyn and pFedMe's personal models are refused. ``secret_sampling=True`` claims amplification: it
+    needs Poisson sampling with participation below 1 and cohorts (and the history's list of them) that stay secret;
+    each round is then charged to every client at its rate, and empty rounds are noise alone.
+
+    Give ``noise_multiplier``, or ``epsilon`` and ``delta`` (below 1/N, with a warning above 1/(10 N)): one noise for
+    all, calibrated to the busiest client.
+    """
+
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_multiplier: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
+    secret_sampling: bool = False
+
+    name: ClassVar[str] = "central_dp_fedavg"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_noise("CentralDPFedAvg", "noise_multiplier", self.noise_multiplier, self.epsilon, self.delta)
+
+    def fit(self, setting: Setting) -> CentralNoise:
+        """Check the table of needs, and calibrate."""
+        if setting.remembers or setting.is_personal:
+            raise InputError(
+                f"CentralDPFedAvg covers the noisy aggregate only, but {setting.algorithm} uses each client's own "
+                "release: use FedAvg, FedAvgM, FedProx or FedYogi"
+            )
+        if self.secret_sampling and (setting.sampling != "poisson" or setting.participation >= 1):
+            raise InputError(
+                f"secret_sampling needs sampling='poisson' with participation < 1, but sampling is "
+                f"{setting.sampling!r} and participation {setting.participation:g}: nothing is amplified by other draws"
+            )
+        check_delta(self.delta, np.broadcast_to(1, setting.num_clients), "client")
+        clients, size = setting.num_clients, setting.num_parameters
+        q = float(setting.participation)
+        # A fixed denominator: under Poisson draws q N, whatever cohort comes.
+        expected = q * clients if setting.sampling == "poisson" else max(1.0, float(np.floor(q * clients + 1e-9)))
+        shared: Mapping[str, float]
+        moves = np.array([self.clip_norm * (1.0 if self.secret_sampling else 2.0)])
+        if self.noise_multiplier is not None or self.epsilon is None or self.delta is None:
+            std, shared = np.array([float(self.noise_multiplier or 0.0) * self.clip_norm]), {}
+        elif self.secret_sampling:
+            multiplier = sampled_gaussian_noise_multiplier(
+                q=q, epsilon=self.epsilon, steps=setting.data_rounds, delta=self.delta
+            )
+            std, shared = settle(lambda moved: multiplier * moved, moves, setting, per_client=False)
+        else:
+            rounds = max(1, int(setting.rounds.max()))
+            factor = np.sqrt(rounds) / gdp_mu(epsilon=self.epsilon, delta=self.delta) * (1 + ROOM)
+            std, shared = settle(lambda moved: factor * moved, moves, setting, per_client=False)
+        moves = moves + grid_step(std) * np.sqrt(size)
+        return CentralNoise(
+            float(self.clip_norm),
+            clients,
+            expected,
+            float(moves[0]),
+            float(std[0]),
+            q,
+            self.secret_sampling,
+            shared,
+            self.delta,
+        )
+
+
+@dataclass(frozen=True)
+class CentralNoise:
+    """CentralDPFedAvg at work."""
+
+    clip_norm: float
+    num_clients: int
+    expected: float
+    """m, the denominator."""
+    sensitivity: float
+    noise_std: float
+    """Of the sum."""
+    rate: float
+    draws_secretly: bool
+    shared: Mapping[str, float]
+    delta: float | None
+
+    name: ClassVar[str] = "central_dp_fedavg"
+    is_central: ClassVar[bool] = True
+
+    prepare = keep_data
+    solver = keep_solver
+    problem = keep_problem
+
+    @property
+    def promise(self) -> Promise:
+        """The server is trusted; secrecy of cohorts is the user's word."""
+        secret = ("cohorts, their sizes and the history's lists of clients stay secret",)
+        return Promise(
+            f"the sum of updates clipped to norm {self.clip_norm:g} with Gaussian noise, over {self.expected:g}",
+            ("equal public weights, a fixed denominator", "server steps get the noisy aggregate alone"),
+            ("the server keeps the clients' updates to itself", *(secret if self.draws_secretly else ())),
+            unit="client",
+            sees="aggregates",
+            sampling_is_secret=self.draws_secretly,
+            delta=self.delta,
+        )
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Send the model received plus the clipped update to the trusted server."""
+        start = sent.astype(np.float64)
+        vectors = start + clip(trained.vectors - start, self.clip_norm)
+        return Release(cohort.clients, vectors, num_samples, trained.num_steps)
+
+    def aggregate(self, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
+        """Return w + (sum of clipped updates + noise) / m, the sum on the grid of its noise.
+
+        The server clips again: the bound is made true, not trusted. Each update is rounded to the grid by itself, so
+        that their sum is exact.
+        """
+        start = sent.astype(np.float64)
+        updates = clip(release.vectors - start, self.clip_norm)
+        if self.noise_std == 0:
+            total = updates.sum(axis=0)
+        else:
+            step = float(grid_step(np.array([self.noise_std]))[0])
+            drawn = self.noise_std * noise.normals(np.zeros(1, dtype=np.int64), sent.size, Purpose.CENTRAL)[0]
+            total = step * (np.rint(updates / step).sum(axis=0) + np.rint(drawn / step))
+        mean: Vector = (start + total / self.expected).astype(np.float32)
+        return mean
+
+    def charge(self, cohort: Cohort) -> Charge:
+        """A Gaussian release of the cohort, or a sampled one of everybody."""
+        who = np.arange(self.num_clients) if self.draws_secretly else cohort.clients
+        moves, std = np.full(who.size, self.sensitivity), np.full(who.size, self.noise_std)
+        if not self.draws_secretly:
+            return Charge("gaussian", who, moves, std)
+        rate, once = np.full(who.size, self.rate), np.ones(who.size, dtype=np.int64)
+        return Charge("sampled", who, moves, std, sampling_rate=rate, steps=once)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """noise_std / m."""
+        return self.noise_std / self.expected

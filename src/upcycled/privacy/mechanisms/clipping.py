@@ -1,0 +1,174 @@
+"""Clipping what leaves a client and adding Gaussian noise: sound for every model and every algorithm.
+
+One client's clipped vector moves by at most 2 clip_norm, whatever happens to its data, so the sensitivity is 2
+clip_norm for one replaced record as for all of them (client-level local privacy too), and it does not shrink with n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, check_fields
+from upcycled.core.mechanism import (
+    Charge,
+    NoiseSource,
+    Promise,
+    Release,
+    Setting,
+    Trained,
+    average,
+    keep_data,
+    keep_problem,
+    keep_solver,
+)
+from upcycled.core.sampler import Cohort
+from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.privacy.ledger.paper_claim import PaperOutput
+from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
+from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise
+
+
+def clip(vectors: Vector, clip_norm: float) -> Real:
+    """Scale each vector down to norm ``clip_norm`` at most, in float64; a non-finite vector becomes zero.
+
+    >>> clip(np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 1.0]], dtype=np.float32), 1.0).round(3).tolist()
+    [[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]
+    """
+    exact = vectors.astype(np.float64)
+    norms = np.sqrt(np.einsum("...d,...d->...", exact, exact))
+    if not np.isfinite(norms).all():  # a float64 norm of finite float32 numbers is finite
+        exact[~np.isfinite(norms)] = 0.0
+        norms = np.where(np.isfinite(norms), norms, 0.0)
+    # A little more than the computed norm is not less than the true one.
+    norms *= 1 + exact.shape[-1] * 2.0**-52
+    exact /= np.maximum(1.0, norms / clip_norm)[..., None]
+    return exact
+
+
+def finite_or(vectors: Vector, sent: Vector) -> Vector:
+    """Return the vectors, with ``sent`` in the place of each that is not finite.
+
+    >>> finite_or(np.array([[1.0, 2.0], [np.inf, 0.0]]), np.array([7.0, 7.0])).tolist()
+    [[1.0, 2.0], [7.0, 7.0]]
+    """
+    found: Vector = np.where(np.isfinite(vectors).all(axis=-1, keepdims=True), vectors, sent)
+    return found
+
+
+@dataclass(frozen=True)
+class ModelClipping:
+    """The paper's output perturbation: release = clip(w_i, clip_norm) + N(0, noise_std^2 I).
+
+    Guarantee: (epsilon, delta)-DP for one replaced record, by the exact Gaussian formula with sensitivity 2
+    clip_norm, against whoever sees every release. Needs nothing of model or algorithm. The paper's own claim
+    (clip_norm / n per record, reported as ``paper_epsilon``) assumes that the clipped model is a mean of n per-sample
+    terms, which clipping a trained model does not give.
+
+    Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's rounds in the public
+    schedule, or to the largest of them for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
+    """
+
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
+    per_client: bool = True
+
+    name: ClassVar[str] = "model_clipping"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_noise("ModelClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
+
+    def fit(self, setting: Setting) -> ClippedRelease:
+        """Any model and algorithm will do."""
+        return _fit(self, setting, is_update=False)
+
+
+@dataclass(frozen=True)
+class UpdateClipping:
+    """Clip the update instead of the model: release = w + clip(w_i - w, clip_norm) + N(0, noise_std^2 I).
+
+    Guarantee, needs and calibration as for :class:`ModelClipping`; updates shrink as training converges, so a smaller
+    clip_norm, and with it less noise, loses little.
+    """
+
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
+    per_client: bool = True
+
+    name: ClassVar[str] = "update_clipping"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_noise("UpdateClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
+
+    def fit(self, setting: Setting) -> ClippedRelease:
+        """Any model and algorithm will do."""
+        return _fit(self, setting, is_update=True)
+
+
+def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bool) -> ClippedRelease:
+    check_delta(wanted.delta, setting.sizes)
+    moves = np.full(setting.sizes.size, 2.0 * wanted.clip_norm)
+    noise = gaussian_noise(setting, moves, wanted.noise_std, wanted.epsilon, wanted.delta, wanted.per_client)
+    return ClippedRelease(wanted.name, float(wanted.clip_norm), is_update, noise, wanted.delta)
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedRelease:
+    """A clipping mechanism at work."""
+
+    name: str
+    clip_norm: float
+    is_update: bool
+    noise: GaussianNoise
+    delta: float | None
+
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
+
+    prepare = keep_data
+    solver = keep_solver
+    problem = keep_problem
+    aggregate = average
+
+    @property
+    def shared(self) -> Mapping[str, float]:
+        return self.noise.shared
+
+    @property
+    def promise(self) -> Promise:
+        """Sound for everything."""
+        what = "the clipped update on top of the model received" if self.is_update else "the clipped model"
+        clipped = f"every release is clipped to norm {self.clip_norm:g}"
+        return Promise(f"{what}, with Gaussian noise", (clipped,), delta=self.delta)
+
+    @property
+    def paper(self) -> PaperOutput | None:
+        """What the paper claims for the clipped model; it has nothing to say about updates."""
+        return None if self.is_update else PaperOutput(self.clip_norm, self.noise.noise_std)
+
+    def charge(self, cohort: Cohort) -> Charge:
+        """A Gaussian release of sensitivity 2 clip_norm."""
+        return self.noise.charge(cohort)
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Clip in float64, add the client's own noise on its grid, and only then round to float32."""
+        start = sent.astype(np.float64) if self.is_update else None
+        values = trained.vectors if start is None else trained.vectors - start
+        vectors = self.noise.add(clip(values, self.clip_norm), cohort, noise)
+        if start is not None:
+            # The model received is public; rounded to the same grid it leaves the release on it.
+            vectors += self.noise.rounded(start, cohort)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """noise_std sqrt(sum p_i^2)."""
+        return self.noise.mean_std(release)

@@ -1,0 +1,150 @@
+"""DP-SGD (Abadi et al. 2016, arXiv:1607.00133) on every client: per-sample clipping, secret Poisson batches, noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.mechanism import (
+    Charge,
+    NoiseSource,
+    Promise,
+    Release,
+    Setting,
+    Trained,
+    average,
+    keep_data,
+    keep_problem,
+)
+from upcycled.core.sampler import Cohort
+from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Solver
+from upcycled.core.vectors import Ints, Real, Vector, grid_step
+from upcycled.privacy.accounting import sampled_gaussian_noise_multiplier
+from upcycled.privacy.mechanisms.clipping import finite_or
+from upcycled.privacy.mechanisms.gaussian_noise import settle
+from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise, rounds_paid
+
+
+@dataclass(frozen=True)
+class DPSGD:
+    """Replace every minibatch gradient by a clipped and noisy one, so that the trained model itself may leave.
+
+    Guarantee: (epsilon, delta)-DP for one replaced record against whoever sees every release (every noisy gradient,
+    even), by privacy loss distributions of the Poisson-sampled Gaussian, replace-one. Each record enters a step with
+    q_i = min(1, batch/n_i) by secret coins from the stream of the noise; gradients are clipped to ``clip_norm``
+    sample by sample (one that is not finite counts as zero), noise of std noise_multiplier * clip_norm joins their
+    sum, on a grid, and the sum is divided by q_i n_i. Empty batches are steps too; the steps a round are fixed by n_i
+    and ``local``, and a straggler pays for all of them. Corrections and momentum come after the noise.
+
+    Needs a model without batch norm; works with every algorithm, with pFedMe at one noisy gradient per inner step.
+    Give ``noise_multiplier``, or ``epsilon`` and ``delta``: it is then calibrated to each client's q_i and steps
+    (some tenths of a second for each different pair), or to the largest need for all with ``per_client=False``. delta
+    > 1/(10 n) gets a warning.
+    """
+
+    clip_norm: Annotated[float, CLIP_NORM]
+    noise_multiplier: Annotated[float, NOT_NEGATIVE] | None = None
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
+    per_client: bool = True
+
+    name: ClassVar[str] = "dpsgd"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_noise("DPSGD", "noise_multiplier", self.noise_multiplier, self.epsilon, self.delta)
+
+    def fit(self, setting: Setting) -> NoisyTraining:
+        """Check the table of needs, and calibrate."""
+        if setting.has_batch_norm:
+            raise InputError(
+                "DPSGD needs gradients sample by sample, but the model has batch norm, which mixes samples"
+            )
+        check_delta(self.delta, setting.sizes)
+        local, sizes = setting.local, setting.sizes
+        batches = sizes if local.batch_size is None else np.minimum(local.batch_size, sizes)
+        rates = batches / sizes
+        steps = local.num_steps(sizes, np.full(sizes.size, local.epochs)) * setting.gradients_per_step
+        shared: Mapping[str, float]
+        clip, size = np.full(sizes.size, float(self.clip_norm)), setting.num_parameters
+        if self.noise_multiplier is not None or self.epsilon is None or self.delta is None:
+            std, shared = float(self.noise_multiplier or 0.0) * clip, {}
+        else:
+            paid = steps * rounds_paid(setting)
+            multipliers = _multipliers(rates, paid, self.epsilon, self.delta)
+            std, shared = settle(lambda moves: multipliers * moves, clip, setting, self.per_client)
+        moves = clip + grid_step(std) * np.sqrt(size)
+        return NoisyTraining(float(self.clip_norm), rates, steps, moves, std, shared, self.delta)
+
+
+def _multipliers(rates: Real, steps: Ints, epsilon: float, delta: float) -> Real:
+    """Return each client's noise multiplier; equal clients share one computation."""
+    pairs = list(zip(rates.tolist(), steps.tolist(), strict=True))
+    found = {
+        (q, count): sampled_gaussian_noise_multiplier(q=q, epsilon=epsilon, steps=count, delta=delta)
+        for q, count in set(pairs)
+    }
+    return np.array([found[pair] for pair in pairs])
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyTraining:
+    """DPSGD at work."""
+
+    clip_norm: float
+    rates: Real
+    steps: Ints
+    sensitivity: Real
+    noise_std: Real
+    shared: Mapping[str, float]
+    delta: float | None
+
+    name: ClassVar[str] = "dpsgd"
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
+
+    prepare = keep_data
+    problem = keep_problem
+    aggregate = average
+
+    @property
+    def promise(self) -> Promise:
+        """All needs are checked or brought about."""
+        return Promise(
+            "the model that noisy SGD ends with",
+            (
+                f"per-sample gradients clipped to norm {self.clip_norm:g}",
+                "Poisson batches drawn from the stream of the noise, empty ones included; their draws are secret",
+                "steps a round fixed in advance by public sizes and settings",
+                "no batch norm",
+            ),
+            delta=self.delta,
+        )
+
+    def solver(self, solver: Solver) -> Solver:
+        """Make the algorithm's own solver noisy."""
+        assert isinstance(solver, LocalSGD | MoreauSGD)  # what algorithms bring
+        return NoisySGD(solver, self.clip_norm, self.noise_std)
+
+    def charge(self, cohort: Cohort) -> Charge:
+        """All noisy steps of a round."""
+        return Charge(
+            "sampled",
+            cohort.clients,
+            self.sensitivity[cohort.rows],
+            self.noise_std[cohort.rows],
+            sampling_rate=self.rates[cohort.rows],
+            steps=self.steps[cohort.rows],
+        )
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Pass the models on, which are private already; one that overflowed gives way to the model received."""
+        return Release(cohort.clients, finite_or(trained.vectors, sent), num_samples, trained.num_steps)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """Not known: the noise went through the steps. Zero stands for that."""
+        return 0.0

@@ -1,0 +1,171 @@
+"""Output perturbation with a proof: a certified minimiser of a strongly convex objective, and Gaussian noise.
+
+F_i(x) + a/2 ||x - w||^2 + <b, x> with F_i the mean cross-entropy of softmax regression on features of norm <= R. One
+record moves the solution by O(L/(n a)): clients with much data need little noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import numpy as np
+
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.mechanism import Charge, NoiseSource, Promise, Release, Setting, Trained, average
+from upcycled.core.sampler import Cohort
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, Problem, Solver
+from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.privacy.accounting import erm_sensitivity, gd_sensitivity
+from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
+from upcycled.privacy.mechanisms.projection import project
+from upcycled.privacy.mechanisms.requirements import (
+    DELTA,
+    check_convex,
+    check_delta,
+    check_no_stragglers,
+    check_noise,
+    check_own_solver,
+    check_penalty,
+)
+from upcycled.privacy.mechanisms.rounding import ROUNDING, Constants, check_covered, constants_of, norms
+
+DEFAULT_STEPS = 50
+
+
+@dataclass(frozen=True)
+class ErmOutput:
+    """Release the certified solution of the local objective with Gaussian noise.
+
+    Guarantee: (epsilon, delta)-DP for one replaced record against whoever sees every release, by the exact Gaussian
+    formula. Sensitivity with full-batch gradient descent from w (default, ``steps`` of 1/(S + a)): (2 L/(n a)) (1 -
+    (1 - eta a)^steps); with ``gamma``, the gradient norm that the solver then reaches for every data set: 2 L/(n a) +
+    2 gamma/a. Rounding in float64 and the grid are included.
+
+    Needs softmax regression, features projected to ``norm_bound`` (done here, the bound is not trusted), and a > 0:
+    from FedProx's mu or FedDyn's alpha, or ``prox_mu``, which is added (FedAvg, FedAvgM, FedYogi and Scaffold need
+    it). Brings its own solver. Stragglers are covered by the default solver and refused with ``gamma``. Not for
+    pFedMe.
+
+    Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's n_i and rounds, or
+    to the largest need for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
+    """
+
+    norm_bound: Annotated[float, POSITIVE]
+    noise_std: Annotated[float, NOT_NEGATIVE] | None = None
+    prox_mu: Annotated[float, NOT_NEGATIVE] = 0.0
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, DELTA] | None = None
+    steps: Annotated[int, COUNT] | None = None
+    gamma: Annotated[float, POSITIVE] | None = None
+    per_client: bool = True
+
+    name: ClassVar[str] = "erm_output"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_noise("ErmOutput", "noise_std", self.noise_std, self.epsilon, self.delta)
+        if self.steps is not None and self.gamma is not None:
+            raise InputError(
+                "ErmOutput has both steps and gamma, but the steps follow from gamma: it takes one of them"
+            )
+
+    def fit(self, setting: Setting) -> ErmRelease:
+        """Check the table of needs, and calibrate."""
+        check_convex("ErmOutput", setting)
+        check_own_solver("ErmOutput", setting)
+        check_delta(self.delta, setting.sizes)
+        a, about = check_penalty("ErmOutput", setting, self.prox_mu), constants_of(setting, self.norm_bound)
+        made: CertifiedGD | CertifiedMinimiser
+        if self.gamma is None:
+            made = CertifiedGD(about.smoothness, a, self.steps or DEFAULT_STEPS)
+            exact = gd_sensitivity(
+                lipschitz=about.lipschitz, n=setting.sizes, a=a, steps=made.steps, smoothness=about.smoothness
+            )
+            moves = np.asarray(exact) * (1 + ROUNDING)
+        else:
+            check_no_stragglers("ErmOutput with gamma", setting)
+            # Half of gamma for the steps, half for rounding.
+            made = CertifiedMinimiser(about.lipschitz, about.smoothness, a, self.gamma / 2)
+            moves = np.asarray(erm_sensitivity(lipschitz=about.lipschitz, n=setting.sizes, a=a, gamma=self.gamma))
+        noise = gaussian_noise(setting, moves, self.noise_std, self.epsilon, self.delta, self.per_client)
+        return ErmRelease(self, setting.sizes, about, a, made, moves, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class ErmRelease:
+    """ErmOutput at work."""
+
+    wanted: ErmOutput
+    sizes: Ints
+    about: Constants
+    a: float
+    made: CertifiedGD | CertifiedMinimiser
+    moves: Real
+    noise: GaussianNoise
+
+    name: ClassVar[str] = "erm_output"
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
+
+    aggregate = average
+
+    @property
+    def shared(self) -> Mapping[str, float]:
+        return self.noise.shared
+
+    @property
+    def promise(self) -> Promise:
+        """All needs are checked or brought about."""
+        solver = (
+            f"{self.made.steps} gradient steps, fixed in advance"
+            if isinstance(self.made, CertifiedGD)
+            else f"a gradient norm of {self.wanted.gamma:g} at most, reached for every data set"
+        )
+        return Promise(
+            "the solution of the local objective, with Gaussian noise",
+            (
+                "softmax regression",
+                f"features projected to norm {self.wanted.norm_bound:g}",
+                f"quadratic term a = {self.a:g} > 0",
+                solver,
+                "rounding in float64 is within the promised sensitivity",
+            ),
+            ("norm_bound and prox_mu were not chosen by looking at private data",),
+            delta=self.wanted.delta,
+        )
+
+    def prepare(self, train: Shards) -> Shards:
+        """Project the features."""
+        return project(train, self.wanted.norm_bound)
+
+    def solver(self, solver: Solver) -> Solver:
+        """Bring the certified one."""
+        return self.made
+
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
+        """Add prox_mu to a; stop the run if its public vectors are too large for float64."""
+        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, cohort.rows.size)
+        lr, reach = self.made.local.lr, 2 * (self.about.lipschitz + linear) / self.a
+        error = self.about.step_error(self.sizes[cohort.rows], size, linear, self.a, lr, reach)
+        if isinstance(self.made, CertifiedGD):
+            allowed = ROUNDING / 2 * self.moves[cohort.rows]
+            check_covered(2 * error * min(self.made.steps * lr, 1 / self.a), allowed, size)
+        else:
+            check_covered(error / (lr * self.a), np.full(cohort.rows.size, self.made.gamma), size)
+        return replace(problem, a=problem.a + self.wanted.prox_mu)
+
+    def charge(self, cohort: Cohort) -> Charge:
+        """A Gaussian release."""
+        return self.noise.charge(cohort)
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Add the client's own noise on its grid, in float64, and only then round to float32."""
+        vectors = self.noise.add(trained.vectors.astype(np.float64), cohort, noise)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """sqrt(sum p_i^2 std_i^2)."""
+        return self.noise.mean_std(release)

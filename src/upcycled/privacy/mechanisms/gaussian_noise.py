@@ -1,0 +1,96 @@
+"""Gaussian noise of the clients: how much, on which grid, and what it costs. Shared by the Gaussian mechanisms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from upcycled.core.errors import InputError
+from upcycled.core.mechanism import Charge, NoiseSource, Release, Setting
+from upcycled.core.sampler import Cohort
+from upcycled.core.vectors import Real, grid_step, on_grid
+from upcycled.privacy.accounting import gdp_mu
+from upcycled.privacy.accounting.gaussian import ROOM
+from upcycled.privacy.mechanisms.requirements import rounds_paid
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianNoise:
+    """Each client's noise std per coordinate, and the sensitivity it answers for, grid included."""
+
+    sensitivity: Real
+    noise_std: Real
+
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """The noise of all, where it follows from the sizes of all."""
+
+    def add(self, values: Real, cohort: Cohort, source: NoiseSource) -> Real:
+        """Return values + N(0, noise_std^2 I) on the grid, row by row."""
+        std = self.noise_std[cohort.rows]
+        return on_grid(values, std[:, None] * source.normals(cohort.clients, values.shape[-1]), std)
+
+    def rounded(self, values: Real, cohort: Cohort) -> Real:
+        """Return public values (D,) on each client's grid."""
+        std = self.noise_std[cohort.rows]
+        return on_grid(np.broadcast_to(values, (std.size, values.size)), np.zeros((std.size, 1)), std)
+
+    def charge(self, cohort: Cohort) -> Charge:
+        """One Gaussian release of each client."""
+        return Charge("gaussian", cohort.clients, self.sensitivity[cohort.rows], self.noise_std[cohort.rows])
+
+    def mean_std(self, release: Release) -> float:
+        """Return sqrt(sum p_i^2 std_i^2), the noise in the mean weighted by n_i."""
+        weighed = release.num_samples * self.noise_std[release.clients]
+        return float(np.sqrt(np.dot(weighed, weighed)) / release.num_samples.sum())
+
+
+def gaussian_noise(
+    setting: Setting,
+    sensitivity: Real,
+    noise_std: float | None,
+    epsilon: float | None,
+    delta: float | None,
+    per_client: bool,
+) -> GaussianNoise:
+    """Return the noise as given, or as each client's rounds need it for (epsilon, delta) together.
+
+    ``sensitivity`` has one entry a client, for releases of ``setting.num_parameters`` numbers before they are rounded
+    to the grid. ``per_client=False`` gives all clients the largest noise that one of them needs.
+    """
+    if noise_std is not None or epsilon is None or delta is None:
+        return _with_grid(sensitivity, np.full(sensitivity.size, float(noise_std or 0.0)), setting.num_parameters)
+    factor = np.sqrt(rounds_paid(setting)) / gdp_mu(epsilon=epsilon, delta=delta) * (1 + ROOM)
+    std, shared = settle(lambda moves: factor * moves, sensitivity, setting, per_client)
+    return replace(_with_grid(sensitivity, std, setting.num_parameters), shared=shared)
+
+
+def settle(
+    std_of: Callable[[Real], Real], sensitivity: Real, setting: Setting, per_client: bool
+) -> tuple[Real, Mapping[str, float]]:
+    """Return std = std_of(sensitivity + g sqrt(D)), where the grid's g itself depends on std; and what all share.
+
+    Without ``per_client`` that is the largest need of anybody: a client that plans for itself is told it.
+    """
+    size = setting.num_parameters
+    if not per_client and "noise_std" in setting.shared:
+        return np.full_like(sensitivity, setting.shared["noise_std"]), setting.shared
+    std = np.zeros_like(sensitivity)
+    for _ in range(100):
+        needed = std_of(sensitivity + grid_step(std) * np.sqrt(size))
+        if not per_client:
+            needed = np.full_like(needed, needed.max())
+        if not np.isfinite(needed).all():
+            break
+        if np.array_equal(grid_step(needed), grid_step(std)):
+            return needed, {} if per_client else {"noise_std": float(needed[0])}
+        std = needed
+    raise InputError(
+        f"is too small for a model of {size} parameters: rounding to the noise's grid alone would cost more",
+        field="epsilon",
+    )
+
+
+def _with_grid(sensitivity: Real, std: Real, size: int) -> GaussianNoise:
+    return GaussianNoise(sensitivity + grid_step(std) * np.sqrt(size), std)

@@ -1,0 +1,256 @@
+"""Objective perturbation (Chaudhuri et al. 2011; the paper's Theorem "privacy1"): noise inside the local objective.
+
+w_i = argmin F_i(x) + a/2 ||x - w||^2 + <b + n, x>, the density of n proportional to exp(-alpha ||n||).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.mechanism import Charge, NoiseSource, Promise, Release, Setting, Trained, average
+from upcycled.core.sampler import Cohort
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import CertifiedMinimiser, Problem, Solver
+from upcycled.core.streams import Purpose
+from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
+from upcycled.privacy.accounting import (
+    objective_alpha,
+    objective_round_epsilon,
+    pure_round_epsilon,
+)
+from upcycled.privacy.ledger.paper_claim import PaperTilt
+from upcycled.privacy.mechanisms.paper_mode import PaperObjective, tilted
+from upcycled.privacy.mechanisms.projection import project
+from upcycled.privacy.mechanisms.requirements import (
+    check_convex,
+    check_delta,
+    check_no_stragglers,
+    check_noise,
+    check_own_solver,
+    check_penalty,
+    rounds_paid,
+)
+from upcycled.privacy.mechanisms.rounding import Constants, check_covered, constants_of, norms
+from upcycled.privacy.noise import gamma_norm_noise
+
+LEAST_GAMMA = 1e-10
+"""The gradient norm asked of the solver, where float64 can reach it."""
+
+COVER_EPSILON = 1e-3
+"""What covering the solver's remaining error adds to a round, unless ``cover_alpha`` says otherwise."""
+
+_TAIL = 50.0
+"""Rounding is checked for noise up to a norm that is exceeded with probability e^-50."""
+
+
+@dataclass(frozen=True)
+class ObjectivePerturbation:
+    """Perturb the local objective by a random linear term over all D parameters, and release its minimiser.
+
+    Guarantee: epsilon-DP with delta = 0 a round for one replaced record, against whoever sees every release: 2 alpha
+    L/n + (K-1) ln(1 + R~^2/(K n a)) + 2 cover_alpha gamma/a, without the paper's condition on u2. The solver reaches
+    gradient norm ``gamma`` (chosen if left out) for every data set, and noise of density ~ exp(-cover_alpha ||.||),
+    on a grid, covers what remains. Rounds add up; with delta > 0 they compose optimally, for a schedule fixed in
+    advance.
+
+    Needs softmax regression, features projected to ``norm_bound`` (done here), a > 0 (from FedProx, FedDyn, or
+    ``prox_mu``), no stragglers; brings its own solver; not for pFedMe. Give ``alpha`` (the larger, the less noise), or
+    ``epsilon`` (and ``delta``, zero if left out): alpha is then calibrated to each client's n_i and rounds, or to the
+    smallest of them for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
+
+    ``paper_mode=True`` is what the paper runs on an MLP and an LSTM, where its theorem says nothing: the algorithm's
+    own SGD with the noise in its linear term. It is not private and no epsilon is claimed: the ledger says infinity.
+    """
+
+    alpha: Annotated[float, POSITIVE] | None = None
+    norm_bound: Annotated[float, POSITIVE] | None = None
+    prox_mu: Annotated[float, NOT_NEGATIVE] = 0.0
+    epsilon: Annotated[float, POSITIVE] | None = None
+    delta: Annotated[float, FRACTION] | None = None
+    gamma: Annotated[float, POSITIVE] | None = None
+    cover_alpha: Annotated[float, POSITIVE] | None = None
+    per_client: bool = True
+    paper_mode: bool = False
+
+    name: ClassVar[str] = "objective_perturbation"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        me = "ObjectivePerturbation"
+        check_noise(me, "alpha", self.alpha, self.epsilon, self.delta, pure=True)
+        if self.paper_mode and self.alpha is None:
+            raise InputError(f"{me} in paper mode claims no epsilon, so it cannot meet one: it must have alpha=")
+        if not self.paper_mode and self.norm_bound is None:
+            raise InputError(f"{me} has no norm_bound, but features must be projected to one, such as norm_bound=1.0")
+
+    def fit(self, setting: Setting) -> ObjectiveRelease | PaperObjective:
+        """Check the table of needs, and calibrate."""
+        me, clients = "ObjectivePerturbation", setting.sizes.size
+        if self.paper_mode and setting.is_personal:
+            raise InputError(f"{me} is not for pFedMe, whose local solver has another objective")
+        if self.paper_mode and self.alpha is not None:
+            a = float(setting.penalty + self.prox_mu)
+            return PaperObjective(np.full(clients, float(self.alpha)), self.prox_mu, a)
+        check_convex(me, setting)
+        check_own_solver(me, setting)
+        check_no_stragglers(me, setting)
+        check_delta(self.delta, setting.sizes)
+        assert self.norm_bound is not None  # as checked when it was made
+        a, about = check_penalty(me, setting, self.prox_mu), constants_of(setting, self.norm_bound)
+        cost = self._cover_cost(int(rounds_paid(setting).max()))
+        # A client that knows its own size only is told what follows from the sizes and rounds of all.
+        told = setting.shared
+        gamma = told.get("gamma", self.gamma)
+        cover = told.get("cover_alpha", self.cover_alpha)
+        if gamma is None:
+            cheap = _terms(setting, about, a, LEAST_GAMMA, cost * a / (2 * LEAST_GAMMA))
+            gamma = _reachable_gamma(setting, about, a, self._alphas(setting, cheap))
+        if cover is None:
+            cover = cost * a / (2 * gamma)
+        terms = _terms(setting, about, a, gamma, cover)
+        alpha = self._alphas(setting, terms)
+        spent = np.asarray(objective_round_epsilon(alpha=alpha, n=setting.sizes, **terms))
+        made = CertifiedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
+        return ObjectiveRelease(self, setting.sizes, about, a, made, alpha, float(cover), spent)
+
+    def _alphas(self, setting: Setting, terms: dict[str, Any]) -> Real:
+        """Return each client's alpha, as given or as epsilon needs it."""
+        alpha = np.full(setting.sizes.size, 0.0 if self.alpha is None else float(self.alpha))
+        if self.epsilon is None:
+            return alpha
+        rounds, delta = rounds_paid(setting), self.delta or 0.0
+        for count in np.unique(rounds).tolist():
+            mine = rounds == count
+            alpha[mine] = objective_alpha(
+                epsilon=self.epsilon, n=setting.sizes[mine], rounds=count, delta=delta, **terms
+            )
+        if self.per_client:
+            return alpha
+        return np.full_like(alpha, setting.shared.get("alpha", alpha.min()))
+
+    def _cover_cost(self, rounds: int) -> float:
+        if self.epsilon is None:
+            return COVER_EPSILON
+        each = pure_round_epsilon(epsilon=self.epsilon, rounds=rounds, delta=self.delta or 0.0)
+        return min(COVER_EPSILON, each / 50)
+
+
+def _terms(setting: Setting, about: Constants, a: float, gamma: float, cover: float) -> dict[str, Any]:
+    """Return the arguments that the accounting functions share.
+
+    Rounding to the grid of the cover noise is one more error that it covers: g sqrt(D) between neighbours, as if gamma
+    were larger by a g sqrt(D)/2.
+    """
+    grid = float(grid_step(np.array([1 / cover]))[0]) * np.sqrt(setting.num_parameters)
+    return {
+        "classes": setting.num_classes,
+        "norm_bound_squared": about.radius**2,
+        "a": a,
+        "gamma": gamma + a * grid / 2,
+        "cover_alpha": cover,
+    }
+
+
+def _likely_norm(size: int, alpha: Real) -> Real:
+    """Return a norm that the noise exceeds with probability e^-50 at most (a Gamma variable's tail)."""
+    found: Real = (size + np.sqrt(2 * size * _TAIL) + _TAIL) / alpha
+    return found
+
+
+def _rounding(about: Constants, a: float, sizes: Ints, model_norm: float, linear: Real) -> Real:
+    """Return the gradient norm that rounding alone may leave at the solver's end."""
+    lr, reach = 1 / (about.smoothness + a), 2 * (about.lipschitz + linear) / a
+    found: Real = about.step_error(sizes, model_norm, linear, a, lr, reach) / (lr * a)
+    return found
+
+
+def _reachable_gamma(setting: Setting, about: Constants, a: float, alpha: Real) -> float:
+    """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
+    linear = 10.0 + 3 * _likely_norm(setting.num_parameters, alpha)
+    return max(LEAST_GAMMA, 2 * float(_rounding(about, a, setting.sizes, 100.0, linear).max()))
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectiveRelease:
+    """ObjectivePerturbation at work."""
+
+    wanted: ObjectivePerturbation
+    sizes: Ints
+    about: Constants
+    a: float
+    made: CertifiedMinimiser
+    alpha: Real
+    cover_alpha: float
+    round_epsilon: Real
+
+    name: ClassVar[str] = "objective_perturbation"
+    is_central: ClassVar[bool] = False
+    draws_secretly: ClassVar[bool] = False
+
+    aggregate = average
+
+    @property
+    def shared(self) -> Mapping[str, float]:
+        """The solver's accuracy and its cover follow from all sizes; so does alpha where all have the same."""
+        alike = {} if self.wanted.per_client else {"alpha": float(self.alpha[0])}
+        return {"gamma": 2 * self.made.gamma, "cover_alpha": self.cover_alpha, **alike}
+
+    @property
+    def promise(self) -> Promise:
+        """All needs are checked or brought about."""
+        return Promise(
+            "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
+            (
+                "softmax regression",
+                f"features projected to norm {self.wanted.norm_bound:g}",
+                f"quadratic term a = {self.a:g} > 0",
+                f"a gradient norm of {2 * self.made.gamma:.3g} at most, reached for every data set, rounding included",
+                "no stragglers",
+            ),
+            ("norm_bound and prox_mu were not chosen by looking at private data",),
+            delta=self.wanted.delta,
+        )
+
+    @property
+    def paper(self) -> PaperTilt:
+        """What the paper claims, with its own u1 and u2."""
+        return PaperTilt(self.alpha, self.a)
+
+    def prepare(self, train: Shards) -> Shards:
+        """Project the features."""
+        assert self.wanted.norm_bound is not None
+        return project(train, self.wanted.norm_bound)
+
+    def solver(self, solver: Solver) -> Solver:
+        """Bring the certified one."""
+        return self.made
+
+    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
+        """Add prox_mu to a and the noise to b; stop the run if its public vectors are too large for float64."""
+        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, cohort.rows.size)
+        linear = linear + _likely_norm(sent.size, self.alpha[cohort.rows])
+        error = _rounding(self.about, self.a, self.sizes[cohort.rows], size, linear)
+        check_covered(error, np.full(cohort.rows.size, self.made.gamma), size)
+        return tilted(problem, sent.size, cohort, self.alpha, self.wanted.prox_mu, noise)
+
+    def charge(self, cohort: Cohort) -> Charge:
+        """A pure release."""
+        nothing = np.zeros(cohort.rows.size)
+        return Charge("pure", cohort.clients, nothing, nothing, epsilon=self.round_epsilon[cohort.rows])
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
+        rate = np.full(cohort.rows.size, self.cover_alpha)
+        cover = gamma_norm_noise(noise, cohort.clients, sent.size, rate, Purpose.COVER)
+        vectors = on_grid(trained.vectors.astype(np.float64), cover, 1 / rate)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""
+        shares = release.num_samples / release.num_samples.sum()
+        return float(np.sqrt((shares**2).sum() * (release.vectors.shape[-1] + 1)) / self.cover_alpha)

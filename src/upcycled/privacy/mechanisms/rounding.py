@@ -1,0 +1,71 @@
+"""What float64 arithmetic adds to a certified solver: bounded by public numbers, so it is part of the promise.
+
+Every bound is the textbook first-order one (each operation errs by a part u = 2^-53, a sum of m terms by m u of its
+absolute terms), doubled for what is of second order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from upcycled.core.errors import DivergedError
+from upcycled.core.mechanism import Setting
+from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.privacy.accounting import softmax_constants
+
+ROUNDING = 1e-5
+"""The part by which sensitivities of solvers are enlarged to cover rounding."""
+
+_UNIT = 2.0**-53
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Softmax regression on features of norm <= R: L, S and R~, and the sizes that rounding errors grow with."""
+
+    lipschitz: float
+    smoothness: float
+    radius: float
+    """R~, with R~^2 = R^2 + 1 for a bias."""
+    classes: int
+    inputs: int
+
+    def step_error(self, terms: Ints, model_norm: float, linear_norm: Real, a: float, lr: float, reach: Real) -> Real:
+        """Bound the norm of all rounding in one step of x <- x - lr (mean gradient + a (x - w) + b), over lr.
+
+        ``terms`` are the samples in a sum; x stays within ``reach`` of w. Logits err by (d + 4) u ||x|| R~, softmax
+        probabilities by twice that and K + 10 more, relatively; the mean by (terms + 2) u L; the corrections and the
+        update by a few u of what they add up.
+        """
+        size = model_norm + reach
+        gradient = 4 * self.radius * ((self.inputs + 4) * size * self.radius + self.classes + 10)
+        gradient = gradient + (terms + 2) * self.lipschitz
+        others = 4 * a * reach + 4 * (self.lipschitz + linear_norm) + size / lr
+        error: Real = 2 * _UNIT * (gradient + others)
+        return error
+
+
+def constants_of(setting: Setting, norm_bound: float) -> Constants:
+    """Return the constants of the run's model on features projected to ``norm_bound``."""
+    lipschitz, smoothness = softmax_constants(classes=setting.num_classes, norm_bound=norm_bound, bias=setting.has_bias)
+    inputs = setting.num_parameters // setting.num_classes
+    return Constants(lipschitz, smoothness, float(np.sqrt(2 * smoothness)), setting.num_classes, inputs)
+
+
+def check_covered(error: Real, allowed: Real, model_norm: float) -> None:
+    """Stop the run where the public vectors have grown so large that rounding is no longer covered."""
+    if not (error <= allowed).all():
+        raise DivergedError(
+            f"the global model or a linear term has grown so far (the model's norm is {model_norm:.3g}) that rounding "
+            "in the certified solver is no longer covered by its promise: take less noise, a larger prox_mu or gamma"
+        )
+
+
+def norms(vectors: Vector | None, rows: int) -> Real:
+    """Return the norms of the rows of b, zero where there is none."""
+    if vectors is None:
+        return np.zeros(rows)
+    found: Real = np.sqrt(np.einsum("cd,cd->c", vectors, vectors, dtype=np.float64))
+    return found

@@ -1,0 +1,188 @@
+"""The numbers behind the page's charts: for its script, and still pictures for where none runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.vectors import Real
+from upcycled.report.collect import Part, Results
+from upcycled.report.curves import MOST_OF_A_PAGE, MOST_POINTS, SCORES, Curve, curve
+from upcycled.report.distributions import Client, Distribution, bins_of, clients_of, distribution
+from upcycled.report.settings import families, labels
+from upcycled.support.formats import epsilon, fixed
+
+COLOURS = 8
+MOST_SHOWN = 8
+"""Lines that are switched on when the page opens."""
+AXES = ("iteration", "data_round", "megabytes", "seconds", "epsilon")
+CLIENT_CHARTS = {
+    "accuracy": ("accuracy of a client (%)", " %", 0.0, 100.0),
+    "epsilon": ("proven epsilon of a client", "", 0.0, math.inf),
+}
+LEFT, RIGHT, TOP, BOTTOM = 52, 512, 10, 262
+"""Where the axes of a still picture lie, in 520 by 300."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One experiment with all that is drawn of it."""
+
+    part: Part
+    label: str
+    colour: int
+    is_dashed: bool
+    curve: Curve
+    clients: tuple[Client, ...]
+
+
+def drawn(results: Results) -> list[Drawn]:
+    """Return every experiment that has a finished run: partners share a colour, vanilla is dashed."""
+    parts = [part for part in results.parts if part.seeds]
+    if not results.documents:
+        # Nobody said in which order: partners together, vanilla first.
+        own = families(parts)
+        order = sorted(range(len(parts)), key=lambda k: (own.index(own[k]), parts[k].is_upcycled))
+        parts = [parts[k] for k in order]
+    is_mixed = len({part.is_upcycled for part in parts}) > 1
+    most = min(MOST_POINTS, max(20, MOST_OF_A_PAGE // len(parts)))
+    return [
+        Drawn(
+            part,
+            label,
+            family % COLOURS,
+            is_mixed and not part.is_upcycled,
+            curve(part, most),
+            tuple(clients_of(part)),
+        )
+        for part, label, family in zip(parts, labels(parts, results.documents), families(parts), strict=True)
+    ]
+
+
+def chart_data(every: Sequence[Drawn], scored_on: str) -> dict[str, Any]:
+    """Return everything the script needs, but for the convergence record."""
+    return {
+        "scored": scored_on,
+        "parts": [_part(k, one) for k, one in enumerate(every)],
+        "clients": {name: found for name in CLIENT_CHARTS if (found := client_chart(every, name)) is not None},
+    }
+
+
+def scored_on(every: Sequence[Drawn]) -> str:
+    """Return the data that accuracy and loss are of: "test", or "validation" where something is chosen by them."""
+    words = {str(seed.summary.get("scored_on", "test")) for one in every for seed in one.part.seeds}
+    return words.pop() if len(words) == 1 else "test or validation"
+
+
+def known_axes(every: Sequence[Drawn]) -> dict[str, bool]:
+    """Return for every axis whether some experiment has a line against it."""
+    return {name: any(np.isfinite(getattr(one.curve, name)).any() for one in every) for name in AXES}
+
+
+def _part(k: int, one: Drawn) -> dict[str, Any]:
+    return {
+        "id": k,
+        "label": one.label,
+        "colour": one.colour,
+        "dashed": one.is_dashed,
+        "upcycled": one.part.is_upcycled,
+        "on": k < MOST_SHOWN,
+        "curve": _columns(one.curve) if len(one.curve) else None,
+        "spent": _spent(one),
+    }
+
+
+def _columns(found: Curve) -> dict[str, Any]:
+    columns: dict[str, Any] = {name: getattr(found, name).tolist() for name in AXES}
+    columns["upcycled"] = [int(is_upcycled) for is_upcycled in found.is_upcycled]
+    for name in SCORES:
+        columns[name] = found.mean[name].tolist()
+        if not np.isnan(found.sd[name]).all():
+            columns[f"{name}_sd"] = found.sd[name].tolist()
+    return columns
+
+
+def _spent(one: Drawn) -> dict[str, Any] | None:
+    """Return the worst epsilon over data rounds, the largest over the seeds."""
+    worst: dict[int, float] = {}
+    for seed in one.part.seeds:
+        for data_round, spent in zip(seed.spent.rounds, seed.spent.worst, strict=True) if seed.spent else ():
+            worst[data_round] = max(worst.get(data_round, 0.0), spent)
+    if not any(map(math.isfinite, worst.values())):
+        return None
+    rounds = sorted(worst)
+    kept = [rounds[round(k)] for k in np.linspace(0, len(rounds) - 1, min(len(rounds), 150))]
+    return {"rounds": kept, "worst": [worst[data_round] for data_round in kept]}
+
+
+def client_chart(every: Sequence[Drawn], name: str) -> dict[str, Any] | None:
+    """Return the distributions of a number over clients, in common bins; None if no experiment has it."""
+    values = [client.numbers.get(name, math.nan) for one in every for client in one.clients]
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return None
+    title, unit, least, most = CLIENT_CHARTS[name]
+    bins = bins_of(known, least, most)
+    rows = []
+    for k, one in enumerate(every):
+        found = distribution(one.clients, name, bins)
+        if found is not None:
+            rows.append({"part": k, "counts": list(found.counts), "median": found.median, **_words(name, found)})
+    return {"name": title, "unit": unit, "limits": [bins.low, bins.high], "log": bins.is_log, "rows": rows}
+
+
+def _words(name: str, found: Distribution) -> dict[str, str]:
+    if name == "accuracy":
+        median, worst, best = (f"{fixed(value, 1)} %" for value in (found.median, found.low, found.high))
+        short_words = f"median {median}, worst {worst}"
+        return {"words": f"{short_words} (client {found.lowest}), best {best}", "short": short_words}
+    short_words = f"median {epsilon(found.median)}, max {epsilon(found.high)}"
+    return {"words": f"{short_words} (client {found.highest})", "short": short_words}
+
+
+@dataclass(frozen=True)
+class Still:
+    """A score against data rounds, as the paths of an SVG; only what is finite is drawn."""
+
+    lines: tuple[tuple[Drawn, str], ...]
+    rows: tuple[tuple[float, float], ...] = ()
+    """Where a line across is, and its value."""
+    columns: tuple[tuple[float, float], ...] = ()
+    """Where a number of data rounds is, and how many."""
+    left: int = LEFT
+    right: int = RIGHT
+    bottom: int = BOTTOM
+
+
+def still(every: Sequence[Drawn], score: str) -> Still:
+    """Return the picture of a score; without lines where no run has it."""
+    lines = [(one, *_last_of_rounds(one, score)) for one in every]
+    lines = [(one, xs, ys) for one, xs, ys in lines if xs.size]
+    if not lines:
+        return Still(())
+    x_to, low = max(float(xs.max()) for _, xs, _ in lines), min(float(ys.min()) for _, _, ys in lines)
+    high = max(float(ys.max()) for _, _, ys in lines)
+    low, high = (low, high) if high > low else (low - 0.5, high + 0.5)
+
+    def path(x: Real, y: Real) -> str:
+        across = LEFT + (RIGHT - LEFT) * x / max(x_to, 1.0)
+        up = BOTTOM - (BOTTOM - TOP) * (y - low) / (high - low)
+        return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(across, up, strict=True))
+
+    return Still(
+        tuple((one, path(xs, ys)) for one, xs, ys in lines),
+        tuple((BOTTOM - (BOTTOM - TOP) * p, low + p * (high - low)) for p in (0.0, 0.25, 0.5, 0.75, 1.0)),
+        tuple((LEFT + (RIGHT - LEFT) * p, p * x_to) for p in (0.5, 1.0)),
+    )
+
+
+def _last_of_rounds(one: Drawn, score: str) -> tuple[Real, Real]:
+    """Return the model after each data round, and what followed it."""
+    ys = one.curve.mean[score]
+    last = np.append(np.diff(one.curve.data_round) > 0, True) if len(one.curve) else np.zeros(0, dtype=bool)
+    kept = last & np.isfinite(ys)
+    return one.curve.data_round[kept], ys[kept]

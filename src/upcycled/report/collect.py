@@ -1,0 +1,257 @@
+"""Read a results folder, whatever it is: a seed's, an experiment's, or one that holds several experiments.
+
+Every file but ``summary.json`` may be missing. What cannot be read is left out and named in ``problems``; the page
+shows those sentences.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from upcycled.core.errors import InputError
+from upcycled.privacy.ledger.ledger import EpsilonOverRounds
+from upcycled.report.spending import spending
+
+Row: TypeAlias = Mapping[str, Any]
+
+DEEPEST = 4
+"""How far below the folder seeds are looked for."""
+SEED_FILES = ("summary.json", "metrics.jsonl")
+DOCUMENTS = ("compare", "sweep", "demo")
+"""What a command writes about a folder of several experiments, as ``<name>.json``."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One finished run."""
+
+    seed: int
+    place: str
+    """Its folder, relative to the results folder."""
+    summary: Row
+    rows: tuple[Row, ...] = ()
+    """A record per iteration."""
+    clients: tuple[Row, ...] = ()
+    spent: EpsilonOverRounds | None = None
+    """Epsilon over iterations, of a private run."""
+
+    @property
+    def privacy(self) -> Row | None:
+        """What the summary says about a private run."""
+        found = self.summary.get("privacy")
+        return found if isinstance(found, dict) else None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One experiment: the runs of its seeds."""
+
+    name: str
+    place: str
+    config: Row
+    """The complete file of its first seed; empty where none is readable."""
+    seeds: tuple[Seed, ...]
+    unfinished: tuple[str, ...] = ()
+    """Folders of seeds without a summary."""
+
+    @property
+    def is_upcycled(self) -> bool:
+        """Whether some of its iterations touch no data."""
+        if self.config:
+            return "upcycle" in self.config
+        return any(row.get("kind") == "upcycled" for seed in self.seeds for row in seed.rows)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything readable in a folder."""
+
+    name: str
+    parts: tuple[Part, ...]
+    documents: Mapping[str, Row]
+    """The contents of ``compare.json``, ``sweep.json`` and ``demo.json``, those that are there."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def num_seeds(self) -> int:
+        """Finished runs."""
+        return sum(len(part.seeds) for part in self.parts)
+
+
+def collect(folder: Path) -> Results:
+    """Read everything under a results folder.
+
+    Raises:
+        InputError: if the folder holds no finished run.
+    """
+    if not folder.is_dir():
+        word = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {word}, but it must be a results folder, such as results/NAME")
+    reader = _Reader(folder)
+    homes: dict[Path, list[Path]] = {}
+    for seed in _seed_folders(folder, 0):
+        homes.setdefault(seed if seed == folder else seed.parent, []).append(seed)
+    documents = _documents(reader, homes)
+    parts = [_part(reader, home, seeds) for home, seeds in homes.items()]
+    if not any(part.seeds for part in parts):
+        raise InputError(_nothing(folder, parts, reader.problems))
+    return Results(folder.resolve().name, _ordered(parts, documents), documents, tuple(reader.problems))
+
+
+def number(value: Any) -> float:
+    """Return a finite number, or NaN for everything else.
+
+    >>> number(3), number(None), number(float("inf")), number("3")
+    (3.0, nan, nan, nan)
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return float(value) if is_number and math.isfinite(value) else math.nan
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads files below a folder and remembers what was wrong with them."""
+
+    root: Path
+    problems: list[str] = field(default_factory=list)
+
+    def place(self, path: Path) -> str:
+        """Return where it is, as the page says it."""
+        return path.relative_to(self.root).as_posix()
+
+    def read(self, path: Path, parse: Callable[[str], Any], otherwise: Any = None) -> Any:
+        """Return what a file holds; a missing one is nothing, and a damaged one is nothing and a sentence."""
+        try:
+            return parse(path.read_bytes().decode("utf-8")) if path.exists() else otherwise
+        except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+            self.problems.append(f"{self.place(path)} is damaged and was left out ({reason[:120]})")
+            return otherwise
+
+
+def _nothing(folder: Path, parts: Sequence[Part], problems: Sequence[str]) -> str:
+    right = "it must hold a finished run (a folder with summary.json and metrics.jsonl)"
+    if problems:
+        return f"{folder} holds nothing that can be read, but {right}: {problems[0]}"
+    return f"{folder} holds {'no finished run yet' if parts else 'no results'}, but {right}"
+
+
+def _seed_folders(folder: Path, depth: int) -> list[Path]:
+    """Return the folders of single runs, in natural order.
+
+    An experiment's folder may hold its seeds beside a comparison and a sweep, which have pages of their own.
+    """
+    try:
+        below = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    except OSError:
+        return []
+    below.sort(key=_natural)
+    if own := [path for path in below if _is_seed(path)]:
+        return own
+    if depth < DEEPEST and (found := [seed for path in below for seed in _seed_folders(path, depth + 1)]):
+        return found
+    return [folder] if _is_seed(folder) else []
+
+
+def _is_seed(folder: Path) -> bool:
+    is_begun = folder.name.startswith("seed-") and (folder / "config.toml").exists()
+    return is_begun or any((folder / name).exists() for name in SEED_FILES)
+
+
+def _documents(reader: _Reader, homes: Iterable[Path]) -> dict[str, Row]:
+    """Return what a command wrote beside the experiments: in the folder, or in the one place they all lie in."""
+    above = {home.parent for home in homes}
+    place = above.pop() if len(above) == 1 and reader.root not in homes else reader.root
+    paths = {name: place / f"{name}.json" for name in DOCUMENTS}
+    return {name: reader.read(path, _table, {}) for name, path in paths.items() if path.exists()}
+
+
+def _natural(path: Path) -> list[tuple[bool, int, str]]:
+    """Order seed-2 before seed-10."""
+    words = re.split(r"([0-9]+)", path.name)
+    return [(k % 2 == 0, int(word) if k % 2 else 0, word) for k, word in enumerate(words)]
+
+
+def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
+    seeds, unfinished, config = list[Seed](), list[str](), dict[str, Any]()
+    for folder in folders:
+        config = config or reader.read(folder / "config.toml", tomllib.loads, {})
+        if not (folder / "summary.json").exists():
+            unfinished.append(reader.place(folder))
+        elif (seed := _seed(reader, folder)) is not None:
+            seeds.append(seed)
+    name = config.get("name") if home == reader.root else home.name
+    return Part(str(name or home.resolve().name), reader.place(home), config, tuple(seeds), tuple(unfinished))
+
+
+def _seed(reader: _Reader, folder: Path) -> Seed | None:
+    summary = reader.read(folder / "summary.json", _table)
+    if summary is None:
+        return None
+    metrics = folder / "metrics.jsonl"
+    if not metrics.exists():
+        reader.problems.append(f"{reader.place(metrics)} is missing: this run has no curves")
+    number = re.search(r"[0-9]+$", folder.name)
+    seed = Seed(
+        summary["seed"] if isinstance(summary.get("seed"), int) else int(number.group()) if number else 0,
+        reader.place(folder),
+        summary,
+        reader.read(metrics, _lines, ()),
+        reader.read(folder / "clients.jsonl", _lines, ()),
+    )
+    return replace(seed, spent=_spent(reader, folder, seed))
+
+
+def _spent(reader: _Reader, folder: Path, seed: Seed) -> EpsilonOverRounds | None:
+    """Return epsilon over iterations; with real noise there may be a ledger an attempt, the finished one last."""
+    delta = (seed.privacy or {}).get("delta")
+    ledgers = sorted(folder.glob("ledger*.jsonl"), key=lambda path: (len(path.name), path.name))
+    if not ledgers or not isinstance(delta, int | float):
+        return None
+    if len(ledgers) > 1:
+        reader.problems.append(
+            f"{reader.place(folder)} has {len(ledgers)} ledgers: what its earlier attempts released is not in the "
+            f"epsilon of this run, and adds to it"
+        )
+    found: EpsilonOverRounds | None = reader.read(ledgers[-1], lambda _: spending(ledgers[-1], float(delta)))
+    return found
+
+
+def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part, ...]:
+    """Keep the order in which the command's own document names the experiments' folders, where it does."""
+    named: list[str] = []
+    for document in documents.values():
+        chosen = document.get("chosen")
+        if isinstance(chosen, dict) and isinstance(chosen.get("folder"), str):
+            named.append(Path(chosen["folder"]).name)
+        for key in ("runs", "rows", "ranking"):
+            rows = document.get(key)
+            for row in rows if isinstance(rows, list) else []:
+                place = row.get("folder", row.get("name")) if isinstance(row, dict) else None
+                if isinstance(place, str):
+                    named.append(Path(place).name)
+    return tuple(sorted(parts, key=lambda part: named.index(part.name) if part.name in named else len(named)))
+
+
+def _table(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("it holds no table of names and values")
+    return found
+
+
+def _lines(text: str) -> tuple[dict[str, Any], ...]:
+    found = list[dict[str, Any]]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            found.append(_table(line))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return tuple(found)

@@ -1,0 +1,157 @@
+"""What a command concluded from a folder of experiments: paired differences of a comparison, the ranking of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from upcycled.report.collect import Row, number
+from upcycled.report.settings import algorithm_title
+
+Cell = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Upcycled minus vanilla accuracy of one algorithm, as a fraction; NaN where too few seeds finished."""
+
+    name: str
+    vanilla: Cell
+    upcycled: Cell
+    gain: float
+    low: float
+    high: float
+    verdict: str
+    holm_verdict: str | None
+    """The verdict after a correction for there being several."""
+    is_finding: bool
+    """Whether it is significant, after the correction where there is one."""
+    places: Mapping[str, float] | None = None
+    """Where zero, the ends and the mean lie on a scale from 0 to 1 that all rows share; None where NaN."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The paired differences of all algorithms."""
+
+    rows: tuple[Difference, ...]
+    confidence: float
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether there are several, which Holm's correction counts."""
+        return any(row.holm_verdict is not None for row in self.rows)
+
+    @property
+    def gains(self) -> int:
+        """Findings in favour of upcycling."""
+        return sum(row.is_finding and row.gain > 0 for row in self.rows)
+
+    @property
+    def losses(self) -> int:
+        """Findings against it."""
+        return sum(row.is_finding and row.gain < 0 for row in self.rows)
+
+
+def comparison(document: Row) -> Comparison | None:
+    """Read ``compare.json``; None where it has no rows."""
+    confidence = number(document.get("confidence"))
+    rows = [_difference(row, confidence) for row in _tables(document.get("rows"))]
+    ends = [0.0, *(end for row in rows for end in (row.low, row.high) if not math.isnan(end))]
+    least, width = min(ends), max(ends) - min(ends) or 1.0
+    placed = []
+    for row in rows:
+        values = {"zero": 0.0, "low": row.low, "mean": row.gain, "high": row.high}
+        is_tested = not any(map(math.isnan, values.values()))
+        places = {name: (value - least) / width for name, value in values.items()} if is_tested else None
+        placed.append(replace(row, places=places))
+    return Comparison(tuple(placed), confidence) if placed else None
+
+
+def _difference(row: Row, confidence: float) -> Difference:
+    ends = row.get("interval")
+    low, high = ends if isinstance(ends, list) and len(ends) == 2 else (None, None)
+    holm_verdict = row.get("holm_verdict")
+    is_corrected = isinstance(holm_verdict, str)
+    return Difference(
+        algorithm_title(str(row.get("algorithm", ""))),
+        cell_of(_table(row.get("vanilla")), "accuracy"),
+        cell_of(_table(row.get("upcycled")), "accuracy"),
+        number(row.get("gain")),
+        number(low),
+        number(high),
+        str(row.get("verdict", "")),
+        str(holm_verdict) if is_corrected else None,
+        _is_significant(row, "holm_" if is_corrected else "", confidence),
+    )
+
+
+def _is_significant(row: Row, which: str, confidence: float) -> bool:
+    own = row.get(f"{which}is_significant")
+    # Earlier files have no such field; the p-value is 1 where there is no spread to judge by.
+    return own if isinstance(own, bool) else number(row.get(f"{which}p_value")) < 1 - confidence
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A point of a sweep."""
+
+    rank: float
+    settings: Row
+    accuracy: Cell
+    loss: Cell
+    has_failed: bool
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """All points of a sweep by validation scores, and how the chosen one did on test data."""
+
+    rows: tuple[Ranked, ...]
+    chosen: Row | None
+    test_accuracy: Cell
+
+    @property
+    def keys(self) -> list[str]:
+        """The settings that were swept."""
+        return list(dict.fromkeys(key for row in self.rows for key in row.settings))
+
+
+def ranking(document: Row) -> Ranking | None:
+    """Read ``sweep.json``; None where nothing is ranked."""
+    rows = tuple(
+        Ranked(
+            number(row.get("rank", k)),
+            _table(row.get("settings")),
+            cell_of(row, "accuracy"),
+            cell_of(row, "loss"),
+            bool(row.get("failed")),
+        )
+        for k, row in enumerate(_tables(document.get("ranking")), start=1)
+    )
+    chosen = document.get("chosen")
+    settings = _table(chosen.get("settings")) if isinstance(chosen, dict) else None
+    test = _table(_table(chosen).get("test"))
+    return Ranking(rows, settings, cell_of(test, "accuracy")) if rows else None
+
+
+def notes(document: Row) -> list[str]:
+    """Return what the command itself says about its numbers."""
+    own = document.get("notes", document.get("note"))
+    return [str(line) for line in own] if isinstance(own, list) else [own] if isinstance(own, str) else []
+
+
+def cell_of(row: Row, name: str) -> Cell:
+    """Return mean and standard deviation; None for what is not a number."""
+    known = _table(row.get(name))
+    return {key: None if math.isnan(value := number(known.get(key))) else value for key in ("mean", "sd")}
+
+
+def _table(value: Any) -> Row:
+    return value if isinstance(value, dict) else {}
+
+
+def _tables(value: Any) -> list[Row]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []

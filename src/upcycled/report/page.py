@@ -1,0 +1,205 @@
+"""The page as a whole: one document with everything in it, which asks nothing of any network.
+
+The other modules collect values; every mark of HTML is in ``templates``, where text is escaped unless it is one of the
+package's own assets.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from upcycled.core.errors import InputError
+from upcycled.report.charts import MOST_SHOWN, Drawn, chart_data, drawn, known_axes, scored_on, still
+from upcycled.report.collect import Results, number
+from upcycled.report.convergence import assumptions, bounds, record_of, theory_charts
+from upcycled.report.curves import SCORES
+from upcycled.report.distributions import client_table
+from upcycled.report.findings import comparison, notes, ranking
+from upcycled.report.privacy_costs import costs, has_curve, is_any_simulated
+from upcycled.report.scores import known, lines, worst_epsilon
+from upcycled.report.settings import (
+    algorithm_of,
+    complete_file,
+    data_words,
+    differing_settings,
+    own_command,
+    run_command,
+    shared_settings,
+    versions,
+)
+from upcycled.support import formats
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+PACKAGE = "upcycled.report"
+SCRIPTS = ("scale.js", "readout.js", "lines.js", "rows.js", "main.js")
+TITLES = {"compare": "vanilla against upcycled", "sweep": "sweep"}
+SECTIONS = {
+    "results": "Results",
+    "curves": "Learning curves",
+    "clients": "Clients",
+    "privacy": "Privacy",
+    "theory": "Convergence",
+    "settings": "What was run",
+    "repeat": "Repeat it",
+}
+"""Names of templates, which are the places that links lead to."""
+FILTERS = ("count", "epsilon", "fixed", "listed", "mean_sd", "megabytes", "setting", "signed", "significant")
+
+
+def check_pages() -> None:
+    """Refuse to begin what ends with a page, where none can be made.
+
+    Raises:
+        InputError: if Jinja2 is not there.
+    """
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as error:
+        raise InputError("a report needs Jinja2: pip install 'upcycled-fl[report]'") from error
+
+
+def render(results: Results, title: str | None = None) -> str:
+    """Return the page; the same results give the same page."""
+    check_pages()
+    every = drawn(results)
+    parts = [one.part for one in every]
+    scored = scored_on(every)
+    charts = chart_data(every, scored)
+    records = [record_of(one.part, one.curve) for one in every]
+    charts["theory"] = theory_charts(records)
+    for part, record in zip(charts["parts"], records, strict=True):
+        part["theory"] = record
+    documents = results.documents
+    missing = {"clients": not any(one.clients for one in every), "theory": not charts["theory"]}
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=title or _name(results),
+            **_assets(),
+            sections={key: words for key, words in SECTIONS.items() if not missing.get(key)},
+            charts=_finite(charts),
+            every=every,
+            scored_on=scored,
+            algorithms=list(
+                dict.fromkeys(algorithm_of(part) or one.label for part, one in zip(parts, every, strict=True))
+            ),
+            sources=list(dict.fromkeys(filter(None, (dict(data_words(part)).get("source") for part in parts)))),
+            facts=_facts(every),
+            problems=results.problems,
+            unfinished=[place for part in results.parts for place in part.unfinished],
+            comparison=comparison(documents.get("compare", {})),
+            ranking=ranking(documents.get("sweep", {})),
+            notes={name: notes(document) for name, document in documents.items()},
+            lines=lines(every),
+            is_simulated=is_any_simulated(every),
+            axes=known_axes(every),
+            stills={score: still(every, score) for score in SCORES},
+            num_hidden=max(0, len(every) - MOST_SHOWN),
+            client_table=client_table([(one.label, one.clients) for one in every]),
+            costs=costs(every),
+            has_epsilon_curve=has_curve(every),
+            bounds=bounds(every),
+            assumptions=assumptions(every),
+            shared=shared_settings(parts),
+            differing=differing_settings(parts, [one.label for one in every]),
+            own_command=own_command(documents),
+            versions=versions(results),
+        )
+    )
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    found = Environment(
+        loader=PackageLoader(PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    found.filters |= {name: getattr(formats, name) for name in FILTERS}
+    found.globals |= {
+        "NONE": formats.NONE,
+        "interval": formats.interval,
+        "known": known,
+        "worst_epsilon": worst_epsilon,
+        "run_command": run_command,
+        "complete_file": complete_file,
+    }
+    return found
+
+
+def _name(results: Results) -> str:
+    """Return a title: what the command called it, the experiment's name, or the folder's."""
+    for kind, words in TITLES.items():
+        own = results.documents.get(kind, {}).get("name")
+        if isinstance(own, str):
+            return f"{own}: {words}"
+    return results.parts[0].name if len(results.parts) == 1 else results.name
+
+
+def _facts(every: Sequence[Drawn]) -> list[tuple[str, str]]:
+    """Return the few numbers to know before reading on."""
+    seeds = [seed for one in every for seed in one.part.seeds]
+    facts = [("Experiments", str(len(every))), ("Runs", str(len(seeds)))]
+    for name, title in (("data_rounds", "Data rounds"), ("iterations", "Iterations")):
+        values = sorted({number(seed.summary.get(name)) for seed in seeds} - {math.nan})
+        if values and not any(map(math.isnan, values)):
+            few = [formats.fixed(value, 0) for value in values]
+            facts.append((title, " / ".join(few) if len(few) <= 2 else f"{few[0]} to {few[-1]}"))
+    clients = list(dict.fromkeys(filter(None, (dict(data_words(one.part)).get("clients") for one in every))))
+    facts += [("Clients", " / ".join(clients))] if 0 < len(clients) <= 2 else []
+    worst = [epsilon for seed in seeds if not math.isnan(epsilon := worst_epsilon(seed))]
+    facts += [("Worst ε of a run", formats.epsilon(max(worst)))] if worst else [("Privacy", "none")]
+    return facts
+
+
+def _assets() -> dict[str, Any]:
+    """Return style and script, the policy that allows just these, and who made the page."""
+    from markupsafe import Markup
+
+    import upcycled
+
+    folder = files(PACKAGE) / "assets"
+    style = folder.joinpath("report.css").read_text(encoding="utf-8")
+    sources = (folder.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)
+    script = '(() => {\n"use strict";\n' + "".join(sources) + "})();\n"
+    policy = (
+        f"default-src 'none'; style-src {fingerprint(style)}; script-src {fingerprint(script)}; img-src data:; "
+        f"base-uri 'none'; form-action 'none'"
+    )
+    return {"style": Markup(style), "script": Markup(script), "policy": policy, "version": upcycled.__version__}
+
+
+def fingerprint(content: str) -> str:
+    """Return the hash by which a content security policy allows an inline script or style.
+
+    >>> fingerprint("")
+    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+    """
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _finite(value: Any) -> Any:
+    """Round to what a picture shows, and write null for what is not a number."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        short = float(f"{value:.5g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    return value

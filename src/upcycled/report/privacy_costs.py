@@ -1,0 +1,91 @@
+"""What is promised, against whom, at what epsilon: of every private experiment its costliest run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from upcycled.privacy.ledger.header import SIMULATION
+from upcycled.report.charts import Drawn
+from upcycled.report.collect import Row, Seed, number
+from upcycled.report.scores import private_seeds, worst_epsilon
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a private experiment cost, and what is stated about it."""
+
+    one: Drawn
+    seed: Seed
+    """The costliest."""
+    delta: float
+    epsilon: float
+    median: float
+    paper: float
+    """What the paper's formula prints, which is no guarantee; NaN if it has none for the mechanism."""
+    noise: str | None
+    statement: tuple[tuple[str, str], ...]
+
+    @property
+    def has_paper(self) -> bool:
+        """Whether the paper's formula has a number."""
+        return not math.isnan(self.paper)
+
+
+def costs(every: Sequence[Drawn]) -> list[Cost]:
+    """Return the private experiments."""
+    return [_cost(one, max(seeds, key=worst_epsilon)) for one in every if (seeds := private_seeds(one.part))]
+
+
+def _cost(one: Drawn, worst: Seed) -> Cost:
+    privacy: Row = worst.privacy or {}
+    table = privacy.get("epsilon")
+    return Cost(
+        one,
+        worst,
+        number(privacy.get("delta")),
+        worst_epsilon(worst),
+        number(table.get("median")) if isinstance(table, dict) else math.nan,
+        _paper(privacy.get("paper_epsilon")),
+        str(privacy["noise"]) if "noise" in privacy else None,
+        tuple(_statement(privacy)),
+    )
+
+
+def _paper(found: Any) -> float:
+    if isinstance(found, dict):
+        found = found.get("max")
+    if isinstance(found, list):
+        found = max((number(value) for value in found), default=math.nan)
+    return number(found)
+
+
+def _statement(privacy: Row) -> list[tuple[str, str]]:
+    lines = privacy.get("statement")
+    items = []
+    for line in lines if isinstance(lines, list) else []:
+        name, colon, rest = str(line).partition(": ")
+        items.append((name, rest) if colon else ("note", str(line)))
+    if isinstance(own := privacy.get("not_covered"), str):
+        items.append(("scores", own))
+    return items
+
+
+def is_simulation(seed: Seed) -> bool:
+    """Whether a private run's noise follows from its seed."""
+    said = seed.privacy or {}
+    # Summaries of earlier versions have the words alone.
+    return bool(said.get("is_simulation", said.get("noise") == SIMULATION))
+
+
+def is_any_simulated(every: Sequence[Drawn]) -> bool:
+    """Whether some epsilon on the page is of a simulation."""
+    return any(is_simulation(seed) for one in every for seed in private_seeds(one.part))
+
+
+def has_curve(every: Sequence[Drawn]) -> bool:
+    """Whether a finite epsilon is known over data rounds."""
+    seeds = (seed for one in every for seed in private_seeds(one.part))
+    return any(seed.spent is not None and min(seed.spent.worst) < math.inf for seed in seeds)

@@ -1,0 +1,74 @@
+"""The final scores: every experiment over its seeds, then every seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from upcycled.experiments.results import mean_and_sd
+from upcycled.report.charts import Drawn, scored_on
+from upcycled.report.collect import Part, Seed, number
+from upcycled.report.settings import split_settings
+
+Cell = Mapping[str, float | None]
+MOST_UNDER = 4
+"""Settings that stand under an experiment's name."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """An experiment over its seeds."""
+
+    one: Drawn
+    settings: Mapping[str, Any]
+    """What tells it apart, where its name does not."""
+    scored_on: str
+
+    def over_seeds(self, name: str) -> Cell:
+        """Return mean and standard deviation of a number of the summaries."""
+        return mean_and_sd(known(seed, name) for seed in self.one.part.seeds)
+
+    @property
+    def global_accuracy(self) -> Cell | None:
+        """The global model's, where the accuracy is that of personal models."""
+        other = self.over_seeds("global_accuracy")
+        return None if other["mean"] in (None, self.over_seeds("accuracy")["mean"]) else other
+
+    @property
+    def worst_epsilon(self) -> float | None:
+        """The largest of a seed; None without privacy."""
+        return max((worst_epsilon(seed) for seed in private_seeds(self.one.part)), default=None)
+
+
+def lines(every: Sequence[Drawn]) -> list[Line]:
+    """Return a line for each experiment."""
+    _, differing = split_settings([one.part for one in every])
+    is_named_by_folder = len(every) > 1 and any(one.label == one.part.name for one in every)
+    found = []
+    for k, one in enumerate(every):
+        own = {name: values[k] for name, values in differing.items() if values[k] is not None}
+        is_needed = is_named_by_folder and len(own) <= MOST_UNDER
+        found.append(Line(one, own if is_needed else {}, scored_on([one])))
+    return found
+
+
+def known(seed: Seed, name: str) -> float | None:
+    """Return a number of a seed's summary; None where it has none."""
+    value = number(seed.summary.get(name))
+    return None if math.isnan(value) else value
+
+
+def worst_epsilon(seed: Seed) -> float:
+    """Return a run's worst proven epsilon: NaN without privacy, infinite where none is proven."""
+    if seed.privacy is None:
+        return math.nan
+    table = seed.privacy.get("epsilon")
+    found = number(table.get("max")) if isinstance(table, dict) else math.nan
+    return math.inf if math.isnan(found) else found
+
+
+def private_seeds(part: Part) -> list[Seed]:
+    """Return the runs that used a privacy mechanism."""
+    return [seed for seed in part.seeds if seed.privacy is not None]

@@ -1,0 +1,126 @@
+"""Keeps a run on the disk while it goes on, and finds it again.
+
+A run is a fold over iterations, so what is kept is the fold's value. Random streams are functions of the seed and need
+no storing; real noise has no key that outlives its call. The ledger's file is ahead of the checkpoint, never behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from upcycled.core.errors import InputError
+from upcycled.core.memory import ClientMemory
+from upcycled.runtime.checkpointing.checkpoint_files import read_newest, tell_user, tidy, write
+from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
+from upcycled.runtime.checkpointing.identity import check_same, identity_of
+from upcycled.runtime.checkpointing.snapshot import Rows, Snapshot, from_bytes, to_bytes
+from upcycled.runtime.history import Record
+from upcycled.runtime.plan import Plan
+from upcycled.runtime.state import Run, start_run
+from upcycled.support.files import WriteError
+
+_SHARE = 10
+"""By the clock, the time between two saves is at least so many times what a save takes, however large it is."""
+
+
+class Found(NamedTuple):
+    """A run as it was left, its records, and how its engine worked."""
+
+    run: Run
+    records: list[Record]
+    way: str
+
+
+class Checkpointer:
+    """Saves one run into its checkpoint folder, which the caller holds."""
+
+    def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None] = tell_user) -> None:
+        self._plan, self._folder, self._tell = plan, folder, tell
+        self._identity = identity_of(plan)
+        self._columns = to_columns([])
+        self._kept: list[Path] = []
+        """The files known to be whole, oldest first."""
+        self._iteration = self._rounds = 0
+        self._since, self._pause = time.perf_counter(), 0.0
+
+    def find(self) -> Found | None:
+        """Return the run as its newest whole checkpoint has it; None where it has to start from the beginning.
+
+        Raises:
+            InputError: if the folder belongs to another run, or its ledger lacks charges; no checkpoint is touched.
+        """
+        newest = read_newest(self._folder, self._tell)
+        if newest is None:
+            return None
+        path, content = newest
+        kept = from_bytes(content, str(path))
+        check_same(self._identity, kept.facts["identity"], self._folder, self._plan.spec.resume_anyway)
+        run = self._with_ledger(kept.facts["ledger"])
+        for memory, rows in ((run.memory, kept.memory), (run.private, kept.private)):
+            memory.put(rows.clients, rows.vectors)
+        self._columns, self._kept = kept.columns, [path]
+        self._iteration, self._rounds = kept.state.iteration, kept.state.data_rounds
+        return Found(replace(run, state=kept.state), to_records(kept.columns), kept.facts["way"])
+
+    def _with_ledger(self, ledger: dict[str, Any] | None) -> Run:
+        """Return the run's beginning with its ledger as the file has it, which holds all that was ever released."""
+        path = self._plan.spec.ledger_path
+        if ledger is None or path is None:
+            return start_run(self._plan)
+        run = start_run(self._plan, ledger["run"]) if path.exists() else None
+        lines = 0 if run is None or run.ledger is None else len(run.ledger)
+        if run is None or lines < ledger["lines"]:
+            raise InputError(
+                f"ledger '{path}' holds {lines} entries, but it held {ledger['lines']} when the checkpoint in "
+                f"'{self._folder}' was made: put that file back, or remove the folder to start again"
+            )
+        return run
+
+    def after(self, run: Run, records: Sequence[Record], way: str) -> None:
+        """Save if it is time, and always after the last iteration; raises WriteError in one sentence."""
+        every = self._plan.checkpoint_every
+        if isinstance(every, int):
+            is_due = run.state.data_rounds - self._rounds >= every
+        else:
+            is_due = time.perf_counter() - self._since >= max(every, self._pause)
+        if is_due or run.state.iteration == self._plan.iterations:
+            self._save(run, records, way)
+
+    def leave(self, run: Run, records: Sequence[Record], way: str) -> None:
+        """Save the last finished iteration of a run that is broken off, if that can still be done.
+
+        ``run`` is as that iteration left it; its memories may hold rows of the one that was broken off.
+        """
+        if run.state.iteration <= self._iteration:
+            return
+        run.memory.back_to(run.state.iteration)
+        run.private.back_to(run.state.iteration)
+        with suppress(WriteError):  # why the run stops is the better sentence
+            self._save(run, records, way)
+
+    def _save(self, run: Run, records: Sequence[Record], way: str) -> None:
+        began = time.perf_counter()
+        iteration, ledger = run.state.iteration, run.ledger
+        if ledger is not None:
+            ledger.flush()
+        columns = joined(self._columns, to_columns(records[len(self._columns["iteration"]) : iteration]))
+        facts = {
+            "identity": self._identity,
+            "way": way,
+            "ledger": None if ledger is None else {"run": ledger.run, "lines": len(ledger)},
+        }
+        content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts))
+        self._kept = [*self._kept, write(self._folder, iteration, content)][-2:]
+        self._columns, self._iteration, self._rounds = columns, iteration, run.state.data_rounds
+        tidy(self._folder, self._kept)
+        self._since = time.perf_counter()
+        self._pause = _SHARE * (self._since - began)
+
+
+def _rows(memory: ClientMemory) -> Rows:
+    return Rows(*memory.content())

@@ -1,0 +1,1 @@
+"""Live progress on standard error."""

@@ -1,0 +1,155 @@
+"""Live progress of a run on standard error: a table in a terminal, an occasional line in a pipe."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from upcycled.runtime.display.privacy_monitor import WorstEpsilon
+from upcycled.runtime.history import Record
+from upcycled.runtime.plan import Plan
+from upcycled.support.formats import count, duration, epsilon, fixed, megabytes
+
+if TYPE_CHECKING:
+    from upcycled.runtime.state import Run
+
+QUIET_SECONDS = 1.0
+LINE_SECONDS = 5.0
+DRAW_SECONDS = 0.1
+ROWS = 8
+
+
+class Watched:
+    """What a display knows of a run; costs a few microseconds an iteration."""
+
+    def __init__(self, title: str | None = None) -> None:
+        self.title = title or ""
+        self.total = 1
+        self.last: Record | None = None
+        self.bytes = 0
+        self.epsilon: float | None = None
+        """The worst client's, as last computed; None without privacy."""
+        self.is_over = False
+        self._began = time.perf_counter()
+        self._resumed_at = 0
+        self._worst = WorstEpsilon()
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Remember what is coming."""
+        self.total = plan.iterations
+        self._began = time.perf_counter()
+        self._worst = WorstEpsilon()
+        self._resumed_at = len(before)
+        self.bytes = sum(record.bytes_up + record.bytes_down for record in before)
+        self.last = before[-1] if before else None
+        if not self.title:
+            upcycled = "" if plan.spec.upcycle is None else "upcycled "
+            self.title = f"{upcycled}{plan.strategy.algorithm.name} · {plan.engine.name} engine"
+
+    def record(self, record: Record, run: Run | None) -> None:
+        """Keep the newest record."""
+        self.bytes += record.bytes_up + record.bytes_down
+        self.last = record
+        if run is not None and run.ledger is not None:
+            self.epsilon = self._worst.of(run.ledger)
+
+    def finish(self) -> None:
+        """Remember that it is over."""
+        self.is_over = True
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done."""
+        return 0 if self.last is None else self.last.iteration
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left, from the pace so far; None before there is one."""
+        done = self.iteration - self._resumed_at
+        return (time.perf_counter() - self._began) / done * (self.total - self.iteration) if done > 0 else None
+
+    @property
+    def text(self) -> str:
+        """The run in one line."""
+        record = self.last
+        parts = [f"iteration {self.iteration}/{self.total}"]
+        if record is not None and record.accuracy is not None:
+            parts.append(f"accuracy {fixed(record.accuracy, 2, 100)} %, loss {fixed(record.loss, 4)}")
+        if self.epsilon is not None:
+            parts.append(f"worst epsilon {epsilon(self.epsilon)}")
+        if self.left is not None:
+            parts.append(f"{duration(self.left)} left")
+        return f"{self.title}: {', '.join(parts)}"
+
+
+class LiveProgress:
+    """Shows the last iterations of a run that takes longer than a second."""
+
+    def __init__(self, title: str | None = None) -> None:
+        self._run = Watched(title)
+        self._recent: list[Record] = []
+        self._live: Any = None
+        self._began = self._shown = 0.0
+        self._is_terminal = sys.stderr.isatty()
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        """Remember what is coming; nothing is shown yet."""
+        self._run.start(plan, before)
+        self._recent = list(before[-ROWS:])
+        self._began = self._shown = time.perf_counter()
+
+    def record(self, record: Record, run: Run | None) -> None:
+        """Keep the record, and redraw at most every tenth of a second."""
+        self._run.record(record, run)
+        self._recent.append(record)
+        del self._recent[:-ROWS]
+        now = time.perf_counter()
+        pause = DRAW_SECONDS if self._is_terminal else LINE_SECONDS
+        if now - self._began < QUIET_SECONDS or now - self._shown < pause:
+            return
+        self._shown = now
+        if self._is_terminal:
+            self._draw()
+        else:
+            print(self._run.text, file=sys.stderr, flush=True)
+
+    def finish(self) -> None:
+        """Leave the last table on the screen."""
+        if self._live is not None:
+            self._draw()
+            self._live.stop()
+            self._live = None
+
+    def _draw(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.table import Table
+
+        run = self._run
+        table = Table(title=run.title, caption=self._caption(), title_justify="left", caption_justify="left")
+        for column in ("iteration", "kind", "accuracy", "loss", "gradient steps", "seconds"):
+            table.add_column(column, justify="left" if column == "kind" else "right")
+        for r in self._recent:
+            table.add_row(str(r.iteration), *cells(r), count(r.gradient_steps), fixed(r.seconds, 3))
+        if self._live is None:
+            # What others print meanwhile goes above the table; standard output is left alone.
+            self._live = Live(table, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
+            self._live.start()
+        self._live.update(table, refresh=True)
+
+    def _caption(self) -> str:
+        run = self._run
+        spent = "" if run.epsilon is None else f", worst epsilon {epsilon(run.epsilon)}"
+        left = "" if run.left is None else f", {duration(run.left)} left"
+        return f"{run.iteration}/{run.total} iterations, {megabytes(run.bytes)} MB moved{spent}{left}"
+
+
+def cells(record: Record | None) -> tuple[str, str, str]:
+    """Return kind, accuracy and loss for a table."""
+    if record is None:
+        return "", "", ""
+    if record.accuracy is None or record.loss is None:
+        return record.kind, "", ""
+    return record.kind, f"{fixed(record.accuracy, 2, 100)} %", fixed(record.loss, 4)

@@ -1,0 +1,235 @@
+"""``train_many``: a batch of runs, all cores busy, bit for bit what the runs give one by one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from upcycled.core.errors import InputError
+from upcycled.data import FederatedData
+from upcycled.engines.scratch import scratch_folder
+from upcycled.engines.worker_pool import worker_pool
+from upcycled.runtime.display.batch_progress import BatchProgress
+from upcycled.runtime.display.run_progress import LiveProgress, Watched
+from upcycled.runtime.history import Record
+from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.result import Result
+from upcycled.runtime.spec import RunSpec
+from upcycled.runtime.train import spec_from
+from upcycled.runtime.worker_processes import STOP, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
+
+if TYPE_CHECKING:
+    from upcycled.runtime.state import Run
+
+PATIENCE_SECONDS = 2.0
+"""How long worker processes may go on with the iteration they are in when a batch is stopped."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A run of a batch that could not start or did not finish."""
+
+    error: Exception
+    settings: Mapping[str, Any]
+    """What was asked for."""
+
+
+Job: TypeAlias = Mapping[str, Any] | tuple[FederatedData, RunSpec] | Plan
+"""A run of a batch: data and spec; or a dict of :func:`train`'s arguments, data among them; or a plan ready made."""
+
+
+def train_many(runs: Sequence[Job], *, progress: bool = True) -> list[Result | Failed]:
+    """Train many runs at once, each given as ``(data, spec)`` or as a dict of :func:`train`'s arguments.
+
+    Results come in order. A run that cannot start, or fails in a way of its own, comes back as :class:`Failed` with its
+    ``error``; one that ends early (diverged, budget spent) as a ``Result`` with its ``error``; the others finish, and
+    their ``error`` is None.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, seed=0)
+    >>> runs = [dict(data=data, algorithm=up.FedAvg(), iterations=2, seed=seed) for seed in (0, 1)]
+    >>> [len(result.history) for result in up.train_many(runs, progress=False)]
+    [2, 2]
+    """
+    found = dict(train_each(runs, progress=progress))
+    return [found[i] for i in range(len(runs))]
+
+
+def train_each(
+    runs: Sequence[Job],
+    *,
+    progress: bool | BatchProgress = True,
+    titles: Sequence[str] | None = None,
+) -> Generator[tuple[int, Result | Failed], None, None]:
+    """Yield (place, result) of each run as it ends: :func:`train_many` for who wants to keep results one by one.
+
+    A run alone has all cores. When the iterator is closed, or the block around it fails, running runs stop after the
+    iteration they are in.
+
+    Args:
+        runs: as for :func:`train_many`, callbacks included.
+        progress: whether to show a table; or the table of a larger batch, which its owner shows.
+        titles: what the table calls the runs.
+    """
+    jobs: list[_Job] = []
+    for i, run in enumerate(runs):
+        try:
+            jobs.append(_Job(i, _planned(i, run), titles[i] if titles else None))
+        except Exception as error:
+            yield i, Failed(error, _settings(run))
+    own = isinstance(progress, bool)
+    table = BatchProgress(len(jobs), progress) if isinstance(progress, bool) else progress
+    carry_out = _alone if len(jobs) == 1 else _together
+    with table.shown() if own else nullcontext():
+        for i, result in carry_out(jobs, table):
+            yield i, result if isinstance(result, Result) else Failed(result, _settings(runs[i]))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One run of a batch."""
+
+    place: int
+    plan: Plan
+    title: str | None
+
+    @property
+    def callbacks(self) -> Sequence[object]:
+        """Who is told of the run."""
+        return self.plan.spec.callbacks
+
+
+_Ended = Iterator[tuple[int, Result | Exception]]
+
+
+def _planned(place: int, run: Job) -> Plan:
+    if isinstance(run, Plan):
+        return run
+    if isinstance(run, Mapping):
+        arguments = dict(run)
+        if "data" not in arguments:
+            raise InputError(f"run {place} has no data, but it must have the arguments of train, data among them")
+        data = arguments.pop("data")
+        return make_plan(data, spec_from(arguments.pop("spec", None), arguments))
+    if not isinstance(run, tuple) or len(run) != 2:
+        raise InputError(
+            f"run {place} is {type(run).__name__}, but it must be a pair (data, spec), or a dict of train's arguments"
+        )
+    return make_plan(run[0], spec_from(run[1], {}))
+
+
+def _settings(run: Job) -> Mapping[str, Any]:
+    if isinstance(run, Mapping):
+        return dict(run)
+    if isinstance(run, Plan):
+        return run.settings
+    return run[1].settings() if isinstance(run, tuple) and len(run) == 2 and isinstance(run[1], RunSpec) else {}
+
+
+def _alone(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
+    """Run the only one of a batch, or of what is left of it, here and on all cores."""
+    job = jobs[0]
+    row = table.row(job.title)
+    display: list[object] = [row]
+    if table.is_wanted and table.runs == 1:
+        display.append(LiveProgress(job.title))
+    result = attempt(job.plan, [*job.callbacks, *display], threads=None)
+    table.run_done(row)
+    yield job.place, result
+
+
+def _together(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
+    """Run all of them, as many at once as there are cores.
+
+    Engines whose kernels run without the interpreter's lock share this process, a run per thread; the others get a
+    process per core. Either way a run has one thread to itself, so it computes what it computes alone.
+    """
+    longest_first = sorted(jobs, key=lambda job: -_work(job.plan))
+    threaded = [job for job in longest_first if job.plan.engine.runs_without_lock]
+    separate = [job for job in longest_first if not job.plan.engine.runs_without_lock]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threaded:
+        yield from _in_threads(threaded, table, cores)
+    if separate:
+        yield from _in_processes(separate, table, cores)
+
+
+def _in_threads(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ended:
+    stop = threading.Event()
+    with ThreadPoolExecutor(min(cores, len(jobs))) as pool:
+        started = {}
+        for job in jobs:
+            row = table.row(job.title)
+            watching = [*job.callbacks, row, _Stopping(stop)]
+            started[pool.submit(attempt, job.plan, watching, 1)] = job.place, row
+        try:
+            for future in as_completed(started):
+                place, row = started[future]
+                table.run_done(row)
+                yield place, _outcome(future)
+        finally:
+            stop.set()
+            for future in started:
+                future.cancel()
+
+
+def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ended:
+    workers = worker_pool(min(cores, len(jobs)))
+    with scratch_folder() as folder:
+        started: dict[Any, tuple[int, Watched, EventStream]] = {}
+        for job in jobs:
+            row = table.row(job.title)
+            mailbox = EventStream(folder, job.place, job.plan, job.callbacks, row)
+            future = workers.submit(attempt_here, Parcel(job.plan), folder, job.place)
+            started[future] = job.place, row, mailbox
+        try:
+            with delivering([mailbox for _, _, mailbox in started.values()]):
+                for future in as_completed(started):
+                    place, row, mailbox = started[future]
+                    mailbox.deliver()
+                    table.run_done(row)
+                    yield place, mailbox.error or _outcome(future)
+        finally:
+            running = [future for future in started if not future.cancel() and not future.done()]
+            if running:
+                (folder / STOP).touch()
+                _wait_or_kill(running, workers)
+
+
+def _wait_or_kill(running: Sequence[Any], workers: Any) -> None:
+    from concurrent.futures import wait
+
+    if wait(running, timeout=PATIENCE_SECONDS).not_done:
+        workers.shutdown(wait=True, kill_workers=True)
+
+
+def _outcome(future: Future[Result | Exception]) -> Result | Exception:
+    try:
+        return future.result()
+    except Exception as error:  # a worker process that died
+        return error
+
+
+def _work(plan: Plan) -> float:
+    samples = plan.task.train.num_rows * plan.participation.sampler.fraction * plan.solver.local.epochs
+    return plan.data_rounds * samples * plan.task.layout.size * plan.task.solver.gradients_per_step
+
+
+@dataclass(frozen=True)
+class _Stopping:
+    """Ends a run after the iteration in which its batch was stopped."""
+
+    stop: threading.Event
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None: ...
+
+    def record(self, record: Record, run: Run | None) -> None:
+        if self.stop.is_set():
+            raise Stopped("the run was stopped with its batch")
+
+    def finish(self) -> None: ...

@@ -1,0 +1,184 @@
+"""Runs in worker processes: live records on their way out, and the word to stop on its way in.
+
+A worker appends what its run tells to a file; the parent reads on from where it was and tells the run's callbacks. A
+file needs no reader to go on, and what a worker wrote before it died is read to the end.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from upcycled.core.errors import UpcycledError
+from upcycled.engines.transport import packed, unpacked
+from upcycled.runtime.callbacks import STOP as STOP_RUN
+from upcycled.runtime.callbacks import Hooks, as_callback, measures
+from upcycled.runtime.display.privacy_monitor import WorstEpsilon
+from upcycled.runtime.display.run_progress import Watched
+from upcycled.runtime.history import Record
+from upcycled.runtime.plan import Plan
+from upcycled.runtime.result import Result
+from upcycled.runtime.train import run_plan
+
+if TYPE_CHECKING:
+    from upcycled.runtime.state import Run
+
+STOP = "stop"
+"""A file of this name in the batch's folder asks all workers to stop after the iteration they are in."""
+_FRAME = struct.Struct("<Q")
+
+
+class Stopped(UpcycledError):
+    """The run was asked to stop, and did after an iteration."""
+
+
+def attempt(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Result | Exception:
+    """Carry out one run; an error is a value, so that it crosses processes whole."""
+    try:
+        return run_plan(plan, callbacks, threads=threads)
+    except Exception as error:
+        return error
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A plan on its way to a worker; made of bytes only when it is sent, so that runs that wait take no memory."""
+
+    plan: Plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Callbacks stay with the parent, which tells them what the worker tells it; measurements need the data.
+        going = tuple(one for one in self.plan.spec.callbacks if measures(one))
+        return _unpacked, (packed(replace(self.plan, spec=self.plan.spec.replace(callbacks=going))),)
+
+
+# In the worker.
+
+
+def _unpacked(content: bytes) -> Parcel:
+    return Parcel(unpacked(content))
+
+
+def attempt_here(parcel: Parcel, folder: Path, place: int) -> Result | Exception:
+    """Carry out one run of a batch in this worker, on one thread."""
+    with _interrupts_ignored():
+        return attempt(parcel.plan, [*parcel.plan.spec.callbacks, _Reporter(folder, place)], threads=1)
+
+
+class _Reporter:
+    """Appends whatever it is told to the run's file, a whole frame at a time."""
+
+    def __init__(self, folder: Path, place: int) -> None:
+        self._stop = folder / STOP
+        self._stop_run = folder / f"{place}.{STOP}"
+        self._path = folder / str(place)
+        self._worst = WorstEpsilon()
+
+    def start(self, plan: Plan, before: Sequence[Record]) -> None:
+        self._worst = WorstEpsilon()
+        self._write("start", tuple(before))
+
+    def record(self, record: Record, run: Run | None) -> object:
+        ledger = None if run is None else run.ledger
+        self._write("record", (record, self._worst.of(ledger)))
+        if self._stop.exists():
+            raise Stopped("the run was stopped with its batch")
+        # A callback of the parent's hears of an iteration a little later: the run ends some iterations on.
+        return STOP_RUN if self._stop_run.exists() else None
+
+    def finish(self) -> None:
+        self._write("finish", None)
+
+    def _write(self, kind: str, value: object) -> None:
+        body = pickle.dumps((kind, value))
+        with self._path.open("ab", buffering=0) as file:
+            file.write(_FRAME.pack(len(body)) + body)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ctrl-C reaches every process of a terminal: the parent hears it and asks the workers to stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# In the parent.
+
+
+class EventStream:
+    """What one run in a worker has told so far, passed on to its callbacks."""
+
+    def __init__(self, folder: Path, place: int, plan: Plan, callbacks: Sequence[object], row: Watched) -> None:
+        self._path, self._plan, self._row = folder / str(place), plan, row
+        self._callbacks = [*(as_callback(one) for one in callbacks if not measures(one)), Hooks(row)]
+        self._stop = folder / f"{place}.{STOP}"
+        self._read = 0
+        self._lock = threading.Lock()
+        self.error: Exception | None = None
+        """What a callback failed with; it is told nothing more."""
+
+    def deliver(self) -> None:
+        """Read what is new and tell it."""
+        with self._lock:
+            for kind, value in self._new():
+                try:
+                    if self.error is None:
+                        self._tell(kind, value)
+                except Exception as error:
+                    self.error = error
+
+    def _new(self) -> Iterator[tuple[str, Any]]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            while len(head := file.read(_FRAME.size)) == _FRAME.size:
+                body = file.read(_FRAME.unpack(head)[0])
+                if len(body) < _FRAME.unpack(head)[0]:
+                    return
+                self._read = file.tell()
+                yield pickle.loads(body)
+
+    def _tell(self, kind: str, value: Any) -> None:
+        for one in self._callbacks:
+            if kind == "start":
+                one.start(self._plan, value)
+            elif kind == "record":
+                if one.record(value[0], None) is STOP_RUN:
+                    self._stop.touch()
+            else:
+                one.finish()
+        if kind == "record":
+            self._row.epsilon = value[1]
+
+
+@contextmanager
+def delivering(mailboxes: Sequence[EventStream], seconds: float = 0.1) -> Iterator[None]:
+    """Deliver what the workers tell while the block runs."""
+    over = threading.Event()
+
+    def deliver() -> None:
+        while not over.wait(seconds):
+            for mailbox in mailboxes:
+                mailbox.deliver()
+
+    thread = threading.Thread(target=deliver, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
