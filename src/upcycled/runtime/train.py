@@ -30,7 +30,7 @@ ENDED_EARLY = (BudgetSpentError, DivergedError, KeyboardInterrupt)
 """What ends a run whose result so far is worth having."""
 
 
-def train(data: FederatedData, spec: RunSpec | None = None, /, **arguments: Any) -> Result:
+def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) -> Result:
     """Train a federation and return the model, its history and how it was made.
 
     Args:
@@ -64,8 +64,8 @@ def train(data: FederatedData, spec: RunSpec | None = None, /, **arguments: Any)
 
 train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
-        inspect.Parameter("data", inspect.Parameter.POSITIONAL_ONLY, annotation=FederatedData),
-        inspect.Parameter("spec", inspect.Parameter.POSITIONAL_ONLY, default=None, annotation=RunSpec | None),
+        inspect.Parameter("data", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=FederatedData),
+        inspect.Parameter("spec", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=RunSpec | None),
         *inspect.signature(RunSpec).parameters.values(),
     ],
     return_annotation=Result,
