@@ -255,7 +255,7 @@ def test_numbers_that_are_not_finite_become_null():
 
 
 def test_what_goes_wrong_only_while_training_names_the_file_too(here, monkeypatch):
-    error = InputError("participation is 0.5 of 4 clients, but 10000 Poisson draws in a row were empty")
+    error = InputError("is 0.5 of 4 clients, but 10000 Poisson draws in a row were empty", field="participation")
     monkeypatch.setattr(batch_module, "train_each", failing_at(0, error))
     with pytest.raises(InputError, match=r"^small\.toml: clients\.participation is 0\.5 of 4 clients"):
         run()
