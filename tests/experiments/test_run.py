@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,17 @@ import pytest
 from safetensors.torch import load_file
 
 import upcycled as up
-from tests.experiments.small import everything_under, small_file
+from tests.experiments.small import everything_under, small_file, spec_in
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError, InputError
 from upcycled.experiments import batch as batch_module
 from upcycled.experiments.batch import Options
-from upcycled.experiments.results import mean_and_sd, plain
+from upcycled.experiments.results import plain
 from upcycled.experiments.run import run_experiment
 from upcycled.runtime.executor import Failed
 from upcycled.support.files import WriteError, write_together, write_whole
 from upcycled.support.lock import InUseError, locked
+from upcycled.support.statistics import mean_and_sd
 
 FILES = ["checkpoint", "clients.jsonl", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
 
@@ -41,13 +43,18 @@ def refuse_to_train(*args, **kwargs):
     raise AssertionError("a seed was run that should not have been")
 
 
+def failed(result, error):
+    """Return what a batch has of a run that did not finish: a diverged one comes with its result so far."""
+    return replace(result, error=error) if isinstance(error, DivergedError) else Failed(error, result.settings)
+
+
 def failing_at(seed, error):
     """Return a stand-in for the batch runner in which the run of one seed fails."""
     train_each = batch_module.train_each
 
     def stand_in(runs, **options):
         for place, result in train_each(runs, **options):
-            yield place, Failed(error, runs[place]) if runs[place]["seed"] == seed else result
+            yield place, failed(result, error) if spec_in(runs[place]).seed == seed else result
 
     return stand_in
 
@@ -109,7 +116,7 @@ def test_added_seeds_are_run_and_the_others_are_kept(here, monkeypatch):
     train_each = batch_module.train_each
 
     def noting(runs, **options):
-        trained.extend(run["seed"] for run in runs)
+        trained.extend(spec_in(run).seed for run in runs)
         return train_each(runs, **options)
 
     monkeypatch.setattr(batch_module, "train_each", noting)

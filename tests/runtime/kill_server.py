@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.runtime.kill_cases import as_json, plan_of, summary_of
 from upcycled.core.errors import UpcycledError
 from upcycled.privacy.ledger import ledger_file
-from upcycled.runtime import loop
+from upcycled.runtime import round as data_round
 from upcycled.runtime.train import run_plan
 
 
@@ -80,7 +80,7 @@ def arm(call, at):
 
 def log_releases(path):
     """Write down a hash of every release that reaches the server, at the moment it does."""
-    original = loop.RoundResult
+    original = data_round.RoundResult
 
     def arrived(**parts):
         digest = hashlib.sha256(parts["mean"].tobytes() + parts["release"].vectors.tobytes()).hexdigest()
@@ -89,7 +89,7 @@ def log_releases(path):
         os.close(handle)
         return original(**parts)
 
-    loop.RoundResult = arrived
+    data_round.RoundResult = arrived
 
 
 def child(request):

@@ -15,13 +15,12 @@ from upcycled.auditing.canaries import Pair, pairs, with_records
 from upcycled.auditing.explain import collected_warnings
 from upcycled.auditing.outcome import Audit, check_claim, claim_of
 from upcycled.auditing.worlds import Silence, World, fresh_noise
-from upcycled.config.experiment import Experiment
+from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.shards import Shards
 from upcycled.core.strategy import State
 from upcycled.core.vectors import Real
-from upcycled.experiments.batch import PLAN_KEYS
 from upcycled.privacy.audit import one_run, two_world, two_world_mu
 from upcycled.runtime.plan import Plan, make_plan
 

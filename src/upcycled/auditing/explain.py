@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from upcycled.coefficients import Constant
-from upcycled.config.experiment import Experiment
+from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.sampler import everybody
 from upcycled.core.vectors import Real
-from upcycled.experiments.batch import PLAN_KEYS
 from upcycled.privacy import Ledger
 from upcycled.privacy.ledger.statement import NOT_COVERED
 from upcycled.runtime.plan import Plan, make_plan

@@ -28,6 +28,10 @@ from upcycled.runtime.spec import RunSpec
 
 NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks")
 _PLACED = places()
+PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
+    "noise": "privacy.noise"
+}
+"""What a file calls the arguments that sentences about a run begin with."""
 
 
 def _safe_name(name: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from upcycled.config.experiment import Experiment
+from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.data import FederatedData
@@ -23,7 +23,6 @@ from upcycled.experiments.results import (
     describe_data,
     finished_summary,
     forget_seed,
-    mean_and_sd,
     open_ledger,
     seed_folder,
     write_seed,
@@ -33,11 +32,8 @@ from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.support.lock import InUseError, locked
+from upcycled.support.statistics import mean_and_sd
 
-PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
-    "noise": "privacy.noise"
-}
-"""What a file calls the arguments that sentences about a run begin with."""
 SUMMARY_KEYS = ("accuracy", "loss", "data_rounds", "iterations", "messages", "bytes", "gradient_steps", "seconds")
 AT_ONCE = 256
 """Runs planned together: plans hold arrays, so thousands are not made at once."""
@@ -144,7 +140,7 @@ class Batch:
         """Run every seed that has no result yet, and write each as soon as it is there.
 
         A seed that was begun goes on from its checkpoint. One that diverges is reported; the others go on. The caller
-        holds the folder that all results lie below (see :func:`upcycled.runtime.hold.hold`).
+        holds the folder that all results lie below (see :func:`upcycled.support.lock.locked`).
         """
         return _carry_out(self, options or Options())
 

@@ -208,19 +208,6 @@ def describe_data(data: FederatedData) -> dict[str, Any]:
     return {"clients": data.num_clients, "classes": data.num_classes, **rows, "sha256": digest.hexdigest()}
 
 
-def mean_and_sd(values: Iterable[float | None]) -> dict[str, float | None]:
-    """Return the mean and the sample standard deviation (ddof = 1) of what is known.
-
-    >>> mean_and_sd([1.0, 3.0, None])
-    {'mean': 2.0, 'sd': 1.4142135623730951}
-    """
-    known = [value for value in values if value is not None]
-    return {
-        "mean": float(np.mean(known)) if known else None,
-        "sd": float(np.std(known, ddof=1)) if len(known) > 1 else None,
-    }
-
-
 def plain(value: Any) -> Any:
     """Return a value as JSON knows it: what is not finite becomes null."""
     if isinstance(value, Mapping):

@@ -11,15 +11,14 @@ import numpy as np
 
 from upcycled.auditing.explain import collected_warnings
 from upcycled.coefficients import ScalarRule
-from upcycled.config.experiment import Experiment
+from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import InputError
 from upcycled.core.strategy import Upcycled
 from upcycled.core.vectors import Real
-from upcycled.experiments.batch import PLAN_KEYS
-from upcycled.runtime import train
 from upcycled.runtime.bound_probe import facts_of
 from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.train import run_plan
 from upcycled.theory import FORMS, Constants, Form, Report, constants, lambda_schedule, smallest_mu
 from upcycled.theory.assumptions import ProblemFacts
 from upcycled.theory.estimators import local_curvature_of, local_smoothness_of
@@ -110,7 +109,10 @@ def analyse(experiment: Experiment, source: str, *, run: bool = False) -> Analys
         plan = make_plan(data, spec)
         facts, estimates = facts_of(plan), _estimate(plan)
         if run:
-            report = train(data, spec).theory
+            result = run_plan(plan, spec.callbacks, threads=None)
+            if result.error is not None:
+                raise result.error  # part of a run would be held against a bound for the whole
+            report = result.theory
     if report is not None:
         estimates = replace(estimates, dissimilarity=report.terms.largest_dissimilarity)
     lam = lambdas(plan, facts.mu)

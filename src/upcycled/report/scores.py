@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upcycled.experiments.results import mean_and_sd
 from upcycled.report.charts import Drawn, scored_on
 from upcycled.report.collect import Part, Seed, number
 from upcycled.report.settings import split_settings
+from upcycled.support.statistics import mean_and_sd
 
 Cell = Mapping[str, float | None]
 MOST_UNDER = 4

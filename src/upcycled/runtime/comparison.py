@@ -12,9 +12,9 @@ from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.executor import train_many
-from upcycled.runtime.paired import Paired
 from upcycled.runtime.result import Result
 from upcycled.support.formats import fixed, interval, signed
+from upcycled.support.statistics import Paired
 
 EQUALS = ("work", "epsilon")
 

@@ -26,8 +26,16 @@ from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.support.lock import locked
 
-ENDED_EARLY = (BudgetSpentError, DivergedError, KeyboardInterrupt)
+ENDED_EARLY = (BudgetSpentError, DivergedError)
 """What ends a run whose result so far is worth having."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a run, with the result so far: a batch ends by it as a program does, a run alone gives the result."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("stopped by Ctrl-C")
+        self.result = result
 
 
 def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) -> Result:
@@ -56,9 +64,13 @@ def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) ->
     """
     spec = spec_from(spec, arguments)
     watching = [*spec.callbacks, *([LiveProgress()] if spec.progress else [])]
-    result = run_plan(make_plan(data, spec), watching, threads=None)
+    try:
+        result = run_plan(make_plan(data, spec), watching, threads=None)
+    except Interrupted as stop:
+        result = stop.result
     if result.error is not None:
-        tell_user(f"{_reason(result.error)}: the result up to iteration {len(result.history)} is returned")
+        reason = "stopped by Ctrl-C" if isinstance(result.error, KeyboardInterrupt) else str(result.error)
+        tell_user(f"{reason}: the result up to iteration {len(result.history)} is returned")
     return result
 
 
@@ -94,9 +106,9 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
         return _carry_out(plan, hooks, threads, Checkpointer(plan, plan.checkpoint))
 
 
-def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, keeper: Checkpointer | None) -> Result:
+def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpointer: Checkpointer | None) -> Result:
     module = copy.deepcopy(plan.task.module)
-    found = None if keeper is None else keeper.find()
+    found = None if checkpointer is None else checkpointer.restore()
     last, records, way = (start_run(plan), list[Record](), "") if found is None else found
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
@@ -110,15 +122,15 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, keeper: 
             for run, record in iterate(plan, engine, last, probes):
                 records.append(record)
                 last = run
-                if keeper is not None:
-                    keeper.after(last, records, way)
+                if checkpointer is not None:
+                    checkpointer.maybe_save(last, records, way)
                 # All are told before any of them ends the run.
                 if STOP in [hook.record(record, run) for hook in hooks]:
                     break
     except BaseException as raised:
-        if keeper is not None:
-            keeper.leave(last, records, way)
-        if not isinstance(raised, ENDED_EARLY) or not records:
+        if checkpointer is not None:
+            checkpointer.save_on_exit(last, records, way)
+        if not isinstance(raised, (*ENDED_EARLY, KeyboardInterrupt)) or not records:
             raise
         error = raised
     finally:
@@ -126,15 +138,14 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, keeper: 
             engine.close()
         for hook in hooks:
             hook.finish()
-    if keeper is not None:
-        keeper.leave(last, records, way)
+    if checkpointer is not None:
+        checkpointer.save_on_exit(last, records, way)
     last.memory.back_to(last.state.iteration)
     last.private.back_to(last.state.iteration)
-    return _result(plan, last, records, module, way, error)
-
-
-def _reason(error: BaseException) -> str:
-    return "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else str(error)
+    result = _result(plan, last, records, module, way, error)
+    if isinstance(error, KeyboardInterrupt):
+        raise Interrupted(result) from error
+    return result
 
 
 def _result(

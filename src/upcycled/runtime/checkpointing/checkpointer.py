@@ -28,7 +28,7 @@ _SHARE = 10
 """By the clock, the time between two saves is at least so many times what a save takes, however large it is."""
 
 
-class Found(NamedTuple):
+class Restored(NamedTuple):
     """A run as it was left, its records, and how its engine worked."""
 
     run: Run
@@ -48,7 +48,7 @@ class Checkpointer:
         self._iteration = self._rounds = 0
         self._since, self._pause = time.perf_counter(), 0.0
 
-    def find(self) -> Found | None:
+    def restore(self) -> Restored | None:
         """Return the run as its newest whole checkpoint has it; None where it has to start from the beginning.
 
         Raises:
@@ -65,7 +65,7 @@ class Checkpointer:
             memory.put(rows.clients, rows.vectors)
         self._columns, self._kept = kept.columns, [path]
         self._iteration, self._rounds = kept.state.iteration, kept.state.data_rounds
-        return Found(replace(run, state=kept.state), to_records(kept.columns), kept.facts["way"])
+        return Restored(replace(run, state=kept.state), to_records(kept.columns), kept.facts["way"])
 
     def _with_ledger(self, ledger: dict[str, Any] | None) -> Run:
         """Return the run's beginning with its ledger as the file has it, which holds all that was ever released."""
@@ -81,7 +81,7 @@ class Checkpointer:
             )
         return run
 
-    def after(self, run: Run, records: Sequence[Record], way: str) -> None:
+    def maybe_save(self, run: Run, records: Sequence[Record], way: str) -> None:
         """Save if it is time, and always after the last iteration; raises WriteError in one sentence."""
         every = self._plan.checkpoint_every
         if isinstance(every, int):
@@ -91,7 +91,7 @@ class Checkpointer:
         if is_due or run.state.iteration == self._plan.iterations:
             self._save(run, records, way)
 
-    def leave(self, run: Run, records: Sequence[Record], way: str) -> None:
+    def save_on_exit(self, run: Run, records: Sequence[Record], way: str) -> None:
         """Save the last finished iteration of a run that is broken off, if that can still be done.
 
         ``run`` is as that iteration left it; its memories may hold rows of the one that was broken off.

@@ -1,10 +1,12 @@
-"""Paired differences over seeds: Student's interval, and what may be claimed from it."""
+"""Means over seeds, paired differences with Student's interval, and what may be claimed from them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -84,3 +86,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
         least = max(least, min(1.0, p_values[i] * (len(p_values) - rank)))
         found[i] = least
     return found
+
+
+def mean_and_sd(values: Iterable[float | None]) -> dict[str, float | None]:
+    """Return the mean and the sample standard deviation (ddof = 1) of what is known.
+
+    >>> mean_and_sd([1.0, 3.0, None])
+    {'mean': 2.0, 'sd': 1.4142135623730951}
+    """
+    known = [value for value in values if value is not None]
+    return {
+        "mean": float(np.mean(known)) if known else None,
+        "sd": float(np.std(known, ddof=1)) if len(known) > 1 else None,
+    }
