@@ -208,8 +208,11 @@ def compute_cells(
     for start in range(0, len(missing), AT_ONCE):
         keys = missing[start : start + AT_ONCE]
         for i, result in train_each([wanted[key]() for key in keys], progress=progress):
-            if not (may_fail or isinstance(result, Result)):
+            if result.error is not None and not may_fail:
                 raise result.error
-            cells.add(keys[i], value_of(result) if isinstance(result, Result) else {"error": str(result.error)})
+            if isinstance(result, Result) and result.error is None:
+                cells.add(keys[i], value_of(result))
+            else:
+                cells.add(keys[i], {"error": str(result.error)})
             done += 1
             tell(done, len(wanted))

@@ -85,7 +85,8 @@ def calibrate(spec: Spec, sources: Sources) -> float:
         short = replace(short, lr=SAFE_LR, epochs=1)
     data = sources.data(spec.data, "test")
     result = train_many([short.arguments(data, sources.model(spec.data), short.iterations)], progress=False)[0]
-    if not isinstance(result, Result):
+    if result.error is not None:
         raise result.error
+    assert isinstance(result, Result)
     last = result.history[-1]
     return last.seconds / (float(data.sizes[last.clients].sum()) * short.epochs)

@@ -115,6 +115,8 @@ def chosen_mu(kind: str, name: str, data: up.FederatedData, rounds: int) -> floa
 
 
 def _report(result: Any) -> up.theory.Report:
+    if result.error is not None:
+        raise result.error  # a run that ended early says nothing of the bound
     found: up.theory.Report = result.theory
     return found
 

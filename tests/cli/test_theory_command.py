@@ -98,6 +98,13 @@ def test_a_violated_bound_is_exit_code_one(here, capsys, monkeypatch):
     assert "VIOLATED" in capsys.readouterr().out
 
 
+def test_a_run_that_diverges_is_an_error_and_not_a_bound_that_held_so_far(here, capsys):
+    assert main(["theory", "small.toml", "--run", "upcycle.coefficient=1e41"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: the run diverged: the global model is not finite after iteration 2")  # of 4
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -42,7 +42,7 @@ class Kill:
 
 if __name__ == "__main__":
     data = up.data.synthetic("iid", clients=6, seed=0)
-    run = dict(data=data, algorithm=up.FedAvg(), model="mlp", model_options={"hidden": [400, 400]}, observers=[Kill()])
+    run = dict(data=data, algorithm=up.FedAvg(), model="mlp", model_options={"hidden": [400, 400]}, callbacks=[Kill()])
     if sys.argv[2] == "many":
         up.train_many([run | dict(engine="sequential", seed=seed) for seed in (0, 1)], progress=False)
     else:

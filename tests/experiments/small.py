@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from upcycled.runtime import RunSpec
+from upcycled.runtime.executor import Job
+from upcycled.runtime.plan import Plan
+
 SMALL = """\
 name = "small"
 iterations = 4
@@ -47,3 +51,8 @@ def small_file(folder: Path, *changes: tuple[str, str], text: str = SMALL) -> Pa
 def everything_under(folder: Path) -> dict[str, bytes]:
     """Return all files of a folder with their content, and its folders."""
     return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
+
+
+def spec_in(job: Job) -> RunSpec:
+    """Return what is to be run of a batch's job, which is a plan where one is there already."""
+    return job.spec if isinstance(job, Plan) else job[1]

@@ -79,10 +79,10 @@ def scaled(monkeypatch, change):
     monkeypatch.setattr(
         GaussianNoise,
         "add",
-        lambda self, values, clients, source: on_grid(
+        lambda self, values, cohort, source: on_grid(
             values,
-            change(self.noise_std[clients])[:, None] * source.normals(clients, values.shape[-1]),
-            self.noise_std[clients],
+            change(self.noise_std[cohort.rows])[:, None] * source.normals(cohort.clients, values.shape[-1]),
+            self.noise_std[cohort.rows],
         ),
     )
 
@@ -104,8 +104,8 @@ def test_noise_four_times_too_small_is_caught_at_a_claim_of_2(monkeypatch, name)
 
 
 def test_a_release_that_skips_the_mechanism_is_caught(monkeypatch):
-    def skip(self, trained, sent, clients, num_samples, noise):
-        return Release(clients, trained.vectors, num_samples, trained.num_steps)
+    def skip(self, trained, sent, cohort, num_samples, noise):
+        return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
 
     monkeypatch.setattr(ClippedRelease, "release", skip)
     # No number of replays could refute an epsilon of thousands; that nothing changes from replay to replay does.
@@ -116,19 +116,19 @@ def test_a_release_that_skips_the_mechanism_is_caught(monkeypatch):
 
 
 def test_a_loop_that_hands_the_server_what_was_trained_is_caught(monkeypatch):
-    original = loop._data_round
+    original = loop.answer
 
-    def leaky(plan, engine, run):
+    def leaky(plan, *rest):
         class Leaky:
             def __getattr__(self, name):
                 return getattr(plan.mechanism, name)
 
-            def release(self, trained, sent, clients, num_samples, noise):
-                return Release(clients, trained.vectors, num_samples, trained.num_steps)
+            def release(self, trained, sent, cohort, num_samples, noise):
+                return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
 
-        return original(replace(plan, mechanism=Leaky()), engine, run)
+        return original(replace(plan, mechanism=Leaky()), *rest)
 
-    monkeypatch.setattr(loop, "_data_round", leaky)
+    monkeypatch.setattr(loop, "answer", leaky)
     assert run(CLIPPING, replays=20).is_broken
 
 
@@ -163,13 +163,13 @@ def test_an_even_iteration_that_uses_client_state_is_caught(monkeypatch):
 
 def test_an_even_iteration_that_trains_is_caught(monkeypatch):
     kept = {}
-    data_round, upcycle = loop._data_round, Upcycled.upcycle
+    answer, upcycle = loop.answer, Upcycled.upcycle
 
-    def remembering(plan, engine, run):
-        kept["again"] = lambda: data_round(plan, engine, run)[0].state
-        return data_round(plan, engine, run)
+    def remembering(plan, engine, asked, noise, ledger):
+        kept["again"] = lambda: answer(plan, engine, asked, noise)
+        return answer(plan, engine, asked, noise, ledger)
 
-    monkeypatch.setattr(loop, "_data_round", remembering)
+    monkeypatch.setattr(loop, "answer", remembering)
     monkeypatch.setattr(Upcycled, "upcycle", lambda self, state, horizon: (kept["again"](), upcycle(self, state, 1))[1])
     assert run(SOUND["model"], replays=20).upcycled == "an upcycled iteration trained clients"
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import upcycled as up
-from tests.experiments.small import everything_under, small_file
+from tests.experiments.small import everything_under, small_file, spec_in
 from tests.experiments.test_run import failing_at, refuse_to_train
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError
 from upcycled.experiments import batch as batch_module
 from upcycled.experiments.compare import compare_experiment
-from upcycled.runtime.paired import Paired, holm
+from upcycled.support.statistics import Paired, holm
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_finished_runs_are_reused_and_more_seeds_only_add_theirs(here, monkeypat
     train_each = batch_module.train_each
 
     def noting(runs, **options):
-        trained.extend(run["seed"] for run in runs)
+        trained.extend(spec_in(run).seed for run in runs)
         return train_each(runs, **options)
 
     monkeypatch.setattr(batch_module, "train_each", noting)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import upcycled as up
-from tests.experiments.small import everything_under, small_file
-from tests.experiments.test_run import refuse_to_train
+from tests.experiments.small import everything_under, small_file, spec_in
+from tests.experiments.test_run import failed, refuse_to_train
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.config.ranges import Range
@@ -24,7 +24,6 @@ from upcycled.experiments.grid import Point, draws, grid
 from upcycled.experiments.run import run_experiment
 from upcycled.experiments.search import search
 from upcycled.experiments.sweep import How, sweep_experiment
-from upcycled.runtime.executor import Failed
 
 GRID = '\n[sweep]\n"local.lr" = [0.001, 0.05, 0.5]\n"upcycle.coefficient" = [0.2, 0.9]\n'
 FEW = '\n[sweep]\n"local.lr" = [0.001, 0.5]\n'
@@ -186,7 +185,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_a_larger_grid_keeps_what_is_there(
     train_each = batch_module.train_each
 
     def noting(runs, **options):
-        trained.extend(run["local"].lr for run in runs)
+        trained.extend(spec_in(run).local.lr for run in runs)
         return train_each(runs, **options)
 
     monkeypatch.setattr(batch_module, "train_each", noting)
@@ -203,8 +202,9 @@ def test_a_point_that_diverges_comes_last_and_is_not_chosen(here, monkeypatch):
 
     def fails_at_a_half(runs, **options):
         for place, result in train_each(runs, **options):
-            bad = runs[place]["local"].lr == 0.5 and runs[place]["seed"] == 1
-            yield place, Failed(DivergedError("the run diverged"), runs[place]) if bad else result
+            spec = spec_in(runs[place])
+            bad = spec.local.lr == 0.5 and spec.seed == 1
+            yield place, failed(result, DivergedError("the run diverged")) if bad else result
 
     monkeypatch.setattr(batch_module, "train_each", fails_at_a_half)
     found = sweep()
