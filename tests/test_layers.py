@@ -13,13 +13,13 @@ PARTS = {"algorithms", "coefficients", "privacy", "models", "data"}
 BELOW = {
     "core": set(),
     "support": {"core"},
-    **dict.fromkeys(PARTS, {"core", "support"}),
+    **{room: {"core", "support"} for room in PARTS},
     "theory": {"core", "models"},
     "engines": {"core", "support", "models"},
     "runtime": {"core", "support", "engines", "theory"} | PARTS - {"algorithms"},
     "config": {"core", "support", "engines", "runtime", "upcycled"} | PARTS,
     "auditing": {"core", "support", "coefficients", "privacy", "models", "runtime", "config", "upcycled"},
-    "report": {"core", "support", "privacy", "config", "upcycled"},
+    "report": {"core", "support", "algorithms", "privacy", "config", "upcycled"},
     "experiments": {"core", "support", "engines", "theory", "runtime", "config", "report", "auditing", "upcycled"}
     | PARTS,
     "integrations": {"core", "support", "runtime", "config", "experiments"},

@@ -213,7 +213,7 @@ def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, 
     assert out == ""
     assert "of 2 runs done" in err
     assert "iteration" in err
-    trained(a_run(data), progress=True)
+    up.train(**a_run(data), progress=True)
     assert "fedavg · fused engine: iteration 4/4, accuracy" in capsys.readouterr().err
 
 

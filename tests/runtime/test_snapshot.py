@@ -52,7 +52,7 @@ def records(draw):
         "bytes_down": count, "messages": count, "gradient_steps": count,
         "seconds": st.floats(), "eval_seconds": st.floats(),
         "clients": arrays(np.int64, st.integers(0, 3)), "client_steps": arrays(np.int64, st.integers(0, 3)),
-        "theory": st.none() | st.dictionaries(st.text(max_size=3), st.floats(), max_size=2),
+        "metrics": st.dictionaries(st.text(max_size=3), st.floats(), max_size=2),
     }  # fmt: skip
     assert set(values) == {field.name for field in fields(up.Record)}, "a new field of Record must be kept too"
     return up.Record(**{name: draw(value) for name, value in values.items()})

@@ -79,14 +79,14 @@ def test_the_records_hold_the_paper_s_terms(unequal):
             assert terms["step"] == pytest.approx(step, rel=1e-12)
             assert terms["h1"] == pytest.approx(points[t].gradient_norm * step, rel=1e-12)
             assert terms["h2"] == pytest.approx(step**2, rel=1e-12)
-    assert result.history[0].theory["initial_loss"] == pytest.approx(points[0].loss, rel=1e-12)
-    assert "initial_loss" not in result.history[2].theory
+    assert result.history[0].metrics["theory_initial_loss"] == pytest.approx(points[0].loss, rel=1e-12)
+    assert "theory_initial_loss" not in result.history[2].metrics
     rows = result.history.rows()
-    assert rows[1]["theory_gradient_norm"] == result.history[1].theory["gradient_norm"]
+    assert rows[1]["theory_gradient_norm"] == result.history[1].metrics["theory_gradient_norm"]
     collected = result.theory.terms
     assert collected.rounds == 3
     assert collected.coefficient.tolist() == [0.5, 0.5, 0.0]
-    assert collected.loss.tolist() == [result.history[t].theory["loss"] for t in (0, 2, 4)]
+    assert collected.loss.tolist() == [result.history[t].metrics["theory_loss"] for t in (0, 2, 4)]
     squares = collected.gradient_norm**2
     assert collected.average == pytest.approx([squares[0], squares[:2].mean(), squares.mean()], rel=1e-14)
     assert collected.least.tolist() == [squares[0], squares[:2].min(), squares.min()]
@@ -109,8 +109,8 @@ def test_the_residual_is_what_is_left_of_the_local_gradients(unequal):
     shares = unequal.sizes / unequal.sizes.sum()
     residual = math.sqrt(shares @ np.array([g @ g for g in left]))
     start = math.sqrt(shares @ np.array([g @ g for g in first]))
-    assert result.history[0].theory["residual"] == pytest.approx(residual, rel=1e-5)
-    assert result.history[0].theory["inexactness"] == pytest.approx(residual / start, rel=1e-5)
+    assert result.history[0].metrics["theory_residual"] == pytest.approx(residual, rel=1e-5)
+    assert result.history[0].metrics["theory_inexactness"] == pytest.approx(residual / start, rel=1e-5)
 
 
 @pytest.mark.parametrize("spread", ["iid", (0.5, 0.5), (1.0, 1.0)])
@@ -308,10 +308,11 @@ def test_coefficients_are_single_numbers_or_not_known():
 
     from upcycled.theory.terms import terms_of
 
-    measured = {"loss": 1.0, "gradient_norm": 1.0, "step": 0.0, "initial_loss": 1.0, "initial_gradient_norm": 1.0}
+    names = ("loss", "gradient_norm", "step", "initial_loss", "initial_gradient_norm")
+    measured = {f"theory_{name}": 1.0 for name in names}
 
     def made(*iterations):
-        return [SimpleNamespace(kind=kind, coefficient=rho, theory=measured) for kind, rho in iterations]
+        return [SimpleNamespace(kind=kind, coefficient=rho, metrics=measured) for kind, rho in iterations]
 
     data, zero, half, rule = ("data", None), ("upcycled", 0.0), ("upcycled", 0.5), ("upcycled", None)
     assert terms_of(made(data, half, data, zero, data)).coefficient.tolist() == [0.5, 0.0, 0.0]

@@ -1,0 +1,142 @@
+"""RunSpec: the one form of a run, its plain values and its fingerprint."""
+
+import json
+import pickle
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import upcycled as up
+from upcycled.runtime.spec import ARGUMENTS, NOT_IN_BITS
+
+SPEC = up.RunSpec(algorithm=up.FedProx(mu=0.5), upcycle=0.7, iterations=8, seed=3, progress=False)
+
+
+def test_train_takes_a_spec_or_its_arguments_and_arguments_change_a_spec(federation):
+    arguments = {name: getattr(SPEC, name) for name in ARGUMENTS}
+    one, two = up.train(federation, SPEC), up.train(federation, **arguments)
+    assert torch.equal(one.params, two.params)
+    assert one.spec == SPEC
+    three = up.train(federation, SPEC, seed=4)
+    assert three.spec == SPEC.replace(seed=4)
+    assert not torch.equal(one.params, three.params)
+
+
+def test_a_batch_takes_pairs_and_dicts(federation):
+    pair, named = up.train_many([(federation, SPEC), {"data": federation, "spec": SPEC, "seed": 4}], progress=False)
+    assert torch.equal(pair.params, up.train(federation, SPEC).params)
+    assert named.spec.seed == 4
+    for wrong in (3, (federation,), {"algorithm": up.FedAvg()}, (federation, {"seed": 1})):
+        [failed] = up.train_many([wrong], progress=False)
+        assert isinstance(failed.error, up.InputError), wrong
+
+
+def test_a_misspelt_argument_is_named_like_any_functions(federation):
+    with pytest.raises(TypeError, match=r"train\(\) has no argument 'algoritm'; did you mean 'algorithm'\?"):
+        up.train(federation, algoritm=up.FedAvg())
+    with pytest.raises(TypeError, match="missing the argument 'algorithm'"):
+        up.train(federation)
+    with pytest.raises(TypeError, match="has no argument 'observers'"):
+        SPEC.replace(observers=[])
+
+
+OTHER = {
+    "algorithm": up.FedProx(mu=0.25),
+    "model": "mlp",
+    "model_options": {"hidden": [3]},
+    "upcycle": 0.6,
+    "iterations": 9,
+    "local": up.LocalSGD(lr=0.2),
+    "participation": 0.5,
+    "sampling": "poisson",
+    "stragglers": 0.5,
+    "privacy": up.privacy.ModelClipping(1.0, 1.0),
+    "noise": "system",
+    "engine": "fused",
+    "seed": 4,
+    "eval_every": 2,
+    "theory": True,
+    "device": "cuda",
+    "progress": True,
+    "checkpoint": "kept",
+    "checkpoint_every": 7,
+    "resume_anyway": True,
+    "callbacks": [print],
+}
+
+
+def test_the_fingerprint_covers_what_determines_bits_and_nothing_else():
+    private = SPEC.replace(privacy=up.privacy.ModelClipping(1.0, 1.0))
+    changed = {name: (SPEC, SPEC.replace(**{name: value})) for name, value in OTHER.items()}
+    changed["budget"] = private, private.replace(budget=up.Budget(1.0, 1e-5))
+    changed["ledger"] = private, private.replace(ledger="ledger.jsonl")
+    assert set(changed) == {f.name for f in fields(up.RunSpec)}, "a new argument belongs here"
+    for name, (before, after) in changed.items():
+        assert (before.fingerprint == after.fingerprint) == (name in NOT_IN_BITS), name
+
+
+def test_the_plain_form_is_json_and_knows_modules_by_structure_and_weights():
+    torch.manual_seed(0)
+    one, same, other = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2, bias=False)
+    same.load_state_dict(one.state_dict())
+    prints = [SPEC.replace(model=model).fingerprint for model in (one, same, other)]
+    assert prints[0] == prints[1] != prints[2]
+    with torch.no_grad():
+        same.weight[0, 0] += 1e-3
+    assert SPEC.replace(model=same).fingerprint != prints[0]
+    assert json.loads(json.dumps(SPEC.replace(model=one).plain())) == SPEC.replace(model=one).plain()
+
+
+def schedule(m):
+    return 1 / m
+
+
+def test_functions_are_known_by_their_names_and_a_lambda_has_none():
+    named = SPEC.replace(upcycle=up.coefficients.LambdaHalf(schedule))
+    assert named.is_reproducible
+    assert named.plain()["upcycle"] == {"class": "LambdaHalf", "lam": {"function": f"{__name__}:schedule"}}
+    nameless = SPEC.replace(upcycle=up.coefficients.LambdaHalf(lambda m: 1 / m))
+    assert not nameless.is_reproducible
+    assert "<lambda>" in nameless.unnamed[0]
+
+
+def test_numbers_of_numpy_leave_no_trace():
+    theirs = up.RunSpec(
+        algorithm=up.FedProx(mu=np.float64(0.5)),
+        upcycle=np.float64(0.7),
+        iterations=np.int32(8),
+        seed=np.uint8(3),
+        participation=np.float64(1.0),
+        progress=False,
+    )
+    assert theirs == SPEC
+    assert repr(theirs) == repr(SPEC)
+    assert theirs.fingerprint == SPEC.fingerprint
+
+
+def test_a_spec_is_a_value():
+    assert pickle.loads(pickle.dumps(SPEC)) == SPEC
+    assert SPEC.replace() == SPEC
+    with pytest.raises(AttributeError):
+        SPEC.seed = 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"engine": None}, "engine is None, but it must be a name in quotes"),
+        ({"device": 3}, "device is 3, but it must be a name in quotes"),
+        ({"budget": 2.0}, "budget is 2.0, but it must be None or up.Budget"),
+        ({"ledger": 3}, "ledger is 3, but it must be None or the path of a file"),
+        ({"budget": up.Budget(1.0, 1e-5)}, "budget is given without privacy"),
+        ({"progress": "yes"}, "progress is 'yes', but it must be True or False"),
+        ({"participation": "x" * 500}, "but it must be a finite number > 0 and <= 1"),
+    ],
+)
+def test_a_value_that_no_run_can_have_is_refused_when_the_spec_is_made(wrong, words):
+    with pytest.raises(up.InputError, match=r"^[^\n]{1,250}$") as caught:
+        SPEC.replace(**wrong)
+    assert words in str(caught.value)
