@@ -14,11 +14,11 @@ import upcycled as up
 from upcycled.algorithms import ALGORITHMS
 from upcycled.config.registry import CLIENTS, LOCAL, TABLES, UPCYCLES, Choice
 from upcycled.core.errors import InputError, Limits, limits_of
-from upcycled.core.sampler import Participation
+from upcycled.core.sampler import SAMPLERS, Participation
 from upcycled.privacy import MECHANISMS, Budget
 
 KINDS = [*ALGORITHMS.values(), *MECHANISMS.values(), *(table.makes for table in UPCYCLES.values())]
-KINDS += [up.LocalSGD, Participation, Budget]
+KINDS += [up.LocalSGD, Participation, *SAMPLERS.values(), Budget]
 FLOATS, INTEGERS = (np.float16, np.float32, np.float64, np.longdouble), (np.int8, np.int32, np.int64, np.uint16)
 
 
@@ -36,6 +36,8 @@ def plain_arguments(draw, kind):
     """Numbers for every declared field, but noise given once."""
     limits = limits_of(kind)
     drawn = {name: draw(sound(limit)) for name, limit in limits.items()}
+    if kind is Participation:
+        drawn["fraction"] = draw(sound(limits_of(SAMPLERS["fixed"])["fraction"]))
     if kind.__name__ == "ErmOutput":
         drawn.pop("gamma")
     if kind in MECHANISMS.values():
@@ -61,7 +63,8 @@ def test_an_object_of_numpys_numbers_is_the_object_of_pythons(kind, data):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_number_of_an_object_has_declared_limits(kind):
-    numbers = {f.name for f in fields(kind) if f.type not in ("bool", "str", "Schedule")}
+    # A share of the clients is declared by the sampler that it makes.
+    numbers = {f.name for f in fields(kind) if f.type not in ("bool", "str", "Schedule", "float | Sampler")}
     assert numbers == set(limits_of(kind))
 
 

@@ -11,10 +11,9 @@ import upcycled as up
 from tests.conftest import ragged
 from tests.contracts.test_algorithms import settings
 from upcycled.algorithms import ALGORITHMS
-from upcycled.coefficients import Repeated, Trend
-from upcycled.core import rules
+from upcycled.coefficients import COEFFICIENTS, Repeated, Trend
 
-RULES = {name: getattr(rules, name)() for name in rules.__all__ if name != "Repeated"}
+RULES = {made.__name__: made() for made in COEFFICIENTS.values() if hasattr(made, "move")}
 RULES["Repeated"] = Repeated(Trend(), times=2)
 EVERY = [(algorithm, rule) for algorithm in ALGORITHMS for rule in RULES]
 

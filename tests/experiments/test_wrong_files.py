@@ -124,7 +124,7 @@ WRONG = {
     "hidden width of zero": (SMALL + '\n[model]\nkind = "mlp"\nhidden = [4, 0]\n', ["model.hidden is", ">= 1"]),
     "factory that is not there": (
         SMALL + '\n[model]\nkind = "nowhere.at_all:f"\n',
-        ["model.kind is 'nowhere.at_all:f'"],
+        ["model.kind is 'nowhere.at_all:f'", "no module 'nowhere' among the installed packages", "--path DIR"],
     ),
     "model that does not fit": (SMALL + '\n[model]\nkind = "lstm"\n', ["model 'lstm' needs integer token ids"]),
     "mechanism without noise": (

@@ -13,7 +13,7 @@ import pytest
 
 import upcycled as up
 from studies.common.store import Cells, compute_cells, write_cells
-from upcycled.core.errors import InputError
+from upcycled.core.errors import DivergedError, InputError
 from upcycled.support.files import WriteError
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +53,22 @@ def test_where_no_run_may_fail_the_error_ends_the_computation_and_is_no_cell(tmp
     with pytest.raises(InputError, match="iterations is 0"):
         compute_cells(cells, runs([]), lambda result: {}, may_fail=False, progress=False)
     assert "seed 9" not in Cells(tmp_path / "cells.parquet")
+
+
+@pytest.mark.parametrize("may_fail", [True, False])
+def test_a_run_that_diverged_is_its_error_and_not_its_result_so_far(tmp_path, may_fail):
+    cells = Cells(tmp_path / "cells.parquet")
+    data = up.data.synthetic("iid", clients=3, seed=0)
+    run = {"data": data, "algorithm": up.FedAvg(), "iterations": 4, "upcycle": 1e41}
+    assert len(up.train_many([run], progress=False)[0].history) == 1
+    wanted = {"far": lambda: run}
+    if may_fail:
+        compute_cells(cells, wanted, lambda result: {"accuracy": result.accuracy}, progress=False)
+        assert cells["far"]["error"].startswith("the run diverged: the global model is not finite after iteration 2")
+    else:
+        with pytest.raises(DivergedError):
+            compute_cells(cells, wanted, lambda result: {}, may_fail=False, progress=False)
+        assert "far" not in cells
 
 
 # ---------------------------------------------------------------- Parquet

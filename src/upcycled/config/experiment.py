@@ -29,7 +29,8 @@ from upcycled.runtime.spec import RunSpec
 NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks")
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
-    "noise": "privacy.noise"
+    "noise": "privacy.noise",
+    "model": "model.kind",
 }
 """What a file calls the arguments that sentences about a run begin with."""
 
