@@ -24,8 +24,11 @@ from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
+from upcycled.runtime.fingerprint import hash_of
 from upcycled.runtime.spec import RunSpec
 
+NOT_COMPARED = ("results", "data.path", "checkpoint_every")
+"""The folder says where it lies, a file of data is known by its content, and checkpoints change no result."""
 NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks")
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
@@ -160,6 +163,11 @@ class Experiment(Table):
     def resolved_toml(self) -> str:
         """Return the complete file; loading it gives an equal experiment."""
         return tomli_w.dumps(self.resolved())
+
+    def fingerprint(self, seed: int) -> str:
+        """Return a hash of all that makes a seed's results what they are, but the content of a file of data."""
+        keys = flat(self.for_seed(seed).resolved())
+        return hash_of({key: value for key, value in keys.items() if key not in NOT_COMPARED})
 
     def for_seed(self, seed: int) -> Self:
         """Return the experiment of one seed alone, as it is written beside that seed's results."""

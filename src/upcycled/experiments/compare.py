@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +16,9 @@ from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
 from upcycled.report import check_pages, write_report
 from upcycled.runtime.comparison import vanilla_iterations
-from upcycled.runtime.paired import Paired, holm, verdict
-from upcycled.support.files import write_whole
+from upcycled.support.files import write_json
 from upcycled.support.lock import locked
+from upcycled.support.statistics import Paired, holm, verdict
 
 DOCUMENT = "compare.json"
 TOO_FEW = "too few finished seeds to judge"
@@ -176,7 +175,7 @@ def compare_experiment(
     with locked(experiment_folder(experiment)):
         rows = _rows(names, batch.run(options), confidence)
         found = Compared(experiment, rows, equal, confidence, folder, repeat)
-        write_whole(folder / DOCUMENT, (json.dumps(found.as_json(), indent=2, allow_nan=False) + "\n").encode())
+        write_json(folder / DOCUMENT, found.as_json())
         return replace(found, report=write_report(folder))
 
 

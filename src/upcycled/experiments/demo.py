@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.plots import check_plots, curve, write_comparison
 from upcycled.experiments.results import read_history
 from upcycled.report import check_pages, write_report
-from upcycled.support.files import write_whole
+from upcycled.support.files import write_json
 from upcycled.support.lock import locked
 
 ROUNDS = 80
@@ -133,7 +132,7 @@ def _demonstrated(runs: Sequence[Contestant], found: Sequence[Outcome], output: 
     )
     demo = Demo(tuple(zip(runs, found, strict=True)), output / PLOT, repeat)
     write_comparison(demo.plot, curves, "Vanilla against upcycled at equal data rounds", subtitle)
-    write_whole(output / MARK, (json.dumps(demo.as_json(), indent=2, allow_nan=False) + "\n").encode())
+    write_json(output / MARK, demo.as_json())
     return replace(demo, report=write_report(output))
 
 

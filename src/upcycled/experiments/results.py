@@ -24,17 +24,15 @@ import torch
 from safetensors.torch import save as save_tensors
 
 import upcycled
-from upcycled.config.experiment import Experiment, flat, parse
+from upcycled.config.experiment import NOT_COMPARED, Experiment, flat, parse
 from upcycled.core.errors import InputError, shown
 from upcycled.data import FederatedData
 from upcycled.experiments.client_rows import client_rows, personal_tensors
 from upcycled.experiments.parquet import to_parquet
 from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.runtime import Result
-from upcycled.support.files import write_together, write_whole
+from upcycled.support.files import check_format, write_json, write_together, write_whole
 
-# The folder says where it lies, a file of data is known by its content, and checkpoints change no result.
-NOT_COMPARED = ("results", "data.path", "checkpoint_every")
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
 
 
@@ -64,7 +62,8 @@ def write_seed(
         result: the run.
         parquet: write ``metrics.parquet`` too.
     """
-    summary = {"scored_on": experiment.scored_on, **summarise(seed, about, result)}
+    asked = {"scored_on": experiment.scored_on, "fingerprint": experiment.fingerprint(seed)}
+    summary = asked | summarise(seed, about, result)
     epsilons = None if summary["privacy"] is None else summary["privacy"]["epsilon"]["clients"]
     history = plain(result.history.rows())
     model = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
@@ -80,7 +79,7 @@ def write_seed(
     if parquet:
         files["metrics.parquet"] = to_parquet(history)
     write_together(folder, files)
-    write_whole(folder / "summary.json", (json.dumps(summary, indent=2, allow_nan=False) + "\n").encode())
+    write_json(folder / "summary.json", summary)
     return summary
 
 
@@ -182,12 +181,16 @@ def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapp
     """
     if not folder.exists():
         return None
-    _check_same_config(folder, experiment.for_seed(seed))
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         before = summary["data"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
+        _check_same_config(folder, experiment.for_seed(seed))
         return None
+    check_format(summary, folder / "summary.json")
+    if summary.get("fingerprint") != experiment.fingerprint(seed):
+        # Of an earlier version, or of another run: the files say which, and what differs.
+        _check_same_config(folder, experiment.for_seed(seed))
     if before != data["sha256"]:
         raise InputError(f"{folder} holds a run on other data, {_way_out()}")
     return summary

@@ -6,7 +6,6 @@ Only the settings that are chosen are run once more and scored on test data.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from upcycled.experiments.grid import Point, draws, grid
 from upcycled.experiments.results import plain
 from upcycled.experiments.run import experiment_folder
 from upcycled.experiments.search import check_optuna, search
-from upcycled.support.files import write_whole
+from upcycled.support.files import write_json, write_whole
 from upcycled.support.lock import locked
 
 FOLDER = "sweep"
@@ -212,7 +211,7 @@ def _finished(
     swept = Swept(experiment, how.words, ranking, outcome, folder, repeat)
     own = _variant(experiment, best, f"{experiment.name[:90]}-chosen", experiment.results)
     write_whole(swept.chosen_file, (_heading(best) + own.resolved_toml()).encode())
-    write_whole(folder / DOCUMENT, (json.dumps(swept.as_json(), indent=2, allow_nan=False) + "\n").encode())
+    write_json(folder / DOCUMENT, swept.as_json())
     return swept
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds
 from upcycled.report.spending import spending
+from upcycled.support.files import check_format
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -195,6 +196,7 @@ def _seed(reader: _Reader, folder: Path) -> Seed | None:
     summary = reader.read(folder / "summary.json", _table)
     if summary is None:
         return None
+    check_format(summary, folder / "summary.json")
     metrics = folder / "metrics.jsonl"
     if not metrics.exists():
         reader.problems.append(f"{reader.place(metrics)} is missing: this run has no curves")

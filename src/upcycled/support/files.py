@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from upcycled.core.errors import UpcycledError
+from upcycled.core.errors import InputError, UpcycledError, shown
 
 
 class WriteError(UpcycledError):
@@ -20,6 +22,30 @@ def write_whole(path: Path, content: bytes) -> None:
         WriteError: in one sentence; a file that was there before is still there, whole.
     """
     write_together(path.parent, {path.name: content})
+
+
+RESULTS_FORMAT = 2
+"""Of results folders: the number in ``summary.json`` counts for the files beside it. Format 1 had no number."""
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON document that says its format, as :func:`write_whole` does."""
+    text = json.dumps({"format": RESULTS_FORMAT, **document}, indent=2, allow_nan=False)
+    write_whole(path, f"{text}\n".encode())
+
+
+def check_format(document: Mapping[str, Any], path: Path) -> None:
+    """Refuse what a later version wrote; what an earlier one wrote is read.
+
+    Raises:
+        InputError: in one sentence.
+    """
+    found = document.get("format", 1)
+    if not isinstance(found, int) or found > RESULTS_FORMAT:
+        raise InputError(
+            f"{path} has format {shown(found)}, but this version of upcycled reads up to format {RESULTS_FORMAT}: use "
+            "the version that wrote it"
+        )
 
 
 def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
