@@ -14,7 +14,7 @@ from upcycled.experiments.batch import Options, Outcome, prepare_batch
 from upcycled.experiments.plots import check_plots, curve, write_comparison
 from upcycled.experiments.results import read_history
 from upcycled.report import check_pages, write_report
-from upcycled.support.files import write_json
+from upcycled.support.files import write_json, write_whole
 from upcycled.support.lock import locked
 
 ROUNDS = 80
