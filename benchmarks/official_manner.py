@@ -22,7 +22,7 @@ def run(workload: Workload, rounds: int, evaluate: bool = True, seed: int = 0) -
     """Train and return the last test accuracy."""
     data, arguments = workload.data, workload.arguments
     local, privacy = arguments["local"], arguments.get("privacy")
-    model = prepare_model(arguments.get("model", "logistic"), data.train, data.test, data.num_classes, seed)
+    model = prepare_model(arguments.get("model", "logistic"), data.facts(), seed, arguments.get("model_options"))
     who = Participation(arguments.get("participation", 1.0), stragglers=arguments.get("stragglers", 0.0))
     train = [_set(*data.train.client(i)) for i in range(data.num_clients)]
     test = [_set(*data.test.client(i)) for i in range(data.num_clients)]
