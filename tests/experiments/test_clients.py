@@ -13,10 +13,9 @@ import upcycled as up
 from tests.experiments.small import small_file
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
-from upcycled.experiments.batch import Options
+from upcycled.experiments.batch import Options, run_experiment
 from upcycled.experiments.client_rows import client_rows
 from upcycled.experiments.parquet import to_parquet
-from upcycled.experiments.run import run_experiment
 from upcycled.runtime.history import SCALARS
 
 

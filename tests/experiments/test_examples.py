@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from upcycled.config.experiment import load_config
-from upcycled.experiments.run import run_experiment
+from upcycled.experiments.batch import run_experiment
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 

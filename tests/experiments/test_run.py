@@ -17,9 +17,8 @@ from tests.experiments.small import everything_under, small_file, spec_in
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError, InputError
 from upcycled.experiments import batch as batch_module
-from upcycled.experiments.batch import Options
+from upcycled.experiments.batch import Options, run_experiment
 from upcycled.experiments.results import plain
-from upcycled.experiments.run import run_experiment
 from upcycled.runtime.executor import Failed
 from upcycled.support.files import WriteError, write_together, write_whole
 from upcycled.support.lock import InUseError, locked

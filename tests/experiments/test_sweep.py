@@ -20,8 +20,8 @@ from upcycled.config.experiment import load_config
 from upcycled.config.ranges import Range
 from upcycled.core.errors import DivergedError, InputError, UpcycledError
 from upcycled.experiments import batch as batch_module
+from upcycled.experiments.batch import run_experiment
 from upcycled.experiments.grid import Point, draws, grid
-from upcycled.experiments.run import run_experiment
 from upcycled.experiments.search import search
 from upcycled.experiments.sweep import How, sweep_experiment
 

@@ -14,7 +14,7 @@ import upcycled as up
 from upcycled.core.algorithm import Server
 from upcycled.core.strategy import State
 from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
-from upcycled.runtime.checkpointing.snapshot import Rows, Snapshot, from_bytes, to_bytes
+from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(width=64) | st.text(max_size=5)
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.int8, np.bool_, np.uint64])
@@ -78,7 +78,7 @@ def parts_of(thing):
 @given(states(), st.dictionaries(NAMES, arrays(np.float32, (2, 5)), max_size=2), st.lists(records(), max_size=4))
 @settings(max_examples=60)
 def test_a_snapshot_comes_back_bit_by_bit(state, vectors, history):
-    memory, nobody = Rows(np.array([7, 2]), vectors), Rows(np.zeros(0, dtype=np.int64), {})
+    memory, nobody = MemoryRows(np.array([7, 2]), vectors), MemoryRows(np.zeros(0, dtype=np.int64), {})
     before = Snapshot(state, memory, nobody, to_columns(history), {"identity": {"seed": "1"}, "way": "é"})
     after = from_bytes(to_bytes(before))
     assert parts_of(after.state) == parts_of(state)
@@ -95,7 +95,7 @@ def test_columns_can_be_made_bit_by_bit(history, cut):
 
 
 def test_names_that_look_alike_are_told_apart():
-    rows = Rows(np.zeros(0, dtype=np.int64), {})
+    rows = MemoryRows(np.zeros(0, dtype=np.int64), {})
     rule = {"a.b": np.array([1.0]), "a": {"b": np.array([2.0])}, "a.b'": np.array([3.0])}
     state = State(Server(np.ones(2, dtype=np.float32)), rule=rule)
     assert parts_of(from_bytes(to_bytes(Snapshot(state, rows, rows, to_columns([]), {}))).state) == parts_of(state)
@@ -103,14 +103,14 @@ def test_names_that_look_alike_are_told_apart():
 
 def test_an_iterate_that_is_held_twice_is_stored_once():
     server = Server(np.ones(1000, dtype=np.float32))
-    rows, columns = Rows(np.zeros(0, dtype=np.int64), {}), to_columns([])
+    rows, columns = MemoryRows(np.zeros(0, dtype=np.int64), {}), to_columns([])
     once = len(to_bytes(Snapshot(State(server), rows, rows, columns, {})))
     thrice = len(to_bytes(Snapshot(State(server, seen=(server, server)), rows, rows, columns, {})))
     assert thrice - once < 1000
 
 
 def test_a_rule_with_a_state_that_cannot_be_kept_is_told_so():
-    rows = Rows(np.zeros(0, dtype=np.int64), {})
+    rows = MemoryRows(np.zeros(0, dtype=np.int64), {})
     state = State(Server(np.ones(2, dtype=np.float32)), rule={"model": object()})
     with pytest.raises(up.InputError, match=r"state\.rule\.model is object, but a checkpoint keeps arrays"):
         to_bytes(Snapshot(state, rows, rows, to_columns([]), {}))

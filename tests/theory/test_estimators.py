@@ -13,7 +13,7 @@ from torch import nn
 
 import upcycled as up
 from tests.conftest import ragged
-from upcycled.theory.objective import objective_for, point_of
+from upcycled.theory.empirical_risk import objective_for, point_of
 
 
 class Hidden(nn.Module):
@@ -80,7 +80,7 @@ def test_long_clients_are_taken_in_pieces(monkeypatch, federation):
     at = np.random.default_rng(4).standard_normal(18)
     whole = objective_for(federation, Hidden(5, 3))
     value, product = whole.landscape(at), dense_hessian(whole, 2, at)
-    monkeypatch.setattr("upcycled.theory.objective.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("upcycled.theory.empirical_risk.ROWS_AT_ONCE", 7)
     pieces = objective_for(federation, Hidden(5, 3))
     assert pieces.landscape(at).gradient == pytest.approx(value.gradient, rel=1e-12, abs=1e-15)
     assert dense_hessian(pieces, 2, at) == pytest.approx(product, rel=1e-12, abs=1e-15)

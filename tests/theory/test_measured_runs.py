@@ -12,7 +12,7 @@ from torch import nn
 
 import upcycled as up
 from tests.theory.byhand import added
-from upcycled.theory.objective import objective_for
+from upcycled.theory.empirical_risk import objective_for
 
 EXACT = {"progress": False, "engine": "sequential"}
 

@@ -26,7 +26,7 @@ from upcycled.support.formats import significant
 
 
 @dataclass(frozen=True)
-class Variant:
+class Scenario:
     """One way to run the file, and what it costs every client."""
 
     title: str
@@ -109,7 +109,7 @@ class Explanation:
     """What is protected, in words, and what each way to run the file costs."""
 
     sentences: tuple[str, ...]
-    variants: tuple[Variant, ...] = ()
+    variants: tuple[Scenario, ...] = ()
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -178,15 +178,15 @@ def planned_ledger(plan: Plan) -> Ledger:
     return ledger
 
 
-def _variant(title: str, iterations: int, plan: Plan, delta: float | None) -> Variant:
+def _variant(title: str, iterations: int, plan: Plan, delta: float | None) -> Scenario:
     ledger = planned_ledger(plan)
     delta = ledger.default_delta if delta is None else delta
     paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
     plain = ledger.epsilon(0.0) if ledger.kind == "pure" else None
-    return Variant(title, iterations, ledger, plan, delta, ledger.epsilon(delta), plain, paper)
+    return Scenario(title, iterations, ledger, plan, delta, ledger.epsilon(delta), plain, paper)
 
 
-def _remarks(experiment: Experiment, variants: list[Variant]) -> tuple[str, ...]:
+def _remarks(experiment: Experiment, variants: list[Scenario]) -> tuple[str, ...]:
     found = [
         "Upcycled iterations cost nothing because they reuse releases; the saving is that of taking half the data "
         "rounds, which the third column shows for a vanilla run.",

@@ -11,7 +11,7 @@ from upcycled.core.errors import InputError, unknown
 from upcycled.support.formats import fixed
 
 if TYPE_CHECKING:
-    from upcycled.auditing.explain import Explanation, Variant
+    from upcycled.auditing.explain import Explanation, Scenario
 
 FORMULAS = ("gaussian", "paper-output", "paper-objective", "objective", "sampled", "pure", "erm", "gd", "sgd")
 QUESTIONS = {
@@ -170,7 +170,7 @@ def _show(found: Explanation, every_client: bool) -> None:
         _show_clients(found.variants)
 
 
-def _show_clients(variants: tuple[Variant, ...]) -> None:
+def _show_clients(variants: tuple[Scenario, ...]) -> None:
     for variant in variants:
         rows = [
             [str(c["client"]), str(c["n"]), str(c["rounds"]), *(fixed(c[key], 4) for key in variant.client_numbers)]

@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.config.experiment import load_config
-    from upcycled.experiments.run import run_experiment
+    from upcycled.experiments.batch import run_experiment
     from upcycled.experiments.seed_lines import seed_line
 
     experiment = load_config(args.config, args.overrides)

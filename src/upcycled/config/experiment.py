@@ -16,8 +16,7 @@ from upcycled.config.overrides import put, with_overrides
 from upcycled.config.ranges import Range, as_values, is_range
 from upcycled.config.registry import CLIENTS, LOCAL, TABLES, Choice, places
 from upcycled.config.sources import DataTable, Logistic, ModelTable, model_arguments
-from upcycled.config.toml_tables import AsTuple, BuiltTable, Table
-from upcycled.config.values import Count, Seed, Word
+from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, Seed, Table, Word
 from upcycled.config.wording import Place, from_validation, in_keys, named
 from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unknown
 from upcycled.core.lookup import looked_up, names_code

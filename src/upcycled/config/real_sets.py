@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from upcycled import data as federated
-from upcycled.config.toml_tables import Table, within
-from upcycled.config.values import Count, Fraction, Seed, Word
+from upcycled.config.toml_tables import Count, Fraction, Seed, Table, Word, within
 from upcycled.config.wording import in_keys, in_path
 from upcycled.core.errors import COUNT, FRACTION, SEED
 from upcycled.data import FederatedData

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 
 from upcycled import data as federated
 from upcycled.config.real_sets import Femnist, Sent140
-from upcycled.config.toml_tables import AsTuple, Table, within
-from upcycled.config.values import Count, Fraction, Seed, Word
+from upcycled.config.toml_tables import AsTuple, Count, Fraction, Seed, Table, Word, within
 from upcycled.config.wording import in_path
 from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError, Limits
 from upcycled.data import FederatedData
@@ -142,7 +141,7 @@ class Mlp(Table):
     )
 
 
-class Lstm(Table):
+class LstmTable(Table):
     """A bidirectional LSTM over token ids."""
 
     kind: Literal["lstm"] = Field(default="lstm", description="'lstm'")
@@ -161,8 +160,8 @@ class Factory(Table):
     )
 
 
-ModelTable: TypeAlias = Logistic | Mlp | Lstm | Factory
-MODELS: dict[str, type[Table]] = {"logistic": Logistic, "mlp": Mlp, "lstm": Lstm}
+ModelTable: TypeAlias = Logistic | Mlp | LstmTable | Factory
+MODELS: dict[str, type[Table]] = {"logistic": Logistic, "mlp": Mlp, "lstm": LstmTable}
 
 
 def model_arguments(table: ModelTable) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 from pydantic import Field as Key
 
-from upcycled.core.errors import Limits, limits_of
+from upcycled.core.errors import COUNT, FRACTION, SEED, Limits, limits_of
 
 AsTuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 """Lists of the file become tuples, so that a table can be compared and never changes."""
@@ -52,6 +52,12 @@ def checked_number(value: Any, limits: Limits) -> Any:
 def within(limits: Limits) -> BeforeValidator:
     """Return the check of a key that is a number in a range; it words wrong types too."""
     return BeforeValidator(lambda value: checked_number(value, limits))
+
+
+Fraction = Annotated[float, within(FRACTION)]
+Count = Annotated[int, within(COUNT)]
+Seed = Annotated[int, within(SEED)]
+Word = Annotated[str, Key(min_length=1)]
 
 
 def table_of(

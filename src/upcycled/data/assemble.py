@@ -11,21 +11,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
-from upcycled.data.checks import Names, Part, check_offsets, numbers
+from upcycled.data.checks import Names, RawPart, check_offsets, numbers
 
 
-def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike) -> Part:
+def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike) -> RawPart:
     """Return a part of flat arrays whose offsets are sound."""
     prefix = "" if title == "train" else f"{title} "
     rows = numbers(f"{prefix}x", x)
     if rows.ndim == 0:
         raise InputError(f"{prefix}x is a single number, but it must be (samples, features) or (samples, ...)")
-    return Part(title, rows, numbers(f"{prefix}y", y), check_offsets(offsets, len(rows), f"{prefix}offsets"))
+    return RawPart(title, rows, numbers(f"{prefix}y", y), check_offsets(offsets, len(rows), f"{prefix}offsets"))
 
 
 def lists_part(
     title: str, xs: Sequence[ArrayLike], ys: Sequence[ArrayLike], names: Names, shape: tuple[int, ...] | None
-) -> Part:
+) -> RawPart:
     """Join one array per client; ``shape`` is what a sample must look like, None to take the first client's."""
     prefix = "" if title == "train" else f"{title} "
     for field, value in (("xs", xs), ("ys", ys)):
@@ -69,7 +69,7 @@ def lists_part(
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])]).astype(np.int64)
     x_all = np.concatenate(full) if full else np.zeros((0, *(shape or (1,))), dtype=np.float32)
     y_all = np.concatenate([y for y in labels if len(y)]) if full else np.zeros(0, dtype=np.int64)
-    return Part(title, x_all, y_all, offsets)
+    return RawPart(title, x_all, y_all, offsets)
 
 
 def unique_names(field: str, names: Sequence[str] | None) -> tuple[str, ...] | None:

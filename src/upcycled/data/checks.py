@@ -47,7 +47,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Part:
+class RawPart:
     """The training, test or validation rows as they were brought, before any conversion."""
 
     title: str
@@ -99,7 +99,7 @@ def check_offsets(offsets: object, rows: int, field: str = "offsets") -> Ints:
     return result
 
 
-def check_parts(parts: list[Part], names: Names, num_classes: int | None) -> tuple[list[Shards], int]:
+def check_parts(parts: list[RawPart], names: Names, num_classes: int | None) -> tuple[list[Shards], int]:
     """Return the converted parts, the training part first, and the number of classes."""
     train = parts[0]
     clients = len(train.offsets) - 1
@@ -120,7 +120,7 @@ def check_parts(parts: list[Part], names: Names, num_classes: int | None) -> tup
     return [Shards(_features(p, dtype, names), y, p.offsets) for p, y in zip(parts, labels, strict=True)], num_classes
 
 
-def _check_shapes(part: Part, train: Part, names: Names) -> None:
+def _check_shapes(part: RawPart, train: RawPart, names: Names) -> None:
     x, y = part.field("x"), part.field("y")
     if part.x.ndim < 2 or 0 in part.x.shape[1:]:
         raise InputError(f"has shape {part.x.shape}, but it must be (samples, features) or (samples, ...)", field=x)
@@ -157,7 +157,7 @@ def _ready(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return array.dtype == dtype and array.flags.c_contiguous
 
 
-def _features(part: Part, dtype: np.dtype[Any], names: Names) -> NDArray[Any]:
+def _features(part: RawPart, dtype: np.dtype[Any], names: Names) -> NDArray[Any]:
     out = part.x if _ready(part.x, dtype) else np.empty(part.x.shape, dtype)
     for start, chunk in chunks(part.x):
         if chunk.dtype != dtype or out is not part.x:
@@ -186,7 +186,7 @@ def _bad_features(before: NDArray[Any], after: NDArray[Any]) -> tuple[int, ...] 
     return None if fine.all() else tuple(int(i) for i in np.argwhere(~fine)[0])
 
 
-def _labels(part: Part, names: Names) -> Ints:
+def _labels(part: RawPart, names: Names) -> Ints:
     out: Ints = part.y if _ready(part.y, np.dtype(np.int64)) else np.empty(part.y.shape, np.int64)
     for start, chunk in chunks(part.y):
         if chunk.dtype.kind == "f":
@@ -201,7 +201,7 @@ def _labels(part: Part, names: Names) -> Ints:
     return out
 
 
-def _num_classes(parts: list[Part], labels: list[Ints], names: Names, num_classes: int | None) -> int:
+def _num_classes(parts: list[RawPart], labels: list[Ints], names: Names, num_classes: int | None) -> int:
     largest = [int(y.max()) if len(y) else 0 for y in labels]
     if num_classes is None:
         if max(largest) >= MOST_CLASSES_GUESSED:
@@ -221,7 +221,7 @@ def _num_classes(parts: list[Part], labels: list[Ints], names: Names, num_classe
     return count
 
 
-def _refuse_label(part: Part, row: int, names: Names, right: str) -> None:
+def _refuse_label(part: RawPart, row: int, names: Names, right: str) -> None:
     client, own = part.where(row, names)
     raise InputError(
         f"{part.field('y')} of client {client} is {part.y[row]} at row {own} (counted from 0), but {right}"

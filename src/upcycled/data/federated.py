@@ -15,7 +15,7 @@ from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
 from upcycled.data import splits
 from upcycled.data.assemble import flat_part, lists_part, row_numbers, unique_names
-from upcycled.data.checks import MOST_CLASSES_GUESSED, Names, Part, check_parts, fraction_of, numbers, whole
+from upcycled.data.checks import MOST_CLASSES_GUESSED, Names, RawPart, check_parts, fraction_of, numbers, whole
 from upcycled.data.description import Description, describe
 
 
@@ -241,7 +241,7 @@ class FederatedData:
 
 
 def checked(
-    parts: list[Part], names: Names, num_classes: int | None, label_names: Sequence[str] | None = None
+    parts: list[RawPart], names: Names, num_classes: int | None, label_names: Sequence[str] | None = None
 ) -> FederatedData:
     """Check and convert the parts (training first) and put them together; parts without rows are left out."""
     clients = len(parts[0].offsets) - 1

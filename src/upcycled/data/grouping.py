@@ -1,4 +1,4 @@
-"""Rows with a client column, in any order, become clients: the common end of every file format."""
+"""GroupedRows with a client column, in any order, become clients: the common end of every file format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, suggest
 from upcycled.core.vectors import Ints
-from upcycled.data.checks import Names, Part
+from upcycled.data.checks import Names, RawPart
 from upcycled.data.federated import FederatedData, checked
 
 _LISTED = 12
@@ -21,7 +21,7 @@ _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True)
-class Rows:
+class GroupedRows:
     """Features, labels and the client of every row, as a file has them."""
 
     title: str
@@ -31,7 +31,7 @@ class Rows:
 
 
 def group(
-    parts: list[Rows],
+    parts: list[GroupedRows],
     *,
     client_names: Sequence[str] | None = None,
     feature_names: tuple[str, ...] | None = None,
@@ -103,7 +103,7 @@ def _names(known: NDArray[Any], client_names: Sequence[str] | None, features: tu
     return Names(ids=None if numbered else known, features=features)
 
 
-def _check_lengths(part: Rows) -> None:
+def _check_lengths(part: GroupedRows) -> None:
     if part.x.ndim == 0 or part.y.ndim != 1:
         raise InputError(
             f"{part.title} x has shape {part.x.shape} and y {part.y.shape}, "
@@ -116,7 +116,7 @@ def _check_lengths(part: Rows) -> None:
             )
 
 
-def _sorted(part: Rows, known: NDArray[Any]) -> Part:
+def _sorted(part: GroupedRows, known: NDArray[Any]) -> RawPart:
     if part.client.dtype.kind != known.dtype.kind and len(part.client):
         raise InputError(
             f"{part.title} names its clients by {part.client.dtype}, but it must be {known.dtype} as in train"
@@ -130,6 +130,6 @@ def _sorted(part: Rows, known: NDArray[Any]) -> Part:
         raise InputError(f"client {who} has {part.title} samples but no training samples, and it needs at least one")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(known)))]).astype(np.int64)
     if bool(np.all(codes[1:] >= codes[:-1])):
-        return Part(part.title, part.x, part.y, offsets)  # in order already: no copy
+        return RawPart(part.title, part.x, part.y, offsets)  # in order already: no copy
     order = np.argsort(codes, kind="stable")
-    return Part(part.title, part.x[order], part.y[order], offsets)
+    return RawPart(part.title, part.x[order], part.y[order], offsets)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from upcycled.core.errors import InputError, reason_of
 from upcycled.core.shards import Shards
 from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import Rows, client_column, group, nearest
+from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 
 PARTS = ("train", "test", "validation")
 _ABOUT = ("num_classes", "client_names", "feature_names", "label_names", "vectors", "has_copies")
@@ -85,7 +85,7 @@ def load_npz(path: Path, name: str | None, client: str | None, label: str | None
     classes = archive.arrays.get("num_classes")
     data = group(
         [
-            Rows(
+            GroupedRows(
                 title,
                 pixels(archive.column(title, "x")),
                 archive.column(title, label),

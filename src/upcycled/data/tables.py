@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import Rows, client_column, group, nearest
+from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 from upcycled.data.npz import unreadable
 
 _SPLITS = {"train": False, "0": False, "test": True, "1": True}
@@ -35,7 +35,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Table:
+class ColumnTable:
     """A read file: features, their names, labels, and the client and split columns where asked for."""
 
     x: NDArray[Any]
@@ -49,14 +49,14 @@ def load_table(path: Path, columns: Columns) -> FederatedData:
     """Read a table that has a client column."""
     table = read_table(path, columns)
     assert table.client is not None  # the caller names a client column
-    parts = [Rows("train", table.x, table.y, table.client)]
+    parts = [GroupedRows("train", table.x, table.y, table.client)]
     if table.is_test is not None:
         masks = (("train", ~table.is_test), ("test", table.is_test))
-        parts = [Rows(title, table.x[rows], table.y[rows], table.client[rows]) for title, rows in masks]
+        parts = [GroupedRows(title, table.x[rows], table.y[rows], table.client[rows]) for title, rows in masks]
     return group(parts, feature_names=table.feature_names)
 
 
-def read_table(path: Path, columns: Columns) -> Table:
+def read_table(path: Path, columns: Columns) -> ColumnTable:
     """Read a table and take its columns apart."""
     frame = _frame(path, columns.client)
     known = [str(name) for name in frame.columns]
@@ -68,7 +68,7 @@ def read_table(path: Path, columns: Columns) -> Table:
     if len(frame) == 0:
         raise InputError("has no rows, but it must have at least one sample for every client", field=str(path))
     features = _feature_names(path, columns, known)
-    return Table(
+    return ColumnTable(
         x=_features(path, frame, features),
         y=_label(path, frame, columns.label),
         feature_names=features,

@@ -11,9 +11,8 @@ from upcycled.algorithms import ALGORITHMS
 from upcycled.config.experiment import Experiment, parse
 from upcycled.config.wording import named
 from upcycled.core.errors import InputError, check_number, suggest
-from upcycled.experiments.batch import Options, Outcome, prepare_batch
+from upcycled.experiments.batch import Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.results import plain
-from upcycled.experiments.run import experiment_folder
 from upcycled.report import check_pages, write_report
 from upcycled.runtime.comparison import vanilla_iterations
 from upcycled.support.files import write_json

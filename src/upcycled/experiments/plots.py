@@ -21,7 +21,7 @@ INK, MUTED, GRID = "#222222", "#666666", "#e4e4e4"
 
 
 @dataclass(frozen=True)
-class Curve:
+class PlotCurve:
     """One line of a plot: runs of the same kind, one per seed."""
 
     group: str
@@ -38,11 +38,11 @@ class Curve:
         return "upcycled" if self.is_upcycled else "vanilla"
 
 
-def curve(group: str, is_upcycled: bool, histories: Sequence[Sequence[Mapping[str, Any]]]) -> Curve:
+def curve(group: str, is_upcycled: bool, histories: Sequence[Sequence[Mapping[str, Any]]]) -> PlotCurve:
     """Return the model after each data round (and its upcycled iteration) from the rows of every seed's history."""
     last = [{row["data_round"]: row for row in rows if row["accuracy"] is not None} for rows in histories]
     rounds = sorted(set(last[0]).intersection(*last[1:]))
-    return Curve(
+    return PlotCurve(
         group,
         is_upcycled,
         np.array(rounds, dtype=np.float64),
@@ -63,7 +63,7 @@ def check_plots() -> None:
         raise InputError("a plot needs matplotlib: pip install 'upcycled-fl[report]'") from error
 
 
-def write_comparison(path: Path, curves: Sequence[Curve], title: str, subtitle: str) -> None:
+def write_comparison(path: Path, curves: Sequence[PlotCurve], title: str, subtitle: str) -> None:
     """Write a PNG: accuracy and loss against data rounds, one column per algorithm, mean over seeds with a band.
 
     The band is one standard deviation; it may leave the picture where it is much wider than the curves move.
@@ -102,7 +102,7 @@ def _limits(means: Sequence[Real]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _draw(axes: Any, curve: Curve, values: Real, colour: str) -> None:
+def _draw(axes: Any, curve: PlotCurve, values: Real, colour: str) -> None:
     mean = values.mean(axis=0)
     shade = colour if curve.is_upcycled else MUTED
     if len(values) > 1:

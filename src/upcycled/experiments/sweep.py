@@ -15,10 +15,9 @@ from upcycled.config.experiment import Experiment, parse
 from upcycled.config.overrides import put
 from upcycled.config.wording import named
 from upcycled.core.errors import InputError, UpcycledError
-from upcycled.experiments.batch import Batch, Options, Outcome, prepare_batch
+from upcycled.experiments.batch import Batch, Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.grid import Point, draws, grid
 from upcycled.experiments.results import plain
-from upcycled.experiments.run import experiment_folder
 from upcycled.experiments.search import check_optuna, search
 from upcycled.support.files import write_json, write_whole
 from upcycled.support.lock import locked

@@ -21,8 +21,8 @@ from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.train import run_plan
 from upcycled.theory import FORMS, Constants, Form, Report, constants, lambda_schedule, smallest_mu
 from upcycled.theory.assumptions import ProblemFacts
+from upcycled.theory.empirical_risk import objective_of
 from upcycled.theory.estimators import local_curvature_of, local_smoothness_of
-from upcycled.theory.objective import objective_of
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import json
 import math
 import re
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError
-from upcycled.privacy.ledger.ledger import EpsilonOverRounds
-from upcycled.report.spending import spending
+from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.support.files import check_format
 
 Row: TypeAlias = Mapping[str, Any]
@@ -257,3 +257,16 @@ def _lines(text: str) -> tuple[dict[str, Any], ...]:
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     return tuple(found)
+
+
+def spending(path: Path, delta: float) -> EpsilonOverRounds | None:
+    """Return the worst epsilon over a ledger's rounds; None if nothing was charged.
+
+    Raises:
+        InputError: if the file is no ledger.
+    """
+    with warnings.catch_warnings():
+        # The run warned of a large delta; the statement that the page shows has it.
+        warnings.simplefilter("ignore", UserWarning)
+        found = Ledger.read(path).epsilon_over_rounds(delta)
+    return found if found.rounds else None

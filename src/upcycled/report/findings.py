@@ -33,7 +33,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonTable:
     """The paired differences of all algorithms."""
 
     rows: tuple[Difference, ...]
@@ -55,7 +55,7 @@ class Comparison:
         return sum(row.is_finding and row.gain < 0 for row in self.rows)
 
 
-def comparison(document: Row) -> Comparison | None:
+def comparison(document: Row) -> ComparisonTable | None:
     """Read ``compare.json``; None where it has no rows."""
     confidence = number(document.get("confidence"))
     rows = [_difference(row, confidence) for row in _tables(document.get("rows"))]
@@ -67,7 +67,7 @@ def comparison(document: Row) -> Comparison | None:
         is_tested = not any(map(math.isnan, values.values()))
         places = {name: (value - least) / width for name, value in values.items()} if is_tested else None
         placed.append(replace(row, places=places))
-    return Comparison(tuple(placed), confidence) if placed else None
+    return ComparisonTable(tuple(placed), confidence) if placed else None
 
 
 def _difference(row: Row, confidence: float) -> Difference:
@@ -95,7 +95,7 @@ def _is_significant(row: Row, which: str, confidence: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedRow:
     """A point of a sweep."""
 
     rank: float
@@ -109,7 +109,7 @@ class Ranked:
 class Ranking:
     """All points of a sweep by validation scores, and how the chosen one did on test data."""
 
-    rows: tuple[Ranked, ...]
+    rows: tuple[RankedRow, ...]
     chosen: Row | None
     test_accuracy: Cell
 
@@ -122,7 +122,7 @@ class Ranking:
 def ranking(document: Row) -> Ranking | None:
     """Read ``sweep.json``; None where nothing is ranked."""
     rows = tuple(
-        Ranked(
+        RankedRow(
             number(row.get("rank", k)),
             _table(row.get("settings")),
             cell_of(row, "accuracy"),

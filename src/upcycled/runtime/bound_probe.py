@@ -14,8 +14,8 @@ from upcycled.runtime.callbacks import Step
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.theory.assumptions import ProblemFacts
+from upcycled.theory.empirical_risk import Objective, objective_of
 from upcycled.theory.estimators import smoothness_of
-from upcycled.theory.objective import Objective, objective_of
 from upcycled.theory.terms import PREFIX, terms_of
 from upcycled.theory.verdict import Report, judge
 

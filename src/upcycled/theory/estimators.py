@@ -9,7 +9,7 @@ from torch import nn
 
 from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.vectors import Real
-from upcycled.theory.objective import Federated, Objective, Point, design, objective_for, point_of
+from upcycled.theory.empirical_risk import Federated, Objective, Point, design, objective_for, point_of
 
 WEIGHTS = ("samples", "equal")
 MOST_STEPS = 1000

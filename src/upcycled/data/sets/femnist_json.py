@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import Rows, group
+from upcycled.data.grouping import GroupedRows, group
 from upcycled.data.idx import SPLITS
 from upcycled.data.leaf import User, merged, read_leaf
 from upcycled.data.sets.femnist_partition import TRAINING_SHARE, letter_names
@@ -38,7 +38,7 @@ def load_json(path: Path, letters: int | None, devices: int | None, seed: int) -
     device = merged(len(users), devices)
     place = np.full(len(train), -1)
     place[users] = device
-    parts = [Rows(part.title, part.x, part.y, place[part.client]) for part in parts]
+    parts = [GroupedRows(part.title, part.x, part.y, place[part.client]) for part in parts]
     parts[1:] = [_where(part, part.client >= 0) for part in parts[1:]]
     count = max(2, int(parts[0].y.max()) + 1) if letters is None else letters
     names = [train[i].name for i in users] if devices is None else None
@@ -47,7 +47,7 @@ def load_json(path: Path, letters: int | None, devices: int | None, seed: int) -
     return data if test is not None else replace(data, has_copies=True).split(1 - TRAINING_SHARE, seed)
 
 
-def _rows(path: Path, title: str, users: list[User], numbers: dict[str, int]) -> Rows:
+def _rows(path: Path, title: str, users: list[User], numbers: dict[str, int]) -> GroupedRows:
     strange = next((user.name for user in users if user.name not in numbers), None)
     if strange is not None:
         raise InputError(
@@ -56,7 +56,7 @@ def _rows(path: Path, title: str, users: list[User], numbers: dict[str, int]) ->
     filled = [user for user in users if user.y]
     if not filled:
         raise InputError(f"has no {title} samples, but it must have some", field=str(path))
-    return Rows(
+    return GroupedRows(
         title,
         np.concatenate([_images(path, user) for user in filled]),
         np.concatenate([_labels(path, user) for user in filled]),
@@ -92,9 +92,9 @@ def _labels(path: Path, user: User) -> NDArray[Any]:
     return labels.astype(np.int64)
 
 
-def _lower_case(part: Rows) -> Rows:
-    return _where(Rows(part.title, part.x, part.y - SPLITS["byclass"], part.client), part.y >= SPLITS["byclass"])
+def _lower_case(part: GroupedRows) -> GroupedRows:
+    return _where(GroupedRows(part.title, part.x, part.y - SPLITS["byclass"], part.client), part.y >= SPLITS["byclass"])
 
 
-def _where(part: Rows, mask: NDArray[np.bool_]) -> Rows:
-    return Rows(part.title, part.x[mask], part.y[mask], part.client[mask])
+def _where(part: GroupedRows, mask: NDArray[np.bool_]) -> GroupedRows:
+    return GroupedRows(part.title, part.x[mask], part.y[mask], part.client[mask])

@@ -13,7 +13,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import whole
 from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import Rows, group
+from upcycled.data.grouping import GroupedRows, group
 from upcycled.data.leaf import is_leaf, merged
 from upcycled.data.paths import find, missing
 from upcycled.data.sets import glove
@@ -73,7 +73,7 @@ def sent140(
     ids, table = _encoded(tweets, path, file, dimension, length)
     device = merged(int(tweets.user.max()) + 1, devices)[tweets.user]
     parts = [
-        Rows(title, ids[rows], tweets.label[rows], device[rows])
+        GroupedRows(title, ids[rows], tweets.label[rows], device[rows])
         for title, rows in (("train", ~tweets.is_test), ("test", tweets.is_test))
     ]
     # Two people who write the same few words write two tweets.

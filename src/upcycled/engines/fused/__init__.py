@@ -8,7 +8,7 @@ from upcycled.engines.fused.support import refuses
 
 def _open(task: Task, threads: int | None) -> Engine:
     # Numba takes half a second to import: only who uses this engine waits for it.
-    from upcycled.engines.fused.engine import FusedEngine
+    from upcycled.engines.fused.fused_engine import FusedEngine
 
     return FusedEngine(task, threads)
 

@@ -32,7 +32,7 @@ def plain(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FlatRows:
     """Shards as the kernels take them: the features of all samples end to end, views of what was given."""
 
     x: Floats
@@ -54,6 +54,6 @@ class Rows:
         return np.concatenate([[0], cuts, [block.size]]).astype(np.int64)
 
 
-def rows_of(shards: Shards) -> Rows:
+def rows_of(shards: Shards) -> FlatRows:
     """Return views of the shards' arrays; ``support`` has checked their types."""
-    return Rows(plain(shards.x, np.float32).reshape(-1), plain(shards.y, np.int64), plain(shards.offsets, np.int64))
+    return FlatRows(plain(shards.x, np.float32).reshape(-1), plain(shards.y, np.int64), plain(shards.offsets, np.int64))

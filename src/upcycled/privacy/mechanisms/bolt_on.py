@@ -18,7 +18,7 @@ from upcycled.privacy.accounting import sgd_sensitivity
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import DELTA, check_convex, check_delta, check_noise
-from upcycled.privacy.mechanisms.rounding import ROUNDING, Constants, check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.rounding import ROUNDING, SoftmaxConstants, check_covered, constants_of, norms
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class BoltOnRelease:
 
     wanted: BoltOnSGD
     setting: Setting
-    about: Constants
+    about: SoftmaxConstants
     batches: Ints
     moves: Real
     noise: GaussianNoise

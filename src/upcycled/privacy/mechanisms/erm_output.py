@@ -30,7 +30,7 @@ from upcycled.privacy.mechanisms.requirements import (
     check_own_solver,
     check_penalty,
 )
-from upcycled.privacy.mechanisms.rounding import ROUNDING, Constants, check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.rounding import ROUNDING, SoftmaxConstants, check_covered, constants_of, norms
 
 DEFAULT_STEPS = 50
 
@@ -100,7 +100,7 @@ class ErmRelease:
 
     wanted: ErmOutput
     sizes: Ints
-    about: Constants
+    about: SoftmaxConstants
     a: float
     made: CertifiedGD | CertifiedMinimiser
     moves: Real

@@ -35,7 +35,7 @@ from upcycled.privacy.mechanisms.requirements import (
     check_penalty,
     rounds_paid,
 )
-from upcycled.privacy.mechanisms.rounding import Constants, check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.rounding import SoftmaxConstants, check_covered, constants_of, norms
 from upcycled.privacy.noise import gamma_norm_noise
 
 LEAST_GAMMA = 1e-10
@@ -140,7 +140,7 @@ class ObjectivePerturbation:
         return min(COVER_EPSILON, each / 50)
 
 
-def _terms(setting: Setting, about: Constants, a: float, gamma: float, cover: float) -> dict[str, Any]:
+def _terms(setting: Setting, about: SoftmaxConstants, a: float, gamma: float, cover: float) -> dict[str, Any]:
     """Return the arguments that the accounting functions share.
 
     Rounding to the grid of the cover noise is one more error that it covers: g sqrt(D) between neighbours, as if gamma
@@ -162,14 +162,14 @@ def _likely_norm(size: int, alpha: Real) -> Real:
     return found
 
 
-def _rounding(about: Constants, a: float, sizes: Ints, model_norm: float, linear: Real) -> Real:
+def _rounding(about: SoftmaxConstants, a: float, sizes: Ints, model_norm: float, linear: Real) -> Real:
     """Return the gradient norm that rounding alone may leave at the solver's end."""
     lr, reach = 1 / (about.smoothness + a), 2 * (about.lipschitz + linear) / a
     found: Real = about.step_error(sizes, model_norm, linear, a, lr, reach) / (lr * a)
     return found
 
 
-def _reachable_gamma(setting: Setting, about: Constants, a: float, alpha: Real) -> float:
+def _reachable_gamma(setting: Setting, about: SoftmaxConstants, a: float, alpha: Real) -> float:
     """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
     linear = 10.0 + 3 * _likely_norm(setting.num_parameters, alpha)
     return max(LEAST_GAMMA, 2 * float(_rounding(about, a, setting.sizes, 100.0, linear).max()))
@@ -181,7 +181,7 @@ class ObjectiveRelease:
 
     wanted: ObjectivePerturbation
     sizes: Ints
-    about: Constants
+    about: SoftmaxConstants
     a: float
     made: CertifiedMinimiser
     alpha: Real

@@ -22,7 +22,7 @@ _UNIT = 2.0**-53
 
 
 @dataclass(frozen=True)
-class Constants:
+class SoftmaxConstants:
     """Softmax regression on features of norm <= R: L, S and R~, and the sizes that rounding errors grow with."""
 
     lipschitz: float
@@ -47,11 +47,11 @@ class Constants:
         return error
 
 
-def constants_of(setting: Setting, norm_bound: float) -> Constants:
+def constants_of(setting: Setting, norm_bound: float) -> SoftmaxConstants:
     """Return the constants of the run's model on features projected to ``norm_bound``."""
     lipschitz, smoothness = softmax_constants(classes=setting.num_classes, norm_bound=norm_bound, bias=setting.has_bias)
     inputs = setting.num_parameters // setting.num_classes
-    return Constants(lipschitz, smoothness, float(np.sqrt(2 * smoothness)), setting.num_classes, inputs)
+    return SoftmaxConstants(lipschitz, smoothness, float(np.sqrt(2 * smoothness)), setting.num_classes, inputs)
 
 
 def check_covered(error: Real, allowed: Real, model_norm: float) -> None:

@@ -18,7 +18,7 @@ from upcycled.core.memory import ClientMemory
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest, tell_user, tidy, write
 from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
 from upcycled.runtime.checkpointing.identity import check_same, identity_of
-from upcycled.runtime.checkpointing.snapshot import Rows, Snapshot, from_bytes, to_bytes
+from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Run, start_run
@@ -122,5 +122,5 @@ class Checkpointer:
         self._pause = _SHARE * (self._since - began)
 
 
-def _rows(memory: ClientMemory) -> Rows:
-    return Rows(*memory.content())
+def _rows(memory: ClientMemory) -> MemoryRows:
+    return MemoryRows(*memory.content())

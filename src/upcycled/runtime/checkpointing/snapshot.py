@@ -26,7 +26,7 @@ _HEADER = "upcycled"
 
 
 @dataclass(frozen=True)
-class Rows:
+class MemoryRows:
     """A client memory's content: clients in the order of their rows."""
 
     clients: Ints
@@ -38,8 +38,8 @@ class Snapshot:
     """The value of the fold over iterations, and what tells it from others."""
 
     state: State
-    memory: Rows
-    private: Rows
+    memory: MemoryRows
+    private: MemoryRows
     columns: Columns
     """All records so far."""
     facts: Mapping[str, Any]
@@ -76,8 +76,8 @@ def from_bytes(content: bytes, name: str = "the checkpoint") -> Snapshot:
     history = {name.removeprefix("history."): array for name, array in tensors.items() if name.startswith("history.")}
     return Snapshot(
         state=State(**{name: _unpacked(value, tensors) for name, value in header["state"].items()}),
-        memory=Rows(**_unpacked(header["memory"], tensors)),
-        private=Rows(**_unpacked(header["private"], tensors)),
+        memory=MemoryRows(**_unpacked(header["memory"], tensors)),
+        private=MemoryRows(**_unpacked(header["private"], tensors)),
         columns=history,
         facts=header["facts"],
     )
@@ -109,7 +109,7 @@ class _Packer:
             "of them only: a coefficient rule's own state must be made of those"
         )
 
-    def packed_rows(self, name: str, rows: Rows) -> Any:
+    def packed_rows(self, name: str, rows: MemoryRows) -> Any:
         """Return a memory's content likewise."""
         return self.packed(name, {"clients": rows.clients, "vectors": rows.vectors})
 

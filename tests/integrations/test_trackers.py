@@ -11,8 +11,7 @@ from tests.experiments.small import small_file
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError, UpcycledError
-from upcycled.experiments.batch import Options
-from upcycled.experiments.run import run_experiment
+from upcycled.experiments.batch import Options, run_experiment
 from upcycled.integrations import TRACKERS, open_trackers
 
 FROM_ELSEWHERE = [

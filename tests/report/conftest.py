@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.experiments.report_cases import run_all
+from tests.report.report_cases import run_all
 
 
 @pytest.fixture(scope="session")

@@ -162,12 +162,12 @@ def test_units_and_the_order_of_coordinates_do_not_matter(rule, factor, seed):
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
 def test_a_rules_own_state_is_arrays_and_survives_a_checkpoint(rule):
     from upcycled.core.strategy import State
-    from upcycled.runtime.checkpointing.snapshot import Rows, Snapshot, from_bytes, to_bytes
+    from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
 
     _, _, own = play(rule, np.random.default_rng(0).normal(size=(5, 4)) + 1, spread=9.0)
     assert own
     assert all(isinstance(value, np.ndarray) for value in own.values())
-    nobody = Rows(np.zeros(0, dtype=np.int64), {})
+    nobody = MemoryRows(np.zeros(0, dtype=np.int64), {})
     state = State(server(1.0), rule=own, mean=server(2.0).model, spread=3.0)
     back = from_bytes(to_bytes(Snapshot(state, nobody, nobody, {}, {}))).state
     assert {name: (value.dtype, value.tolist()) for name, value in back.rule.items()} == {

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.experiments.report_cases import EXPERIMENTS, HOSTILE, PRIVATE, charts_of, hostile_folder, rows_of
+from tests.report.report_cases import EXPERIMENTS, HOSTILE, PRIVATE, charts_of, hostile_folder, rows_of
 from upcycled.report import write_report
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

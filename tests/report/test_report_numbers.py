@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.experiments.report_cases import (
+from tests.report.report_cases import (
     DATA,
     EXPERIMENTS,
     LOCAL,
@@ -21,9 +21,9 @@ from tests.experiments.report_cases import (
 )
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds
 from upcycled.report import collect
+from upcycled.report.collect import spending
 from upcycled.report.curves import curve, thinned
 from upcycled.report.distributions import bins_of, clients_of, distribution
-from upcycled.report.spending import spending
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import tomli_w
 
 from upcycled.config.experiment import parse
-from upcycled.experiments.run import run_experiment
+from upcycled.experiments.batch import run_experiment
 
 DATA = {"source": "synthetic", "alpha": "iid", "clients": 5, "dim": 3, "sizes": 40}
 ERM = {"mechanism": "erm_output", "norm_bound": 1.0, "noise_std": 0.8}

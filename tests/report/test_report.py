@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.experiments.report_cases import (
+from tests.report.report_cases import (
     DATA,
     EXPERIMENTS,
     LOCAL,

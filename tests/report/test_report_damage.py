@@ -10,7 +10,7 @@ from importlib.resources import files
 
 import pytest
 
-from tests.experiments.report_cases import (
+from tests.report.report_cases import (
     EXPERIMENTS,
     HOSTILE,
     Elements,

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.experiments.test_audit import SOUND, experiment
+from tests.auditing.test_audit import SOUND, experiment
 from upcycled.auditing.explain import explain
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
 from upcycled.core.sampler import everybody
 from upcycled.engines.sequential import Sequential
-from upcycled.experiments.run import run_experiment
+from upcycled.experiments.batch import run_experiment
 
 
 def file_with(privacy, **changes):
