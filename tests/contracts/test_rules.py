@@ -11,11 +11,10 @@ import upcycled as up
 from tests.conftest import ragged
 from tests.contracts.test_algorithms import settings
 from upcycled.algorithms import ALGORITHMS
-from upcycled.coefficients import Repeated, Trend
-from upcycled.core import rules
+from upcycled.coefficients import COEFFICIENTS, Repeated, Trend
 
-RULES = {name: getattr(rules, name)() for name in rules.__all__ if name != "Repeated"}
-RULES["Repeated"] = Repeated(Trend(), times=2)
+RULES = {name: kind() for name, kind in COEFFICIENTS.items() if hasattr(kind, "move")}
+RULES["repeated"] = Repeated(Trend(), times=2)
 EVERY = [(algorithm, rule) for algorithm in ALGORITHMS for rule in RULES]
 
 
