@@ -76,6 +76,7 @@ def test_an_upcycled_iteration_moves_no_bytes_and_takes_no_gradient(federation, 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monkeypatch):
     """Every door to training data raises while an upcycled iteration is made."""
+    from upcycled.core.engine import Work
     from upcycled.runtime import loop
 
     touched = []
@@ -88,8 +89,9 @@ def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monk
         with monkeypatch.context() as patch:
             for method in ("client", "sizes_of"):
                 patch.setattr(Shards, method, refuse)
-            patch.setattr(loop, "_data_round", refuse)
-            patch.setattr(loop.Work, "__init__", refuse)
+            for function in ("ask", "answer", "take"):
+                patch.setattr(loop, function, refuse)
+            patch.setattr(Work, "__init__", refuse)
             return original(strategy, state, horizon)
 
     from upcycled.core.strategy import Upcycled
@@ -159,13 +161,13 @@ def test_the_server_sees_only_what_the_mechanism_released(federation, name):
         is_central = draws_secretly = False
         name = "zeros"
 
-        def release(self, trained, sent, clients, num_samples, noise):
-            return Release(clients, np.zeros_like(trained.vectors), num_samples, trained.num_steps)
+        def release(self, trained, sent, cohort, num_samples, noise):
+            return Release(cohort.clients, np.zeros_like(trained.vectors), num_samples, trained.num_steps)
 
         def fit(self, setting):
             return self
 
-        def charge(self, clients):
+        def charge(self, cohort):
             return None
 
         def mean_noise_std(self, release):

@@ -13,8 +13,8 @@ from tests.contracts.test_algorithms import settings
 from upcycled.algorithms import ALGORITHMS
 from upcycled.coefficients import COEFFICIENTS, Repeated, Trend
 
-RULES = {made.__name__: made() for made in COEFFICIENTS.values() if hasattr(made, "move")}
-RULES["Repeated"] = Repeated(Trend(), times=2)
+RULES = {name: kind() for name, kind in COEFFICIENTS.items() if hasattr(kind, "move")}
+RULES["repeated"] = Repeated(Trend(), times=2)
 EVERY = [(algorithm, rule) for algorithm in ALGORITHMS for rule in RULES]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import upcycled as up
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.mechanism import Setting
+from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import LocalSGD
 
 QUIET = {"progress": False, "engine": "sequential"}
@@ -31,6 +32,7 @@ def setting(**changes):
         "has_batch_norm": False,
         "num_classes": 2,
         "sizes": sizes,
+        "num_clients": sizes.size,
         "rounds": np.full(sizes.size, 40),
         "data_rounds": 40,
         "stragglers": 0.0,
@@ -38,6 +40,12 @@ def setting(**changes):
         "participation": 1.0,
     }
     return Setting(**(facts | changes))
+
+
+def cohort(clients):
+    """These clients in a round, one epoch each."""
+    clients = np.asarray(clients, dtype=np.int64)
+    return Cohort(clients, np.ones_like(clients))
 
 
 def wide(sizes=(23, 17, 31, 12), features=40, classes=10, seed=0):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.privacy.runs import QUIET, setting
+from tests.privacy.runs import QUIET, cohort, setting
 from upcycled.core.errors import BudgetSpentError
 from upcycled.privacy import Budget, Ledger, ModelClipping, ObjectivePerturbation
 
@@ -71,9 +71,9 @@ def test_the_same_simulated_round_is_not_charged_twice_and_a_real_one_is():
     for noise, rounds in (("seeded", 1), ("system", 2)):
         ledger = Ledger(fitted, noise, facts)
         for _ in range(2):
-            ledger.charge(1, 1, 0, fitted.charge(np.arange(3)))
+            ledger.charge(1, 1, 0, fitted.charge(cohort(range(3))))
         assert ledger.rounds.tolist() == [rounds] * 3
-    ledger.charge(1, 1, 1, fitted.charge(np.arange(3)))
+    ledger.charge(1, 1, 1, fitted.charge(cohort(range(3))))
     assert ledger.rounds.tolist() == [3] * 3
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upcycled as up
-from tests.privacy.runs import QUIET, setting
+from tests.privacy.runs import QUIET, cohort, setting
 from upcycled.core.mechanism import Charge
 from upcycled.privacy import DPSGD, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
 from upcycled.privacy.ledger.entries import Entry, from_line, to_line
@@ -34,7 +34,7 @@ def spend(ledger, mechanism, rounds):
     """Charge rounds to changing clients, with an upcycled iteration after each."""
     fitted = mechanism.fit(setting())
     for m in rounds:
-        ledger.charge(2 * m - 1, m, 0, fitted.charge(np.array([m % 3, (m + 1) % 3])))
+        ledger.charge(2 * m - 1, m, 0, fitted.charge(cohort([m % 3, (m + 1) % 3])))
         ledger.upcycled(2 * m, m)
 
 
@@ -150,7 +150,7 @@ def test_a_budget_goes_on_from_what_the_file_says(federation, tmp_path):
     # Each round costs (2 * 10 / 20)^2 = 1 a client; the budget admits mu^2 just above 3 rounds.
     mechanism, facts = ModelClipping(10.0, 20.0), setting()
     fitted = mechanism.fit(facts)
-    cost = float((fitted.charge(np.arange(3)).sensitivity[0] / 20.0) ** 2)
+    cost = float((fitted.charge(cohort(range(3))).sensitivity[0] / 20.0) ** 2)
     assert cost == pytest.approx(1.0, rel=1e-4)
     epsilon = up.privacy.gaussian_epsilon(rounds=3, sensitivity=20.1, noise_std=20.0, delta=DELTA)
     budget = Budget(epsilon, DELTA)
@@ -158,12 +158,12 @@ def test_a_budget_goes_on_from_what_the_file_says(federation, tmp_path):
     def reopened(noise):
         return Ledger(fitted, noise, facts, budget, tmp_path / noise, "r")
 
-    everybody = fitted.charge(np.arange(3))
+    everybody = fitted.charge(cohort(range(3)))
     for noise in ("seeded", "system"):
         ledger = reopened(noise)
-        ledger.charge(1, 1, 0, fitted.charge(np.arange(3)))
-        ledger.charge(2, 2, 0, fitted.charge(np.array([0, 1])))
-        ledger.charge(3, 3, 0, fitted.charge(np.array([0])))
+        ledger.charge(1, 1, 0, fitted.charge(cohort(range(3))))
+        ledger.charge(2, 2, 0, fitted.charge(cohort([0, 1])))
+        ledger.charge(3, 3, 0, fitted.charge(cohort([0])))
         assert reopened(noise).can_pay(everybody, 4).tolist() == [False, True, True]
     # A simulated round that is replayed is paid for by who paid it; a real one must be paid again.
     assert reopened("seeded").can_pay(everybody, 3).tolist() == [True, False, False]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.privacy.runs import QUIET, setting, wide
+from tests.privacy.runs import QUIET, cohort, setting, wide
 from upcycled.core.vectors import grid_step
 from upcycled.privacy import (
     DPSGD,
@@ -38,7 +38,7 @@ def spent(mechanism, facts, rounds=None):
     ledger = Ledger(fitted, "seeded", facts)
     rounds = facts.rounds if rounds is None else rounds
     for m in range(1, int(rounds.max()) + 1):
-        ledger.charge(m, m, 0, fitted.charge(np.flatnonzero(rounds >= m)))
+        ledger.charge(m, m, 0, fitted.charge(cohort(np.flatnonzero(rounds >= m))))
     return fitted, ledger.epsilon(DELTA)
 
 
@@ -101,7 +101,7 @@ def test_objective_perturbation_spends_exactly_its_epsilon(delta):
     fitted, _ = spent(ObjectivePerturbation(norm_bound=1.0, epsilon=30.0, delta=delta), facts)
     ledger = Ledger(fitted, "seeded", facts)
     for m in range(1, 41):
-        ledger.charge(m, m, 0, fitted.charge(np.flatnonzero(facts.rounds >= m)))
+        ledger.charge(m, m, 0, fitted.charge(cohort(np.flatnonzero(facts.rounds >= m))))
     assert np.allclose(ledger.epsilon(delta or 0.0), 30.0, rtol=1e-9)
     assert (ledger.epsilon(delta or 0.0) <= 30.0 * (1 + 1e-12)).all()
 
@@ -164,7 +164,7 @@ def test_amplification_charges_everybody_in_every_round_at_the_secret_rate():
     fitted = CentralDPFedAvg(1.0, epsilon=2.0, delta=1e-4, secret_sampling=True).fit(facts)
     ledger = Ledger(fitted, "seeded", facts)
     for m in range(1, 21):
-        ledger.charge(m, m, 0, fitted.charge(np.array([3, 4])))
+        ledger.charge(m, m, 0, fitted.charge(cohort([3, 4])))
     assert (ledger.rounds == 20).all()
     assert np.allclose(ledger.epsilon(1e-4), 2.0, rtol=2e-3)
     assert (ledger.epsilon(1e-4) <= 2.0).all()

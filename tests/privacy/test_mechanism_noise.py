@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import upcycled as up
-from tests.privacy.runs import QUIET, first_arrival, make, setting, wide
+from tests.privacy.runs import QUIET, cohort, first_arrival, make, setting, wide
 from tests.reference import softmax_gradient
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.mechanism import Trained
@@ -242,6 +242,6 @@ def test_noise_of_one_client_does_not_depend_on_who_else_is_in_the_cohort():
     rng = np.random.default_rng(0)
     vectors, sent = rng.normal(size=(4, 42)).astype(np.float32), np.zeros(42, dtype=np.float32)
     steps, sizes = np.ones(4, dtype=np.int64), np.full(4, 5)
-    everybody = fitted.release(Trained(vectors, steps), sent, np.arange(4), sizes, SeededNoise(0, 1))
-    some = fitted.release(Trained(vectors[[1, 3]], steps[:2]), sent, np.array([1, 3]), sizes[:2], SeededNoise(0, 1))
+    everybody = fitted.release(Trained(vectors, steps), sent, cohort(range(4)), sizes, SeededNoise(0, 1))
+    some = fitted.release(Trained(vectors[[1, 3]], steps[:2]), sent, cohort([1, 3]), sizes[:2], SeededNoise(0, 1))
     assert np.array_equal(everybody.vectors[[1, 3]], some.vectors)
