@@ -17,11 +17,14 @@ PAPER ?= table1 --quick --only syn
 paper: $(READY)
 	$(BIN)/python -m studies.paper $(PAPER)
 
+# A process per core, up to four: each holds torch. Neighbours stay together, for the sake of what they share, until a
+# process has nothing left to do.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 lint: $(READY)
 	$(BIN)/ruff check
