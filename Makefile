@@ -1,12 +1,14 @@
-# Two commands for a newcomer: `make demo` and `make test`. Each sets up everything it needs.
+# Two commands for a newcomer: `make demo` and `make test`. Each sets up what it needs, in the same environment.
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_DEMO := $(VENV)/.ready-demo
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
 .PHONY: demo paper test test-slow lint check bench bench-peers clean
 
-demo: $(READY)
+demo: $(READY_DEMO)
 	$(BIN)/upcycled demo
 
 # The paper's tables: Table 1 in small on the synthetic sets, in a minute, unless PAPER asks for something else. The data
@@ -15,11 +17,14 @@ PAPER ?= table1 --quick --only syn
 paper: $(READY)
 	$(BIN)/python -m studies.paper $(PAPER)
 
+# A process per core, up to four: each holds torch. Neighbours stay together, for the sake of what they share, until a
+# process has nothing left to do.
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -33,10 +38,15 @@ bench-peers: $(READY)
 	$(BIN)/python -m benchmarks.peers.compare
 
 # torch is asked for by its exact version first: a looser request would bring a CUDA build.
-$(READY): pyproject.toml requirements.lock
+$(READY_DEMO): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock "$$(grep '^torch==' requirements.lock)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	$(INSTALL) "$$(grep '^torch==' requirements.lock)"
+	$(INSTALL) -e '.[report]'
+	touch $@
+
+# The developers' tools on top of what a demo needs.
+$(READY): $(READY_DEMO)
+	$(INSTALL) -e '.[dev]'
 	touch $@
 
 # Measures everything in docs/performance.md except the peers; takes some ten minutes on an idle machine.

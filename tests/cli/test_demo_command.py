@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 
 import pytest
 
@@ -42,6 +43,34 @@ def test_the_demo_prints_a_table_a_plot_the_command_and_a_caveat(here, capsys):
     again = json.loads(capsys.readouterr().out)
     scores = [[(s["accuracy"], s["loss"]) for run in doc["runs"] for s in run["seeds"]] for doc in (first, again)]
     assert scores[0] == scores[1]
+
+
+@pytest.mark.parametrize(
+    ("absent", "words", "left_out"),
+    [
+        (["matplotlib"], "no plot was written: that needs matplotlib", {"plot"}),
+        (
+            ["matplotlib", "jinja2"],
+            "no plot and no page was written: that needs matplotlib and jinja2",
+            {"plot", "report"},
+        ),
+    ],
+    ids=len,
+)
+def test_a_demo_without_the_extra_report_leaves_out_what_needs_it(here, absent, words, left_out, monkeypatch, capsys):
+    (here / "out").mkdir()
+    for name in ("demo.json", "demo.png", "report.html"):  # of an earlier demo
+        (here / "out" / name).touch()
+    for package in absent:
+        monkeypatch.setitem(sys.modules, package, None)
+    assert main(["demo", "--rounds", "1", "--seeds", "2", "--output", "out", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-1] == f"note: {words}: pip install 'upcycled-fl[report]'"
+    found = json.loads(out)
+    assert {key for key in ("plot", "report") if found[key] is None} == left_out
+    assert len(found["runs"]) == 4
+    there = {"plot": "demo.png", "report": "report.html"}
+    assert {key for key, name in there.items() if not (here / "out" / name).exists()} == left_out
 
 
 def test_wrong_numbers_are_wrong_use_and_write_nothing(here, capsys):

@@ -322,7 +322,7 @@ def test_optuna_that_is_missing_is_one_sentence(here, monkeypatch, capsys):
     sweep_file(here, RANGES)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(["sweep", "small.toml", "--optuna", "5"]) == 2
-    assert "--optuna needs Optuna: pip install 'upcycled-fl[sweep]'" in capsys.readouterr().err
+    assert "--optuna needs optuna: pip install 'upcycled-fl[sweep]'" in capsys.readouterr().err
     assert not (here / "results").exists()
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -336,28 +337,22 @@ def test_an_output_that_is_a_folder_is_refused(copy, capsys):
     assert "which is a folder, but it must be the path of an HTML file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("package", "words"),
-    [
-        ("jinja2", "a report needs Jinja2: pip install 'upcycled-fl[report]'"),
-        ("matplotlib", "a plot needs matplotlib: pip install 'upcycled-fl[report]'"),
-    ],
-)
-def test_a_missing_package_is_one_sentence_before_anything_is_run(package, words, copy, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, package, None)
-    commands = [["demo", "--output", str(tmp_path / "demo")]]
-    if package == "jinja2":
-        config = copy / "seed-0" / "config.toml"
-        commands += [
-            ["report", str(copy)],
-            ["compare", str(config), "seeds=[0, 1]", f"results={tmp_path / 'compared'}"],
-        ]
-    for command in commands:
-        assert main(command) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.count("\n") == 1
-        assert words in err
-    assert not (tmp_path / "demo").exists()
-    assert not (tmp_path / "compared").exists()
+def test_a_report_without_jinja2_is_refused_in_one_sentence(copy, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert main(["report", str(copy)]) == 2
+    assert capsys.readouterr() == ("", "error: a report needs jinja2: pip install 'upcycled-fl[report]'\n")
     assert not (copy / "report.html").exists()
+
+
+def test_a_comparison_without_jinja2_does_all_but_its_page(copy, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    config = copy / "seed-0" / "config.toml"
+    results = tmp_path / "compared"
+    assert main(["compare", str(config), "seeds=[0, 1]", f"results={results}", "--quiet", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "note: no page was written: that needs jinja2: pip install 'upcycled-fl[report]'\n"
+    found = json.loads(out)
+    assert found["report"] is None
+    assert len(found["rows"]) == 1
+    assert (Path(found["folder"]) / "compare.json").exists()
+    assert not list(results.rglob("report.html"))

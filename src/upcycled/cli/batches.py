@@ -49,11 +49,11 @@ def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file
 def options_of(args: argparse.Namespace, tell: Tell) -> Options:
     """Return how to run a batch, as the command line has it; a missing extra is refused here."""
     from upcycled.experiments.batch import Options
-    from upcycled.experiments.parquet import check_parquet
     from upcycled.integrations import open_trackers
+    from upcycled.support.extras import needs
 
     if args.parquet:
-        check_parquet()
+        needs("--parquet", "pyarrow")
     return Options(
         progress=not args.quiet,
         parquet=args.parquet,

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable
-from upcycled.cli.show import note, print_json, print_table
+from upcycled.cli.show import note, note_left_out, print_json, print_table
 from upcycled.support.formats import NONE, interval, mean_sd, signed
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def _run(args: argparse.Namespace) -> int:
             repeat=args.repeat,
             options=options_of(args, tell_failures),
         )
+    note_left_out({} if found.report else {"page": "jinja2"})
     if args.json:
         page = None if found.report is None else str(found.report)
         print_json({**found.as_json(), "folder": str(found.folder), "report": page})

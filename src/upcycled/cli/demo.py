@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.show import print_json, print_table
+from upcycled.cli.show import note_left_out, print_json, print_table
 from upcycled.support.formats import count, fixed, mean_sd, megabytes
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def _run(args: argparse.Namespace) -> int:
         ["upcycled", "demo", "--rounds", str(rounds), "--seeds", str(seeds), "--output", str(args.output)]
     )
     found = demo.run_demo(runs, repeat, Options(progress=True, tell=tell_scores()))
+    written = {"plot": ("matplotlib", found.plot), "page": ("jinja2", found.report)}
+    note_left_out({what: package for what, (package, path) in written.items() if path is None})
     if args.json:
         print_json(found.as_json())
     else:
@@ -76,7 +78,8 @@ def _show(found: Demo) -> None:
         )
     seeds = len(found.rows[0][1].seeds)
     print_table(f"Vanilla against upcycled at equal data rounds (mean ± sd of {seeds} seeds)", COLUMNS, rows)
-    print(f"Plot:   {found.plot}")
+    if found.plot is not None:
+        print(f"Plot:   {found.plot}")
     if found.report is not None:
         print(f"Report: {found.report}")
     print(f"Repeat: {found.repeat}")

@@ -11,8 +11,8 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 
+from upcycled import __version__
 from upcycled.cli import audit, compare, data, demo, privacy, report, run, sweep, theory
 from upcycled.core.errors import InputError, UpcycledError, one_line, suggest
 
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"upcycled {version('upcycled-fl')}")
+    parser.add_argument("--version", action="version", version=f"upcycled {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS.values():
         module.add_parser(commands)

@@ -20,6 +20,18 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def note_left_out(files: Mapping[str, str]) -> None:
+    """Say which files were not written, for want of which packages, and how to get these.
+
+    Args:
+        files: what each is -> the package that it needs.
+    """
+    from upcycled.support.extras import missing
+
+    if files:
+        note(f"note: {' and '.join(f'no {what}' for what in files)} was written: that {missing(*files.values())}")
+
+
 def print_table(
     title: str,
     columns: Sequence[str],

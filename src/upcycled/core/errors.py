@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, Self, get_args, get_type_hints
-
-import numpy as np
 
 LONGEST_VALUE = 80
 LONGEST_REASON = 160
@@ -96,7 +95,9 @@ class InputError(UpcycledError, ValueError):
     def __reduce__(self) -> tuple[Any, ...]:
         # Anything may be given by mistake, a function or a lock, and not everything can be sent.
         parts = self.value if isinstance(self.value, list | tuple) else [self.value]
-        is_plain = all(part is None or isinstance(part, int | float | str | np.generic | Absent) for part in parts)
+        is_plain = all(
+            part is None or isinstance(part, int | float | str | Absent) or _is_numpy(part, "generic") for part in parts
+        )
         return type(self), self.args, vars(self) | ({} if is_plain else {"value": Words(shown(self.value))})
 
     def renamed(self, field: str) -> Self:
@@ -134,20 +135,26 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def shown(value: object) -> str:
+def shown(value: Any) -> str:
     """Return a value for a sentence: one line, not too long; of a long one its beginning and its end.
 
     >>> shown("/a/long/way/" + 20 * "folder/" + "set.npz")
     "'/a/long/way/folder/folder/folder/folde...r/folder/folder/folder/folder/set.npz'"
     """
     try:
-        text = one_line(repr(value.item() if isinstance(value, np.generic) else value))
+        text = one_line(repr(value.item() if _is_numpy(value, "generic") else value))
     except ValueError:
         # Python refuses to write out integers of more than 4300 digits.
         return "a number of more than 4300 digits"
     # The end of a path is its name, which is what a reader looks for.
     half = LONGEST_VALUE // 2
     return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}...{text[2 - half :]}"
+
+
+def _is_numpy(value: Any, kind: str) -> bool:
+    """Tell whether a value is of one of NumPy's types, without importing NumPy for a program that has not."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, kind))
 
 
 def reason_of(error: BaseException) -> str:
@@ -221,6 +228,7 @@ class Limits:
     def check(self, field: str, value: object, of: str = "") -> Any:
         """Return the number as Python's own int or float, or raise :class:`InputError`.
 
+        >>> import numpy as np
         >>> Limits(above=0).check("lr", np.float32(0.5))
         0.5
         """
@@ -337,7 +345,7 @@ def check_fields(made: Any, of: str | None = None, **names: str) -> None:
         if field.limits is not None and not (value is None and field.is_optional):
             plain = field.limits.check(names.get(field.name, field.name), value, owner)
         elif field.is_flag:
-            if not isinstance(value, bool | np.bool_):
+            if not isinstance(value, bool) and not _is_numpy(value, "bool_"):
                 raise InputError(field=names.get(field.name, field.name), of=owner, value=value, must="True or False")
             plain = bool(value)
         if plain is not None and plain is not value:

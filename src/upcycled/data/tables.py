@@ -14,6 +14,7 @@ from upcycled.core.errors import InputError
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 from upcycled.data.npz import unreadable
+from upcycled.support.extras import needs
 
 _SPLITS = {"train": False, "0": False, "test": True, "1": True}
 
@@ -78,22 +79,13 @@ def read_table(path: Path, columns: Columns) -> ColumnTable:
 
 
 def _frame(path: Path, client: str | None) -> Any:
-    needed = "pandas" if path.suffix.lower() == ".csv" else "pandas and pyarrow"
-    try:
-        import pandas
+    is_csv = path.suffix.lower() == ".csv"
+    needs(str(path), "pandas", *(() if is_csv else ("pyarrow",)))
+    import pandas
 
-        if needed != "pandas":
-            import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"needs {needed}, which must be installed: pip install upcycled-fl[data]", field=str(path)
-        ) from error
     # pandas and pyarrow raise many kinds of errors on damaged files, not all of one family.
     try:
-        if needed == "pandas":
-            frame = _csv(path, client)
-        else:
-            frame = pandas.read_parquet(path, engine="pyarrow").reset_index(drop=True)
+        frame = _csv(path, client) if is_csv else pandas.read_parquet(path, engine="pyarrow").reset_index(drop=True)
     except InputError:
         raise
     except UnicodeError as error:

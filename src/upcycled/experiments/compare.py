@@ -13,8 +13,9 @@ from upcycled.config.wording import named
 from upcycled.core.errors import InputError, check_number, suggest
 from upcycled.experiments.batch import Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.results import plain
-from upcycled.report import check_pages, write_report
+from upcycled.report import write_report
 from upcycled.runtime.comparison import vanilla_iterations
+from upcycled.support.extras import missing
 from upcycled.support.files import write_json
 from upcycled.support.lock import locked
 from upcycled.support.statistics import Paired, holm, verdict
@@ -89,6 +90,7 @@ class Compared:
     folder: Path
     repeat: str
     report: Path | None = None
+    """The page; None where the extra ``report`` is not there."""
 
     @property
     def is_complete(self) -> bool:
@@ -150,7 +152,7 @@ def compare_experiment(
     repeat: str = "",
     options: Options | None = None,
 ) -> Compared:
-    """Run vanilla and upcycled, test the differences, and write ``compare.json`` and the page.
+    """Run vanilla and upcycled, test the differences, and write ``compare.json`` and, where it can be made, the page.
 
     Args:
         experiment: from :func:`upcycled.config.experiment.load_config`, with a table [upcycle].
@@ -161,7 +163,6 @@ def compare_experiment(
         repeat: the command that does this, for the document.
         options: how it is shown, and what is kept.
     """
-    check_pages()
     folder = experiment_folder(experiment) / f"compare-{equal}"
     with named(source):
         names = _checked(experiment, equal, algorithms, confidence)
@@ -175,7 +176,7 @@ def compare_experiment(
         rows = _rows(names, batch.run(options), confidence)
         found = Compared(experiment, rows, equal, confidence, folder, repeat)
         write_json(folder / DOCUMENT, found.as_json())
-        return replace(found, report=write_report(folder))
+        return replace(found, report=None if missing("jinja2") else write_report(folder))
 
 
 def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | None, confidence: float) -> list[str]:

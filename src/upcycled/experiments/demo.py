@@ -11,9 +11,11 @@ from typing import Any
 from upcycled.config.experiment import Experiment, parse
 from upcycled.core.errors import InputError, UpcycledError, check_number
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
-from upcycled.experiments.plots import check_plots, curve, write_comparison
+from upcycled.experiments.plots import curve, write_comparison
 from upcycled.experiments.results import read_history
-from upcycled.report import check_pages, write_report
+from upcycled.report import NAME as PAGE
+from upcycled.report import write_report
+from upcycled.support.extras import missing
 from upcycled.support.files import write_json, write_whole
 from upcycled.support.lock import locked
 
@@ -48,9 +50,10 @@ class Demo:
     """What the demonstration found and wrote."""
 
     rows: tuple[tuple[Contestant, Outcome], ...]
-    plot: Path
+    plot: Path | None
     repeat: str
     report: Path | None = None
+    """The page; None, like the plot, where the extra ``report`` is not there."""
 
     @property
     def note(self) -> str:
@@ -74,8 +77,8 @@ class Demo:
             }
             for c, outcome in self.rows
         ]
-        page = None if self.report is None else str(self.report)
-        return {"runs": runs, "plot": str(self.plot), "report": page, "repeat": self.repeat, "note": self.note}
+        plot, page = (None if path is None else str(path) for path in (self.plot, self.report))
+        return {"runs": runs, "plot": plot, "report": page, "repeat": self.repeat, "note": self.note}
 
 
 def contestants(rounds: int, seeds: int, output: str) -> list[Contestant]:
@@ -101,9 +104,7 @@ def contestants(rounds: int, seeds: int, output: str) -> list[Contestant]:
 
 
 def run_demo(runs: Sequence[Contestant], repeat: str, options: Options | None = None) -> Demo:
-    """Run all contestants, write their results, a plot, a page and a summary into their common folder."""
-    check_plots()
-    check_pages()
+    """Run all contestants; write results, a summary and, if the extra is there, a plot and a page into one folder."""
     output = Path(runs[0].experiment.results)
     _check_ours(output)
     with locked(output):
@@ -111,6 +112,8 @@ def run_demo(runs: Sequence[Contestant], repeat: str, options: Options | None = 
         write_whole(output / MARK, b"{}\n")
         for c in runs:
             shutil.rmtree(output / c.experiment.name, ignore_errors=True)
+        for name in (PLOT, PAGE):
+            (output / name).unlink(missing_ok=True)
         found = prepare_batch([c.experiment for c in runs], "demo").run(options)
         return _demonstrated(runs, found, output, repeat)
 
@@ -130,10 +133,12 @@ def _demonstrated(runs: Sequence[Contestant], found: Sequence[Outcome], output: 
         f"Syn(0.5, 0.5), {about['data']['clients']} clients, 30 % a round, 90 % stragglers, "
         f"mean of {len(found[0].seeds)} seeds, band: one standard deviation"
     )
-    demo = Demo(tuple(zip(runs, found, strict=True)), output / PLOT, repeat)
-    write_comparison(demo.plot, curves, "Vanilla against upcycled at equal data rounds", subtitle)
+    plot = None if missing("matplotlib") else output / PLOT
+    demo = Demo(tuple(zip(runs, found, strict=True)), plot, repeat)
+    if plot is not None:
+        write_comparison(plot, curves, "Vanilla against upcycled at equal data rounds", subtitle)
     write_json(output / MARK, demo.as_json())
-    return replace(demo, report=write_report(output))
+    return replace(demo, report=None if missing("jinja2") else write_report(output))
 
 
 def _check_ours(output: Path) -> None:

@@ -6,23 +6,16 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from upcycled.core.errors import InputError
 from upcycled.runtime.history import SCALARS
+from upcycled.support.extras import needs
 
 INTEGERS = ("iteration", "data_round", "bytes_up", "bytes_down", "messages", "gradient_steps")
 WORDS = ("kind",)
 
 
-def check_parquet() -> None:
-    """Refuse in one sentence where pyarrow is missing, before anything is run."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise InputError("--parquet needs pyarrow: pip install 'upcycled-fl[data]'") from error
-
-
 def to_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return rows of a history as a Parquet file; a column that is never known is there all the same."""
+    needs("--parquet", "pyarrow")
     import pyarrow
     import pyarrow.parquet
 

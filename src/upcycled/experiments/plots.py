@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
+from upcycled.support.extras import needs
 from upcycled.support.files import write_whole
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -51,24 +51,12 @@ def curve(group: str, is_upcycled: bool, histories: Sequence[Sequence[Mapping[st
     )
 
 
-def check_plots() -> None:
-    """Refuse to begin what ends with a plot, where none can be drawn.
-
-    Raises:
-        InputError: if matplotlib is not there.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError("a plot needs matplotlib: pip install 'upcycled-fl[report]'") from error
-
-
 def write_comparison(path: Path, curves: Sequence[PlotCurve], title: str, subtitle: str) -> None:
     """Write a PNG: accuracy and loss against data rounds, one column per algorithm, mean over seeds with a band.
 
     The band is one standard deviation; it may leave the picture where it is much wider than the curves move.
     """
-    check_plots()
+    needs("a plot", "matplotlib")
     from matplotlib.figure import Figure
 
     groups = list(dict.fromkeys(c.group for c in curves))

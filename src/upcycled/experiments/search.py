@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from upcycled.config.ranges import Range
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import check_number
 from upcycled.experiments.grid import Point, Space
+from upcycled.support.extras import needs
 
 AT_ONCE = 8
 """Points asked for together; the same on every machine, for the answers depend on it."""
@@ -27,7 +28,10 @@ def search(space: Space, count: int, seed: int, evaluate: Callable[[Sequence[Poi
     """
     check_number("--optuna", count, at_least=1, integer=True)
     check_number("--draw-seed", seed, at_least=0, below=2**32, integer=True)
-    optuna = _optuna()
+    needs("--optuna", "optuna")
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True, n_startup_trials=min(10, max(1, count // 3)))
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for start in range(0, count, AT_ONCE):
@@ -38,24 +42,6 @@ def search(space: Space, count: int, seed: int, evaluate: Callable[[Sequence[Poi
         for trial, score in zip(trials, evaluate(points), strict=True):
             # No accuracy is below zero: what gave none is as bad as can be.
             study.tell(trial, 0.0 if score is None else score)
-
-
-def _point(trial: Any, space: Space) -> Point:
-    return Point(tuple((key, _suggested(trial, key, values)) for key, values in space.items()))
-
-
-def check_optuna() -> None:
-    """Refuse in one sentence where Optuna is missing, before anything is run."""
-    _optuna()
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise InputError("--optuna needs Optuna: pip install 'upcycled-fl[sweep]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
 
 
 def _suggested(trial: Any, key: str, values: tuple[Any, ...] | Range) -> Any:

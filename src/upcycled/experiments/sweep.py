@@ -18,7 +18,8 @@ from upcycled.core.errors import InputError, UpcycledError
 from upcycled.experiments.batch import Batch, Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.grid import Point, draws, grid
 from upcycled.experiments.results import plain
-from upcycled.experiments.search import check_optuna, search
+from upcycled.experiments.search import search
+from upcycled.support.extras import needs
 from upcycled.support.files import write_json, write_whole
 from upcycled.support.lock import locked
 
@@ -225,7 +226,7 @@ def _checked(experiment: Experiment, how: How) -> list[Point]:
     if how.random is not None and how.optuna is not None:
         raise InputError("--random and --optuna are both given, but a sweep takes its points in one way")
     if how.optuna is not None:
-        check_optuna()
+        needs("--optuna", "optuna")
         return []
     return grid(experiment.sweep) if how.random is None else draws(experiment.sweep, how.random, how.draw_seed)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upcycled.config.experiment import Experiment
-from upcycled.core.errors import InputError, UpcycledError, unknown
+from upcycled.core.errors import UpcycledError, unknown
 from upcycled.runtime import Callback, Record
 from upcycled.runtime.history import SCALARS
 from upcycled.runtime.plan import Plan
@@ -40,12 +40,7 @@ def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Call
     for name in dict.fromkeys(names):
         if name not in TRACKERS:
             raise unknown("--tracker", name, TRACKERS)
-        try:
-            opened.append((name, importlib.import_module(TRACKERS[name]).opened()))
-        except ImportError as error:
-            raise InputError(
-                f"--tracker {name} needs a package that is not there: pip install 'upcycled-fl[trackers]'"
-            ) from error
+        opened.append((name, importlib.import_module(TRACKERS[name]).opened()))
     return lambda experiment, seed: [_Guarded(name, tracker(experiment, seed)) for name, tracker in opened]
 
 

@@ -17,6 +17,7 @@ from upcycled.config.experiment import Experiment, flat
 from upcycled.integrations import Tracker, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
+from upcycled.support.extras import needs
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
@@ -34,7 +35,7 @@ def opened() -> Tracker:
     # Before the import, which reads them: nothing is reported to anybody, and plain files are wanted.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    import mlflow  # noqa: F401
+    needs("--tracker mlflow", "mlflow")
 
     lock = threading.Lock()
 

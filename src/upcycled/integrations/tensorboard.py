@@ -11,6 +11,7 @@ from upcycled.experiments.results import seed_folder
 from upcycled.integrations import Tracker, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
+from upcycled.support.extras import needs
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def opened() -> Tracker:
     """Return what gives each run its callback."""
-    import torch.utils.tensorboard  # noqa: F401
+    needs("--tracker tensorboard", "tensorboard")
 
     def tracker(experiment: Experiment, seed: int) -> TensorBoard:
         return TensorBoard(seed_folder(experiment, seed) / "tensorboard")

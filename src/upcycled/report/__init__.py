@@ -11,10 +11,10 @@ from pathlib import Path
 
 from upcycled.core.errors import InputError
 from upcycled.report.collect import Part, Results, Seed, collect
-from upcycled.report.page import check_pages, render
+from upcycled.report.page import render
 from upcycled.support.files import write_whole
 
-__all__ = ["Part", "Results", "Seed", "check_pages", "collect", "render", "write_page", "write_report"]
+__all__ = ["Part", "Results", "Seed", "collect", "render", "write_page", "write_report"]
 
 NAME = "report.html"
 
@@ -26,7 +26,8 @@ def write_report(folder: Path, output: Path | None = None, title: str | None = N
     same files give the same page, byte for byte.
 
     Raises:
-        InputError: if there is nothing to report, ``output`` cannot be a file, or Jinja2 is not there.
+        InputError: if there is nothing to report, ``output`` cannot be a file, or Jinja2 (extra ``report``) is
+            not there.
         WriteError: if the page cannot be written; an earlier one is still there.
     """
     return write_page(collect(Path(folder)), Path(folder), output, title)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from upcycled.core.errors import InputError
 from upcycled.report.charts import MOST_SHOWN, Drawn, chart_data, drawn, known_axes, scored_on, still
 from upcycled.report.collect import Results, number
 from upcycled.report.convergence import assumptions, bounds, record_of, theory_charts
@@ -33,6 +32,7 @@ from upcycled.report.settings import (
     versions,
 )
 from upcycled.support import formats
+from upcycled.support.extras import needs
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -53,21 +53,9 @@ SECTIONS = {
 FILTERS = ("count", "epsilon", "fixed", "listed", "mean_sd", "megabytes", "setting", "signed", "significant")
 
 
-def check_pages() -> None:
-    """Refuse to begin what ends with a page, where none can be made.
-
-    Raises:
-        InputError: if Jinja2 is not there.
-    """
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise InputError("a report needs Jinja2: pip install 'upcycled-fl[report]'") from error
-
-
 def render(results: Results, title: str | None = None) -> str:
     """Return the page; the same results give the same page."""
-    check_pages()
+    needs("a report", "jinja2")
     every = drawn(results)
     parts = [one.part for one in every]
     scored = scored_on(every)

@@ -8,9 +8,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from upcycled.core.errors import InputError
 from upcycled.core.strategy import Kind
 from upcycled.core.vectors import Ints
+from upcycled.support.extras import needs
 
 
 def _nobody() -> Ints:
@@ -88,9 +88,8 @@ class History:
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame of the scalar fields (needs the extra ``data``)."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise InputError("to_frame needs pandas: pip install 'upcycled-fl[data]'") from error
+        needs("to_frame", "pandas")
+        import pandas
+
         rows = self.rows()
         return pandas.DataFrame(rows, columns=list(dict.fromkeys([*SCALARS, *(name for row in rows for name in row)])))

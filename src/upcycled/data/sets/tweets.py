@@ -19,6 +19,7 @@ from upcycled.data.grouping import client_column
 from upcycled.data.leaf import User, read_leaf
 from upcycled.data.npz import array_names, unreadable
 from upcycled.data.tables import clients_of
+from upcycled.support.extras import needs
 
 # How FedProx made its set: users with 30 tweets or more, four fifths of a user's tweets for training.
 LEAST_TWEETS, TEST_SHARE = 30, 0.2
@@ -73,11 +74,9 @@ def read_tokens(path: Path) -> Tweets:
 
 def read_parquet(path: Path) -> Tweets:
     """Read a table with the columns text, label, pseudo_user and split (train, test, unused)."""
-    try:
-        import pandas
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise InputError("needs pandas and pyarrow: pip install upcycled-fl[data]", field=str(path)) from error
+    needs(str(path), "pandas", "pyarrow")
+    import pandas
+
     names = ["text", "label", "pseudo_user", "split"]
     try:
         frame = pandas.read_parquet(path, engine="pyarrow", columns=names)

@@ -1,0 +1,43 @@
+"""Packages that not everybody installs: which extra brings each, and the sentence where one is missing."""
+
+from __future__ import annotations
+
+import importlib
+
+from upcycled.core.errors import InputError
+
+EXTRAS = {
+    "jinja2": "report",
+    "matplotlib": "report",
+    "mlflow": "mlflow",
+    "optuna": "sweep",
+    "pandas": "data",
+    "pyarrow": "data",
+    "tensorboard": "tensorboard",
+}
+"""Name in an import -> extra in pyproject.toml, all packages of a call below being of one extra."""
+
+
+def missing(*packages: str) -> str:
+    """Return what installs these packages if one of them is not there, else nothing.
+
+    >>> missing("pandas")
+    ''
+    """
+    try:
+        # Imported, not looked up: one that is there without what it needs itself is cured by the same line.
+        for package in packages:
+            importlib.import_module(package)
+    except ImportError:
+        return f"needs {' and '.join(packages)}: pip install 'upcycled-fl[{EXTRAS[packages[0]]}]'"
+    return ""
+
+
+def needs(what: str, *packages: str) -> None:
+    """Refuse to begin what cannot be done without these packages.
+
+    Raises:
+        InputError: if one of them is not there.
+    """
+    if words := missing(*packages):
+        raise InputError(words, field=what)
