@@ -8,36 +8,19 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "upcycled"
-PARTS = {"algorithms", "coefficients", "privacy", "models", "data"}
-"""Rooms side by side: each knows the contracts, none knows another."""
-BELOW = {
-    "core": set(),
-    "support": {"core"},
-    **{room: {"core", "support"} for room in PARTS},
-    "theory": {"core", "models"},
-    "engines": {"core", "support", "models"},
-    "runtime": {"core", "support", "engines", "theory"} | PARTS - {"algorithms"},
-    "config": {"core", "support", "engines", "runtime", "upcycled"} | PARTS,
-    "auditing": {"core", "support", "coefficients", "privacy", "models", "runtime", "config", "upcycled"},
-    "report": {"core", "support", "algorithms", "privacy", "config", "upcycled"},
-    "experiments": {"core", "support", "engines", "theory", "runtime", "config", "report", "auditing", "upcycled"}
-    | PARTS,
-    "integrations": {"core", "support", "runtime", "config", "experiments"},
-    "flower": {"core", "runtime", "config"} | PARTS,
-    "cli": {
-        "core",
-        "support",
-        "runtime",
-        "data",
-        "config",
-        "experiments",
-        "auditing",
-        "report",
-        "integrations",
-        "upcycled",
-    },
-}
-"""Who may import whom; docs/architecture.md draws it."""
+PICTURE = Path(__file__).parents[1] / "docs" / "architecture.md"
+
+
+def drawn() -> dict[str, set[str]]:
+    """Return who may import whom, as the picture of the rooms has it."""
+    text = PICTURE.read_text().split("<!-- rooms -->")[1].split("<!-- end -->")[0]
+    rows = [line.split("->") for line in text.splitlines() if "->" in line]
+    return {room.strip(): set(below.split()) for room, below in rows}
+
+
+BELOW = drawn()
+FACE = {"config", "auditing", "report", "experiments", "cli"}
+"""Rooms that may use the package as its users do."""
 HEAVY = {
     "numba",
     "jinja2",
@@ -80,13 +63,15 @@ FILES = [p for p in sorted(SOURCE.rglob("*.py")) if layer(p) not in ("__init__",
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_a_file_imports_only_from_the_layers_below_it(path):
     own = layer(path)
-    assert own in BELOW, f"{own} is a new layer: say in this test what it may import"
+    assert own in BELOW, f"{own} is a new room: docs/architecture.md must say what it may import"
     for name in imports(path):
         if name == "upcycled" or name.startswith("upcycled."):
             parts = name.split(".")
             target = parts[1] if len(parts) > 1 else "upcycled"
-            if target in BELOW or target == "upcycled":
+            if target in BELOW:
                 assert target == own or target in BELOW[own], f"{path.name} in {own} imports {name}"
+            elif target == "upcycled":
+                assert own in FACE, f"{path.name} in {own} imports {name}"
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if layer(p) == "core"], ids=lambda p: p.name)
@@ -119,6 +104,21 @@ def test_heavy_libraries_are_imported_where_they_are_used(path):
         return
     for name in imports(path, top_level_only=True):
         assert not any(name == heavy or name.startswith(heavy + ".") for heavy in HEAVY), f"{path.name} imports {name}"
+
+
+def test_the_picture_has_every_room_and_no_arrow_that_nobody_takes():
+    rooms = {layer(path) for path in FILES}
+    assert rooms == set(BELOW) - {"flower"}
+    taken = {room: set() for room in rooms}
+    for path in FILES:
+        names = [name.split(".") for name in imports(path) if name.startswith("upcycled.")]
+        taken[layer(path)] |= {parts[1] for parts in names if parts[1] in BELOW} - {layer(path)}
+    assert taken == {room: below for room, below in BELOW.items() if room != "flower"}
+
+
+def test_no_room_below_another_imports_it_back():
+    for room, below in BELOW.items():
+        assert not any(room in BELOW[other] for other in below), room
 
 
 def test_only_the_flower_layer_knows_flower():
