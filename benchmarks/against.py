@@ -2,8 +2,8 @@
 
 python -m benchmarks.against COMMIT [--repeats 11] [--engine fused] [w1 w2 w3]
 
-Each side has a process of its own that stays warm; they take turns, in an order that changes every time. The ratio is this
-tree's seconds over the commit's, of each pair; the median of them, and the interval of the median by its order statistics.
+Each side has a process of its own that stays warm; they take turns, in an order that changes every time. The ratio is
+this tree's seconds over the commit's, of each pair: the median of them, and its interval by order statistics.
 """
 
 from __future__ import annotations
