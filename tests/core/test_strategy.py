@@ -66,7 +66,7 @@ def test_the_coefficient_forms_of_the_paper(coefficient, expected):
 
 
 def test_several_upcycled_iterations_per_data_round_fit_under_the_same_state():
-    strategy = Upcycled(up.FedAvg(), as_rule(1.0), per_round=2)
+    strategy = Upcycled(up.FedAvg(), up.coefficients.Repeated(up.coefficients.Constant(1.0), times=2))
     state = strategy.after_data(strategy.start(at(0)), at(1), 0.0)
     kinds = []
     for _ in range(2):

@@ -32,6 +32,11 @@ GAUSSIAN = [
 ]
 
 
+def noise_std(fitted, clients=3):
+    """Each client's noise, as it is charged."""
+    return fitted.charge(cohort(range(clients))).noise_std
+
+
 def spent(mechanism, facts, rounds=None):
     """The ledger's epsilon after each client's own number of rounds."""
     fitted = mechanism.fit(facts)
@@ -55,10 +60,10 @@ def test_one_noise_for_all_is_what_the_neediest_client_needs(mechanism):
     from dataclasses import replace
 
     facts = setting(rounds=np.array([40, 12, 3]))
-    own = mechanism.fit(facts).noise.noise_std
+    own = noise_std(mechanism.fit(facts))
     fitted, epsilon = spent(replace(mechanism, per_client=False), facts)
-    assert np.unique(fitted.noise.noise_std).size == 1
-    assert fitted.noise.noise_std[0] == pytest.approx(own.max(), rel=1e-9)
+    assert np.unique(noise_std(fitted)).size == 1
+    assert noise_std(fitted)[0] == pytest.approx(own.max(), rel=1e-9)
     assert epsilon.max() == pytest.approx(2.0, rel=1e-9)
     assert epsilon.min() < 2.0 or np.unique(own).size == 1
 
@@ -72,14 +77,15 @@ def test_the_calibrated_noise_of_erm_output_is_the_published_value():
     # L = 2 is R = 1 with a bias. So many steps that gradient descent is at the minimiser; the grid and rounding add
     # 2^-22 sqrt(42) and one part in 10^5 to a sensitivity of 0.0357.
     fitted = ErmOutput(1.0, epsilon=row["epsilon"], delta=DELTA, steps=200).fit(setting())
-    assert fitted.noise.noise_std[0] == pytest.approx(row["std"], rel=1e-4)
-    assert fitted.noise.noise_std[0] > row["std"]
-    exact = fitted.noise.sensitivity[0] - grid_step(fitted.noise.noise_std[:1])[0] * np.sqrt(42)
+    charge = fitted.charge(cohort([0]))
+    assert charge.noise_std[0] == pytest.approx(row["std"], rel=1e-4)
+    assert charge.noise_std[0] > row["std"]
+    exact = charge.sensitivity[0] - grid_step(charge.noise_std)[0] * np.sqrt(42)
     assert exact == pytest.approx(2 * 2 / (224 * 0.5) * (1 + 1e-5), rel=1e-12)
 
 
 def test_a_client_with_few_samples_gets_more_noise():
-    std = ErmOutput(1.0, epsilon=2.0, delta=DELTA).fit(setting(sizes=[400, 200, 50])).noise.noise_std
+    std = noise_std(ErmOutput(1.0, epsilon=2.0, delta=DELTA).fit(setting(sizes=[400, 200, 50])))
     assert np.allclose(std / std[0], [1, 2, 8], rtol=1e-3)
 
 
@@ -110,7 +116,7 @@ def test_objective_perturbation_charges_the_published_epsilon_and_its_cover():
     fitted = ObjectivePerturbation(20.0, norm_bound=1.0, gamma=1e-10, cover_alpha=2.5e6).fit(setting(sizes=[224]))
     # 14.64127218 / 40 without the solver's error; 2 alpha2 gamma / a = 0.001; the grid adds alpha2 g sqrt(42).
     grid = 2.5e6 * grid_step(np.array([1 / 2.5e6]))[0] * np.sqrt(42)
-    assert fitted.round_epsilon[0] == pytest.approx(14.64127218 / 40 + 0.001 + grid, rel=1e-9)
+    assert fitted.charge(cohort([0])).epsilon[0] == pytest.approx(14.64127218 / 40 + 0.001 + grid, rel=1e-9)
     assert grid < 1e-5
     assert fitted.paper.epsilon(np.array([40]), np.array([224]), DELTA)[0] == pytest.approx(7.252857143, rel=1e-9)
 
@@ -126,10 +132,11 @@ def test_dpsgd_is_calibrated_to_each_clients_rate_and_steps():
     fitted, epsilon = spent(DPSGD(1.5, epsilon=4.0, delta=DELTA), facts)
     assert (epsilon <= 4.0).all()
     assert (epsilon > 3.99).all()
-    assert fitted.rates.tolist() == [32 / 224, 32 / 45, 32 / 400]
-    assert fitted.steps.tolist() == [14, 4, 26]
+    charge = fitted.charge(cohort(range(3)))
+    assert charge.sampling_rate.tolist() == [32 / 224, 32 / 45, 32 / 400]
+    assert charge.steps.tolist() == [14, 4, 26]
     common, epsilon = spent(DPSGD(1.5, epsilon=4.0, delta=DELTA, per_client=False), facts)
-    assert np.unique(common.noise_std).size == 1
+    assert np.unique(noise_std(common)).size == 1
     assert 3.99 < epsilon.max() <= 4.0
 
 
@@ -153,7 +160,8 @@ def test_pfedme_pays_for_every_inner_gradient_of_dpsgd(federation):
 def test_central_noise_is_calibrated_to_the_busiest_client_and_charged_at_client_level():
     facts = setting(sizes=[30] * 50, rounds=np.arange(1, 51), algorithm="fedavg", penalty=0.0)
     fitted, epsilon = spent(CentralDPFedAvg(1.0, epsilon=2.0, delta=1e-4), facts)
-    ledger = up.privacy.gaussian_epsilon(rounds=50, sensitivity=2.0, noise_std=fitted.noise_std, delta=1e-4)
+    (std,) = noise_std(fitted, 1)
+    ledger = up.privacy.gaussian_epsilon(rounds=50, sensitivity=2.0, noise_std=std, delta=1e-4)
     assert ledger == pytest.approx(2.0, rel=1e-4)
     assert epsilon.argmax() == 49
     assert fitted.promise.unit == "client"
@@ -169,4 +177,4 @@ def test_amplification_charges_everybody_in_every_round_at_the_secret_rate():
     assert np.allclose(ledger.epsilon(1e-4), 2.0, rtol=2e-3)
     assert (ledger.epsilon(1e-4) <= 2.0).all()
     unamplified = CentralDPFedAvg(1.0, epsilon=2.0, delta=1e-4).fit(setting(sizes=[30] * 50, rounds=np.full(50, 20)))
-    assert fitted.noise_std < 0.5 * unamplified.noise_std
+    assert noise_std(fitted)[0] < 0.5 * noise_std(unamplified)[0]
