@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 
 import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting, wide
+from upcycled.core.mechanism import Trained
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import Problem
 from upcycled.core.vectors import grid_step
 from upcycled.privacy import (
     DPSGD,
@@ -21,6 +26,7 @@ from upcycled.privacy import (
     ObjectivePerturbation,
     UpdateClipping,
 )
+from upcycled.privacy.noise import SeededNoise
 
 DELTA = 1e-5
 GAUSSIAN = [
@@ -178,3 +184,34 @@ def test_amplification_charges_everybody_in_every_round_at_the_secret_rate():
     assert (ledger.epsilon(1e-4) <= 2.0).all()
     unamplified = CentralDPFedAvg(1.0, epsilon=2.0, delta=1e-4).fit(setting(sizes=[30] * 50, rounds=np.full(50, 20)))
     assert noise_std(fitted)[0] < 0.5 * noise_std(unamplified)[0]
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        *GAUSSIAN,
+        ObjectivePerturbation(norm_bound=1.0, epsilon=30.0),
+        ObjectivePerturbation(5.0, paper_mode=True),
+        DPSGD(1.0, 1.0),
+        CentralDPFedAvg(1.0, 1.0),
+    ],
+    ids=lambda m: m.name,
+)
+def test_a_fitted_mechanism_works_the_same_after_its_way_to_a_worker_process(mechanism):
+    def one_round(fitted):
+        rng, noise, who = np.random.default_rng(0), SeededNoise(1, 1), cohort([0, 2])
+        sent = rng.normal(size=42).astype(np.float32)
+        problem = fitted.problem(Problem(), sent, who, noise)
+        trained = Trained(rng.normal(size=(2, 42)).astype(np.float32), np.array([7, 7]))
+        release = fitted.release(trained, sent, who, np.array([224, 400]), noise)
+        mean, charge = fitted.aggregate(release, sent, noise), fitted.charge(who)
+        rows = Shards(rng.normal(size=(5, 20)), np.zeros(5, dtype=np.int64), np.array([0, 5]))
+        numbers = [release.vectors, mean, charge.sensitivity, charge.noise_std, fitted.prepare(rows).x]
+        tilt = [] if problem.b is None else [problem.b]
+        step_sums = fitted.solver(up.LocalSGD()).step_sum(np.array([3]))
+        facts = problem.a, fitted.promise, fitted.mean_noise_std(release), dict(fitted.shared)
+        return [array.tobytes() for array in (*numbers, *tilt, step_sums)], facts
+
+    here = mechanism.fit(setting())
+    there = pickle.loads(cloudpickle.dumps(here))
+    assert one_round(there) == one_round(here)
