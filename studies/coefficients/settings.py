@@ -76,7 +76,7 @@ class Way:
 
     @property
     def per_round(self) -> int:
-        return 0 if self.upcycle is None else int(getattr(self.upcycle, "per_round", 1))
+        return 0 if self.upcycle is None else up.coefficients.as_rule(self.upcycle).per_round
 
     def algorithm(self, name: str) -> Any:
         base = ALGORITHMS[name]

@@ -14,7 +14,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Release, Trained
 from upcycled.core.strategy import Upcycled
 from upcycled.engines.sequential import Sequential
-from upcycled.privacy.mechanisms.clipping import ClippedRelease
+from upcycled.privacy.mechanisms.clipping import Clipped
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
 from upcycled.privacy.noise import on_grid
 from upcycled.runtime import loop
@@ -107,7 +107,7 @@ def test_a_release_that_skips_the_mechanism_is_caught(monkeypatch):
     def skip(self, trained, sent, cohort, num_samples, noise):
         return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
 
-    monkeypatch.setattr(ClippedRelease, "release", skip)
+    monkeypatch.setattr(Clipped, "release", skip)
     # No number of replays could refute an epsilon of thousands; that nothing changes from replay to replay does.
     for privacy in (CLIPPING, CLIPPING | {"noise_std": 0.001}):
         found = run(privacy, replays=20)

@@ -360,7 +360,7 @@ def test_under_a_central_mechanism_the_spread_is_the_energy_of_the_noisy_mean_le
 def test_repeated_goes_on_along_the_last_move_while_rho_is_large():
     # 0 -> 1 by data, then + 0.8, then + 0.64, then + 0.512.
     rule = Repeated(up.coefficients.Constant(0.8), times=3)
-    strategy = Upcycled(up.FedAvg(), rule, rule.per_round)
+    strategy = Upcycled(up.FedAvg(), rule)
     state = strategy.after_data(strategy.start(server(0.0)), server(1.0), 0.0)
     places = []
     while strategy.kind(state) == "upcycled":
@@ -371,7 +371,7 @@ def test_repeated_goes_on_along_the_last_move_while_rho_is_large():
 
 def test_repeated_repeats_the_iterate_where_rho_is_small():
     rule = Repeated(up.coefficients.Constant(0.4), times=3)
-    strategy = Upcycled(up.FedAvg(), rule, rule.per_round)
+    strategy = Upcycled(up.FedAvg(), rule)
     state = strategy.upcycle(strategy.after_data(strategy.start(server(0.0)), server(1.0), 0.0), None)
     moved = state.server
     state = strategy.upcycle(strategy.upcycle(state, None), None)

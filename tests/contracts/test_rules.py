@@ -39,7 +39,7 @@ def test_an_even_iteration_by_a_rule_reads_no_training_data(name, rule):
             raise AssertionError(f"training data were read: {what}")
 
     xs, ys = ragged()
-    per_round = getattr(RULES[rule], "per_round", 1)
+    per_round = RULES[rule].per_round
     iterations = 2 * (1 + per_round)
     arguments = settings(name, iterations=iterations, upcycle=RULES[rule])
     del arguments["progress"]
@@ -62,8 +62,8 @@ def test_a_rule_sees_releases_only_so_the_same_releases_give_the_same_moves(fede
     @dataclasses.dataclass(frozen=True)
     class Recorded:
         depth = plain.depth
-        per_round = getattr(plain, "per_round", 1)
-        uses_spread = getattr(plain, "uses_spread", False)
+        per_round = plain.per_round
+        uses_spread = plain.uses_spread
         start = plain.start
 
         def move(self, own, seen, moves):

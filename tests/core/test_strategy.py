@@ -66,7 +66,7 @@ def test_the_coefficient_forms_of_the_paper(coefficient, expected):
 
 
 def test_several_upcycled_iterations_per_data_round_fit_under_the_same_state():
-    strategy = Upcycled(up.FedAvg(), as_rule(1.0), per_round=2)
+    strategy = Upcycled(up.FedAvg(), up.coefficients.Repeated(up.coefficients.Constant(1.0), times=2))
     state = strategy.after_data(strategy.start(at(0)), at(1), 0.0)
     kinds = []
     for _ in range(2):
@@ -78,12 +78,25 @@ def test_several_upcycled_iterations_per_data_round_fit_under_the_same_state():
     assert strategy.kind(state) == "data"
 
 
+class HalfARule:
+    """It does not say how many iterations it makes, nor what it looks at."""
+
+    depth = 2
+
+    def start(self):
+        return {}
+
+    def move(self, own, seen, moves):
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
         (lambda: as_rule(float("nan")), "upcycle is nan, but it must be a finite number >= 0"),
         (lambda: as_rule(-0.1), "upcycle is -0.1"),
         (lambda: as_rule("much"), "upcycle is 'much'"),
+        (lambda: as_rule(HalfARule()), "or with depth, per_round, uses_spread, start and move"),
         (lambda: up.coefficients.Proximal(mu=0.0), "Proximal mu is 0.0"),
         (lambda: up.coefficients.Proximal(mu=1.0, lam=[0.1, -1.0]), "Proximal lam is -1.0"),
         (lambda: up.coefficients.LambdaHalf(lam=[]), "LambdaHalf lam is empty"),

@@ -153,15 +153,15 @@ def test_the_statement_has_every_item(federation):
 
 def test_the_file_holds_each_charge_before_its_release_leaves(federation, tmp_path, monkeypatch):
     path = tmp_path / "deep" / "ledger.jsonl"
-    from upcycled.privacy.mechanisms.clipping import ClippedRelease
+    from upcycled.privacy.mechanisms.clipping import Clipped
 
-    original, lines_at_release = ClippedRelease.release, []
+    original, lines_at_release = Clipped.release, []
 
     def spy(self, *arguments):
         lines_at_release.append(len(path.read_text().splitlines()))
         return original(self, *arguments)
 
-    monkeypatch.setattr(ClippedRelease, "release", spy)
+    monkeypatch.setattr(Clipped, "release", spy)
     ledger = run(federation, ledger=path).privacy
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines_at_release == [2, 4, 6]

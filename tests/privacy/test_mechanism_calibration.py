@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 
 import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting, wide
+from upcycled.core.mechanism import Trained
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import Problem
 from upcycled.core.vectors import grid_step
 from upcycled.privacy import (
     DPSGD,
@@ -21,6 +26,7 @@ from upcycled.privacy import (
     ObjectivePerturbation,
     UpdateClipping,
 )
+from upcycled.privacy.noise import SeededNoise
 
 DELTA = 1e-5
 GAUSSIAN = [
@@ -30,6 +36,11 @@ GAUSSIAN = [
     ErmOutput(1.0, epsilon=2.0, delta=DELTA, gamma=1e-9),
     BoltOnSGD(1.0, epsilon=2.0, delta=DELTA),
 ]
+
+
+def noise_std(fitted, clients=3):
+    """Each client's noise, as it is charged."""
+    return fitted.charge(cohort(range(clients))).noise_std
 
 
 def spent(mechanism, facts, rounds=None):
@@ -55,10 +66,10 @@ def test_one_noise_for_all_is_what_the_neediest_client_needs(mechanism):
     from dataclasses import replace
 
     facts = setting(rounds=np.array([40, 12, 3]))
-    own = mechanism.fit(facts).noise.noise_std
+    own = noise_std(mechanism.fit(facts))
     fitted, epsilon = spent(replace(mechanism, per_client=False), facts)
-    assert np.unique(fitted.noise.noise_std).size == 1
-    assert fitted.noise.noise_std[0] == pytest.approx(own.max(), rel=1e-9)
+    assert np.unique(noise_std(fitted)).size == 1
+    assert noise_std(fitted)[0] == pytest.approx(own.max(), rel=1e-9)
     assert epsilon.max() == pytest.approx(2.0, rel=1e-9)
     assert epsilon.min() < 2.0 or np.unique(own).size == 1
 
@@ -72,14 +83,15 @@ def test_the_calibrated_noise_of_erm_output_is_the_published_value():
     # L = 2 is R = 1 with a bias. So many steps that gradient descent is at the minimiser; the grid and rounding add
     # 2^-22 sqrt(42) and one part in 10^5 to a sensitivity of 0.0357.
     fitted = ErmOutput(1.0, epsilon=row["epsilon"], delta=DELTA, steps=200).fit(setting())
-    assert fitted.noise.noise_std[0] == pytest.approx(row["std"], rel=1e-4)
-    assert fitted.noise.noise_std[0] > row["std"]
-    exact = fitted.noise.sensitivity[0] - grid_step(fitted.noise.noise_std[:1])[0] * np.sqrt(42)
+    charge = fitted.charge(cohort([0]))
+    assert charge.noise_std[0] == pytest.approx(row["std"], rel=1e-4)
+    assert charge.noise_std[0] > row["std"]
+    exact = charge.sensitivity[0] - grid_step(charge.noise_std)[0] * np.sqrt(42)
     assert exact == pytest.approx(2 * 2 / (224 * 0.5) * (1 + 1e-5), rel=1e-12)
 
 
 def test_a_client_with_few_samples_gets_more_noise():
-    std = ErmOutput(1.0, epsilon=2.0, delta=DELTA).fit(setting(sizes=[400, 200, 50])).noise.noise_std
+    std = noise_std(ErmOutput(1.0, epsilon=2.0, delta=DELTA).fit(setting(sizes=[400, 200, 50])))
     assert np.allclose(std / std[0], [1, 2, 8], rtol=1e-3)
 
 
@@ -110,7 +122,7 @@ def test_objective_perturbation_charges_the_published_epsilon_and_its_cover():
     fitted = ObjectivePerturbation(20.0, norm_bound=1.0, gamma=1e-10, cover_alpha=2.5e6).fit(setting(sizes=[224]))
     # 14.64127218 / 40 without the solver's error; 2 alpha2 gamma / a = 0.001; the grid adds alpha2 g sqrt(42).
     grid = 2.5e6 * grid_step(np.array([1 / 2.5e6]))[0] * np.sqrt(42)
-    assert fitted.round_epsilon[0] == pytest.approx(14.64127218 / 40 + 0.001 + grid, rel=1e-9)
+    assert fitted.charge(cohort([0])).epsilon[0] == pytest.approx(14.64127218 / 40 + 0.001 + grid, rel=1e-9)
     assert grid < 1e-5
     assert fitted.paper.epsilon(np.array([40]), np.array([224]), DELTA)[0] == pytest.approx(7.252857143, rel=1e-9)
 
@@ -126,10 +138,11 @@ def test_dpsgd_is_calibrated_to_each_clients_rate_and_steps():
     fitted, epsilon = spent(DPSGD(1.5, epsilon=4.0, delta=DELTA), facts)
     assert (epsilon <= 4.0).all()
     assert (epsilon > 3.99).all()
-    assert fitted.rates.tolist() == [32 / 224, 32 / 45, 32 / 400]
-    assert fitted.steps.tolist() == [14, 4, 26]
+    charge = fitted.charge(cohort(range(3)))
+    assert charge.sampling_rate.tolist() == [32 / 224, 32 / 45, 32 / 400]
+    assert charge.steps.tolist() == [14, 4, 26]
     common, epsilon = spent(DPSGD(1.5, epsilon=4.0, delta=DELTA, per_client=False), facts)
-    assert np.unique(common.noise_std).size == 1
+    assert np.unique(noise_std(common)).size == 1
     assert 3.99 < epsilon.max() <= 4.0
 
 
@@ -153,7 +166,8 @@ def test_pfedme_pays_for_every_inner_gradient_of_dpsgd(federation):
 def test_central_noise_is_calibrated_to_the_busiest_client_and_charged_at_client_level():
     facts = setting(sizes=[30] * 50, rounds=np.arange(1, 51), algorithm="fedavg", penalty=0.0)
     fitted, epsilon = spent(CentralDPFedAvg(1.0, epsilon=2.0, delta=1e-4), facts)
-    ledger = up.privacy.gaussian_epsilon(rounds=50, sensitivity=2.0, noise_std=fitted.noise_std, delta=1e-4)
+    (std,) = noise_std(fitted, 1)
+    ledger = up.privacy.gaussian_epsilon(rounds=50, sensitivity=2.0, noise_std=std, delta=1e-4)
     assert ledger == pytest.approx(2.0, rel=1e-4)
     assert epsilon.argmax() == 49
     assert fitted.promise.unit == "client"
@@ -169,4 +183,35 @@ def test_amplification_charges_everybody_in_every_round_at_the_secret_rate():
     assert np.allclose(ledger.epsilon(1e-4), 2.0, rtol=2e-3)
     assert (ledger.epsilon(1e-4) <= 2.0).all()
     unamplified = CentralDPFedAvg(1.0, epsilon=2.0, delta=1e-4).fit(setting(sizes=[30] * 50, rounds=np.full(50, 20)))
-    assert fitted.noise_std < 0.5 * unamplified.noise_std
+    assert noise_std(fitted)[0] < 0.5 * noise_std(unamplified)[0]
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        *GAUSSIAN,
+        ObjectivePerturbation(norm_bound=1.0, epsilon=30.0),
+        ObjectivePerturbation(5.0, paper_mode=True),
+        DPSGD(1.0, 1.0),
+        CentralDPFedAvg(1.0, 1.0),
+    ],
+    ids=lambda m: m.name,
+)
+def test_a_fitted_mechanism_works_the_same_after_its_way_to_a_worker_process(mechanism):
+    def one_round(fitted):
+        rng, noise, who = np.random.default_rng(0), SeededNoise(1, 1), cohort([0, 2])
+        sent = rng.normal(size=42).astype(np.float32)
+        problem = fitted.problem(Problem(), sent, who, noise)
+        trained = Trained(rng.normal(size=(2, 42)).astype(np.float32), np.array([7, 7]))
+        release = fitted.release(trained, sent, who, np.array([224, 400]), noise)
+        mean, charge = fitted.aggregate(release, sent, noise), fitted.charge(who)
+        rows = Shards(rng.normal(size=(5, 20)), np.zeros(5, dtype=np.int64), np.array([0, 5]))
+        numbers = [release.vectors, mean, charge.sensitivity, charge.noise_std, fitted.prepare(rows).x]
+        tilt = [] if problem.b is None else [problem.b]
+        step_sums = fitted.solver(up.LocalSGD()).step_sum(np.array([3]))
+        facts = problem.a, fitted.promise, fitted.mean_noise_std(release), dict(fitted.shared)
+        return [array.tobytes() for array in (*numbers, *tilt, step_sums)], facts
+
+    here = mechanism.fit(setting())
+    there = pickle.loads(cloudpickle.dumps(here))
+    assert one_round(there) == one_round(here)

@@ -171,8 +171,8 @@ def neighbours():
 )
 def test_every_release_lies_on_its_grid_under_both_neighbours(monkeypatch, privacy, noise):
     for data in neighbours():
-        std = privacy.fit(setting(sizes=data.train.sizes, num_parameters=18, num_classes=3, penalty=0.0,
-                                  rounds=np.ones(3), algorithm="fedavg")).noise.noise_std  # fmt: skip
+        facts = {"num_parameters": 18, "num_classes": 3, "penalty": 0.0, "rounds": np.ones(3), "algorithm": "fedavg"}
+        std = privacy.fit(setting(sizes=data.train.sizes, **facts)).charge(cohort(range(3))).noise_std
         arrived = first_arrival(monkeypatch, data, "fedavg", privacy, noise=noise)
         multiples = arrived.release.vectors.astype(np.float64) / grid_step(std)[:, None]
         assert np.array_equal(multiples, np.rint(multiples))

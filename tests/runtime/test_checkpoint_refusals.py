@@ -136,7 +136,7 @@ def test_a_ledger_that_cannot_be_written_ends_the_run_before_its_release_leaves(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.privacy.mechanisms.clipping.ClippedRelease.release", pytest.fail)
+        patch.setattr("upcycled.privacy.mechanisms.clipping.Clipped.release", pytest.fail)
         patch.setattr("upcycled.privacy.ledger.ledger_file.os.fsync", full)
         with pytest.raises(WriteError, match=r"ledger\.jsonl cannot be written \(No space left on device\)"):
             up.train(federation, **arguments)

@@ -44,6 +44,15 @@ def test_equal_epsilon_gives_both_the_same_epsilon_and_upcycled_less_noise_by_th
     assert noise[0] / noise[1] == pytest.approx(np.full(6, 2**0.5), rel=1e-3)
 
 
+class WithoutEpsilon:
+    """A mechanism of one's own needs a name and fit, no more."""
+
+    name = "own"
+
+    def fit(self, setting):
+        raise AssertionError
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -52,6 +61,7 @@ def test_equal_epsilon_gives_both_the_same_epsilon_and_upcycled_less_noise_by_th
         ({"upcycle": None}, "upcycle is None"),
         ({"equal": "epsilon"}, "given epsilon="),
         ({"equal": "epsilon", "privacy": up.privacy.ModelClipping(1.0, 1.0)}, "given epsilon="),
+        ({"equal": "epsilon", "privacy": WithoutEpsilon()}, "given epsilon="),
         ({"iterations": 1}, "iterations is 1"),
         ({"participation": 2.0}, "participation is 2.0"),
     ],

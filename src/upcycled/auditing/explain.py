@@ -45,9 +45,8 @@ class Scenario:
     def noise(self) -> tuple[str, Real]:
         """What the noise is measured by, and its size for every client."""
         mechanism, clients = self.plan.mechanism, self.plan.facts.num_clients
-        alpha = getattr(mechanism, "alpha", None)
-        if isinstance(alpha, np.ndarray):
-            return "alpha", alpha
+        if mechanism.alpha is not None:
+            return "alpha", mechanism.alpha
         charge = mechanism.charge(everybody(clients))
         return "noise_std", np.zeros(clients) if charge is None else charge.noise_std
 

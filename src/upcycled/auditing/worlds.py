@@ -132,7 +132,7 @@ class World:
     def is_repeated(self) -> bool:
         """Whether every replay of the local work gives the same, so that it is done once."""
         draws_inside = isinstance(self.plan.task.solver, NoisySGD) or self.plan.mechanism.draws_secretly
-        return not draws_inside and self.plan.mechanism.name != "objective_perturbation"
+        return not draws_inside and self.plan.mechanism.alpha is None
 
     def replay(self, noise: NoiseSource) -> Vector:
         """Return what the server is handed in the first data round: the clients' releases, or the noisy aggregate."""

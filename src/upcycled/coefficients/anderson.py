@@ -38,6 +38,8 @@ class Anderson:
     """An update longer than this many times the usual one starts the collection anew."""
 
     depth: ClassVar[int] = 2
+    per_round: ClassVar[int] = 1
+    uses_spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -33,6 +33,7 @@ class FedExP:
     """A pull longer than this many times the usual one is answered by the plain step."""
 
     depth: ClassVar[int] = 2
+    per_round: ClassVar[int] = 1
     uses_spread: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

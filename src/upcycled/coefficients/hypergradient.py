@@ -36,6 +36,8 @@ class Hypergradient:
     """A pull longer than this many times the usual one is answered by the plain step."""
 
     depth: ClassVar[int] = 2
+    per_round: ClassVar[int] = 1
+    uses_spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

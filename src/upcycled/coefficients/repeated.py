@@ -9,7 +9,7 @@ beforehand.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Repeated:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not (hasattr(self.rule, "move") or hasattr(self.rule, "rho")) or isinstance(self.rule, Repeated):
+        if not isinstance(self.rule, Rule | Coefficient) or isinstance(self.rule, Repeated):
             raise InputError(
                 field="rule", of="Repeated", value=self.rule, must="a rule such as up.coefficients.Trend()"
             )
@@ -57,12 +57,11 @@ class Repeated:
     @property
     def uses_spread(self) -> bool:
         """Whether the rule does."""
-        return bool(getattr(self.rule, "uses_spread", False))
+        return self._first.uses_spread
 
     @property
     def _first(self) -> Rule:
-        given: Any = self.rule
-        return given if hasattr(given, "move") else ScalarRule(given)
+        return self.rule if isinstance(self.rule, Rule) else ScalarRule(self.rule)
 
     def start(self) -> RuleState:
         """The rule's own state, and no move."""

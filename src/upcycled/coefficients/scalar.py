@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from upcycled.core.rule import Move, Observed, RuleState, extrapolate
 
 
+@runtime_checkable
 class Coefficient(Protocol):
     """A scalar schedule rho_m."""
 
@@ -21,10 +22,9 @@ class ScalarRule:
 
     coefficient: Coefficient
 
-    @property
-    def depth(self) -> int:
-        """The last two iterates."""
-        return 2
+    depth: ClassVar[int] = 2
+    per_round: ClassVar[int] = 1
+    uses_spread: ClassVar[bool] = False
 
     def start(self) -> RuleState:
         """Nothing."""

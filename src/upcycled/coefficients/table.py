@@ -9,7 +9,7 @@ from upcycled.coefficients.anderson import Anderson
 from upcycled.coefficients.fedexp import FedExP
 from upcycled.coefficients.forms import Auto, Constant, Decaying, LambdaHalf, Proximal
 from upcycled.coefficients.hypergradient import Hypergradient
-from upcycled.coefficients.scalar import ScalarRule
+from upcycled.coefficients.scalar import Coefficient, ScalarRule
 from upcycled.coefficients.trend import Trend
 from upcycled.core.errors import InputError
 from upcycled.core.rule import Rule
@@ -36,16 +36,16 @@ def as_rule(value: object) -> Rule:
             return ScalarRule(Constant(float(value)))
         except InputError as error:
             raise error.renamed("upcycle") from None
-    if hasattr(value, "rho"):
+    if isinstance(value, Coefficient):
         return ScalarRule(value)
-    if hasattr(value, "move") and hasattr(value, "depth"):
-        rule: Rule = value  # type: ignore[assignment]
-        return rule
+    if isinstance(value, Rule):
+        return value
     raise InputError(
         field="upcycle",
         value=value,
         must=(
-            "None, 'auto', a number >= 0, or one of up.coefficients (Constant, LambdaHalf, Proximal, "
-            "Decaying, Trend, Hypergradient, FedExP, Anderson, Repeated)"
+            "None, 'auto', a number >= 0, one of up.coefficients (Constant, LambdaHalf, Proximal, Decaying, Trend, "
+            "Hypergradient, FedExP, Anderson, Repeated), or your own: with rho, or with depth, per_round, uses_spread, "
+            "start and move"
         ),
     )

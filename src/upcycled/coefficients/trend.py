@@ -50,6 +50,8 @@ class Trend:
     """A pull longer than this many times the usual one ends the trend."""
 
     depth: ClassVar[int] = 2
+    per_round: ClassVar[int] = 1
+    uses_spread: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

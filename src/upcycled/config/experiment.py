@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 
 from upcycled.config.overrides import put, with_overrides
 from upcycled.config.ranges import Range, as_values, is_range
-from upcycled.config.registry import CLIENTS, LOCAL, TABLES, Choice, places
+from upcycled.config.registry import CLIENTS, LOCAL, TABLES, Choice, PrivacyTable, places
 from upcycled.config.sources import DataTable, Logistic, ModelTable, model_arguments
 from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, Seed, Table, Word
 from upcycled.config.wording import Place, from_validation, in_keys, named
@@ -101,7 +101,7 @@ class Experiment(Table):
     upcycle: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [upcycle] with a kind")
     local: SerializeAsAny[BuiltTable] = Field(default=LOCAL(), description="a table [local]")
     clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
-    privacy: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
+    privacy: SerializeAsAny[PrivacyTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
     callbacks: Annotated[tuple[Annotated[str, AfterValidator(_names_code)], ...], AsTuple] = Field(
         default=(), description="a list of names such as 'package.module:function'"
     )
@@ -151,7 +151,7 @@ class Experiment(Table):
     @property
     def noise(self) -> str:
         """Where the noise of a private run comes from."""
-        return getattr(self.privacy, "noise", "seeded")
+        return "seeded" if self.privacy is None else self.privacy.noise
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain values that a TOML file can hold."""

@@ -21,13 +21,27 @@ from upcycled.privacy import MECHANISMS
 from upcycled.runtime.spec import NOISES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
-_NOISE = Field("seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real")
 
 
 def _known_sampling(name: str) -> str:
     if name not in SAMPLERS and not names_code(name):
         raise ValueError("neither a known name nor code of one's own")
     return name
+
+
+def _known_noise(name: str) -> str:
+    if name not in NOISES:
+        raise ValueError("not a known name")
+    return name
+
+
+class PrivacyTable(BuiltTable):
+    """A mechanism, and where its noise comes from."""
+
+    mechanism: str
+    noise: Annotated[str, AfterValidator(_known_noise)] = Field(
+        "seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real"
+    )
 
 
 LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], f"{COUNT.phrase}, or 'full'")})
@@ -78,17 +92,14 @@ class Choice:
         return self.tables[value]
 
 
-NOISE_KEY = {"noise": (Literal[NOISES], _NOISE)}
-
-
-def _own(key: str, extra: Mapping[str, Any] | None = None) -> Callable[[str, str], type[Table]]:
+def _own(key: str, base: type[BuiltTable] = BuiltTable) -> Callable[[str, str], type[Table]]:
     """Return what makes tables of dataclasses of the user's, whose fields are then the table's keys."""
 
     def table(field: str, name: str) -> type[Table]:
         made = looked_up(name, field)
         if not isinstance(made, type) or not is_dataclass(made):
             raise InputError(field=field, value=name, must="the name of a dataclass, whose fields are the table's keys")
-        return table_of(made, tag=(key, name), extra=extra)
+        return table_of(made, tag=(key, name), base=base)
 
     return table
 
@@ -108,8 +119,8 @@ TABLES: dict[str, Choice | type[Table]] = {
     "clients": CLIENTS,
     "privacy": Choice(
         "mechanism",
-        {name: table_of(made, tag=("mechanism", name), extra=NOISE_KEY) for name, made in MECHANISMS.items()},
-        _own("mechanism", NOISE_KEY),
+        {name: table_of(made, tag=("mechanism", name), base=PrivacyTable) for name, made in MECHANISMS.items()},
+        _own("mechanism", PrivacyTable),
     ),
 }
 

@@ -66,7 +66,7 @@ def table_of(
     tag: tuple[str, str] | None = None,
     renamed: Mapping[str, str] | None = None,
     types: Mapping[str, tuple[Any, str]] | None = None,
-    extra: Mapping[str, Any] | None = None,
+    base: type[BuiltTable] = BuiltTable,
 ) -> type[BuiltTable]:
     """Return the table for a dataclass.
 
@@ -75,7 +75,7 @@ def table_of(
         tag: key and value by which the table is chosen, such as ``("name", "fedprox")``.
         renamed: field -> key, where the file uses another word.
         types: field -> (type, phrase), where a file's value differs from Python's.
-        extra: keys that are not the dataclass's own, as pydantic field definitions.
+        base: what has keys that are not the dataclass's own.
     """
     key_of = {f.name: (renamed or {}).get(f.name, f.name) for f in fields(made)}
     hints = get_type_hints(made)
@@ -90,7 +90,7 @@ def table_of(
         if f.name in limits and f.name not in (types or {}):
             kind, phrase = Annotated[kind, within(limits[f.name])], limits[f.name].phrase
         keys[key_of[f.name]] = (kind, Key(default_of(f), description=phrase))
-    table: type[BuiltTable] = create_model(f"{made.__name__}Table", __base__=BuiltTable, **keys, **(extra or {}))
+    table: type[BuiltTable] = create_model(f"{made.__name__}Table", __base__=base, **keys)
     table.makes = made
     table.names = {key: field for field, key in key_of.items()}
     return table

@@ -6,9 +6,9 @@ one vector and the public integers n_i and K_i per client, for every algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -121,7 +121,7 @@ class Charge:
 class Promise:
     """What a mechanism's epsilon means: facts that code may ask for, and sentences that only people read.
 
-    A mechanism of your own returns one from its property ``promise``; ledgers, statements and reports repeat it.
+    A fitted mechanism holds one (see :class:`Fitted`); ledgers, statements and reports repeat it.
     """
 
     released: str
@@ -154,111 +154,164 @@ ADVERSARIES = {
 """What an adversary may see, and who that is."""
 
 
+class PaperClaim(Protocol):
+    """The paper's own number for a mechanism: printed beside the proven epsilon, and never relied on."""
+
+    def epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
+        """Return the number for each client."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the claim as plain values."""
+
+
+# The usual answers to the hooks.
+
+
+def keep_data(train: Shards) -> Shards:
+    """Use the data as they are."""
+    return train
+
+
+def keep_solver(solver: Solver) -> Solver:
+    """Use the algorithm's own solver."""
+    return solver
+
+
+def bring(made: Solver, solver: Solver) -> Solver:
+    """Use ``made`` in the place of the algorithm's own solver: ``solver=partial(bring, made)``."""
+    return made
+
+
+def keep_problem(problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
+    """Use the algorithm's own objective."""
+    return problem
+
+
+def average(release: Release, sent: Vector, noise: NoiseSource) -> Vector:
+    """Return the mean of the releases weighted by n_i."""
+    return weighted_mean(release.num_samples.astype(np.float64), release.vectors)
+
+
+def no_known_noise(release: Release) -> float:
+    """Zero: there is none in the aggregate, or its std is not known."""
+    return 0.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Fitted:
+    """A mechanism at work: pure hooks at the places of a data round where privacy is made, and what they promise.
+
+    Hooks index their numbers per client by ``cohort.rows`` and key random streams by ``cohort.clients``. Functions of
+    a module, bound methods of frozen dataclasses and ``functools.partial`` of either all travel to worker processes.
+    """
+
+    name: str
+    """The name in the table of mechanisms."""
+    promise: Promise
+    release: Callable[[Trained, Vector, Cohort, Ints, NoiseSource], Release]
+    """(trained, sent, cohort, num_samples, noise) -> what leaves the clients."""
+    charge: Callable[[Cohort], Charge | None]
+    """What a data round with this cohort costs; None without privacy."""
+    prepare: Callable[[Shards], Shards] = keep_data
+    """The training data as the mechanism needs them (projected, say)."""
+    solver: Callable[[Solver], Solver] = keep_solver
+    """The algorithm's solver, or another in its place."""
+    problem: Callable[[Problem, Vector, Cohort, NoiseSource], Problem] = keep_problem
+    """(problem, sent, cohort, noise) -> the local objectives, perhaps with a larger a, or with noise added to b."""
+    aggregate: Callable[[Release, Vector, NoiseSource], Vector] = average
+    """(release, sent, noise) -> sum p_i r_i, or its noisy stand-in."""
+    mean_noise_std: Callable[[Release], float] = no_known_noise
+    """The known std per coordinate of the noise in the aggregate; zero if there is none."""
+    is_central: bool = False
+    """Whether only the aggregate is perturbed: server steps then get it in place of each release."""
+    draws_secretly: bool = False
+    """Whether cohorts are secret Poisson draws from the noise source, empty ones included."""
+    shared: Mapping[str, float] = field(default_factory=dict)
+    """Numbers that follow from the sizes of all clients, for those that know only their own."""
+    prox_mu: float = 0.0
+    """What ``problem`` adds to a."""
+    alpha: Real | None = None
+    """The rate of each client's noise, where it is inside the objective; None elsewhere."""
+    paper: PaperClaim | None = None
+    """What the paper claims; None where it has nothing to say."""
+
+
 class Mechanism(Protocol):
-    """What a user chooses: a frozen dataclass of hyper-parameters that fits itself to a run."""
+    """What a user chooses: a frozen dataclass of hyper-parameters that fits itself to a run.
+
+    One's own is passed as ``privacy=`` and needs no more than ``name`` and ``fit``:
+
+    >>> from dataclasses import dataclass
+    >>> import upcycled as up
+    >>> from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
+    >>> @dataclass(frozen=True)
+    ... class Signs:
+    ...     step: float
+    ...     epsilon: float
+    ...     delta: float
+    ...     name = "signs"
+    ...
+    ...     def fit(self, setting):
+    ...         # Each of the D numbers is + step or - step, so a record moves them by 2 step sqrt(D) at most.
+    ...         moves = np.full(setting.sizes.size, 2 * self.step * setting.num_parameters**0.5)
+    ...         noise = gaussian_noise(setting, moves, None, self.epsilon, self.delta, per_client=True)
+    ...         promise = up.Promise("a step by the signs of the update, with Gaussian noise", ("two values",))
+    ...         release = SignsRelease(self.step, noise).release
+    ...         return up.Fitted(name="signs", promise=promise, release=release, charge=noise.charge)
+    >>> @dataclass(frozen=True)
+    ... class SignsRelease:
+    ...     step: float
+    ...     noise: GaussianNoise
+    ...
+    ...     def release(self, trained, sent, cohort, num_samples, noise):
+    ...         steps = np.where(trained.vectors > sent, self.step, -self.step)
+    ...         vectors = self.noise.rounded(sent, cohort) + self.noise.add(steps, cohort, noise)
+    ...         return up.Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+    >>> privacy = Signs(step=0.01, epsilon=2.0, delta=1e-4)
+    >>> data = up.data.synthetic("iid", clients=4, seed=0)
+    >>> run = up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=4, progress=False)
+    >>> run.privacy.max_epsilon(1e-4)
+    2.0
+    """
 
     @property
     def name(self) -> str:
-        """The name in the table of mechanisms."""
+        """What records, ledgers and reports call it."""
 
     def fit(self, setting: Setting) -> Fitted:
         """Raise InputError if the mechanism is not sound here; else return it with its noise calibrated."""
 
 
-class Fitted(Protocol):
-    """Pure hooks at the places of a data round where privacy is made."""
+@runtime_checkable
+class Calibrated(Protocol):
+    """A mechanism that can be given what it is to spend, in place of its noise."""
 
     @property
-    def name(self) -> str:
-        """The name in the table of mechanisms."""
+    def epsilon(self) -> float | None:
+        """What every client may spend in all; None where the noise itself was given."""
 
     @property
-    def promise(self) -> Promise:
-        """What its epsilon means."""
-
-    @property
-    def is_central(self) -> bool:
-        """Whether only the aggregate is perturbed: server steps then get it in place of each release."""
-
-    @property
-    def draws_secretly(self) -> bool:
-        """Whether cohorts are secret Poisson draws from the noise source, empty ones included."""
-
-    @property
-    def shared(self) -> Mapping[str, float]:
-        """Numbers that follow from the sizes of all clients, for those that know only their own."""
-
-    def prepare(self, train: Shards) -> Shards:
-        """Return the training data as the mechanism needs it (projected, say)."""
-
-    def solver(self, solver: Solver) -> Solver:
-        """Keep the algorithm's solver, or bring another."""
-
-    def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
-        """Return the local objectives, perhaps with a larger a, perhaps with noise added to b."""
-
-    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Return what leaves the clients."""
-
-    def aggregate(self, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
-        """Return sum p_i r_i, or its noisy stand-in."""
-
-    def charge(self, cohort: Cohort) -> Charge | None:
-        """Return what a data round with this cohort costs; None without privacy."""
-
-    def mean_noise_std(self, release: Release) -> float:
-        """Return the known std per coordinate of the noise in the aggregate; zero if there is none."""
+    def delta(self) -> float | None:
+        """The delta that goes with it."""
 
 
-# The usual answers to the hooks. A mechanism takes them by assignment (`prepare = keep_data`), not by inheritance.
+def meets_epsilon(mechanism: object) -> bool:
+    """Say whether a mechanism as the user wrote it was given an epsilon."""
+    return isinstance(mechanism, Calibrated) and mechanism.epsilon is not None
 
 
-def keep_data(self: object, train: Shards) -> Shards:
-    """Use the data as they are."""
-    return train
+def _pass_on(trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+    return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
 
 
-def keep_solver(self: object, solver: Solver) -> Solver:
-    """Use the algorithm's own solver."""
-    return solver
+def _no_charge(cohort: Cohort) -> None:
+    return None
 
 
-def keep_problem(self: object, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
-    """Use the algorithm's own objective."""
-    return problem
-
-
-def average(self: object, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
-    """Return the mean of the releases weighted by n_i."""
-    return weighted_mean(release.num_samples.astype(np.float64), release.vectors)
-
-
-@dataclass(frozen=True)
-class NoPrivacy:
-    """Releases are the trained models themselves."""
-
-    name: ClassVar[str] = "none"
-    is_central: ClassVar[bool] = False
-    draws_secretly: ClassVar[bool] = False
-    shared: ClassVar[Mapping[str, float]] = {}
-    promise: ClassVar[Promise] = Promise("the trained models themselves", (), is_claimed=False)
-
-    prepare = keep_data
-    solver = keep_solver
-    problem = keep_problem
-    aggregate = average
-
-    def fit(self, setting: Setting) -> NoPrivacy:
-        """Nothing to check."""
-        return self
-
-    def charge(self, cohort: Cohort) -> None:
-        """Nothing is claimed, nothing is charged."""
-
-    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Pass the vectors on."""
-        return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
-
-    def mean_noise_std(self, release: Release) -> float:
-        """Zero."""
-        return 0.0
+NO_PRIVACY = Fitted(
+    name="none",
+    promise=Promise("the trained models themselves", (), is_claimed=False),
+    release=_pass_on,
+    charge=_no_charge,
+)
+"""Releases are the trained models themselves; nothing is claimed, nothing is charged."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,16 +43,21 @@ class Move:
     rho: float | None
 
 
+@runtime_checkable
 class Rule(Protocol):
-    """A pure function (own state, what was seen) -> (next iterate, own state).
-
-    Two attributes are optional: ``per_round`` (upcycled iterations after each data round, 1 if absent) and
-    ``uses_spread`` (whether ``Observed.spread`` is to be computed, False if absent).
-    """
+    """A pure function (own state, what was seen) -> (next iterate, own state)."""
 
     @property
     def depth(self) -> int:
         """How many iterates it needs to see, at least 2."""
+
+    @property
+    def per_round(self) -> int:
+        """Upcycled iterations after each data round, usually 1."""
+
+    @property
+    def uses_spread(self) -> bool:
+        """Whether ``Observed.spread`` is to be computed."""
 
     def start(self) -> RuleState:
         """Return the rule's own state before the first round."""

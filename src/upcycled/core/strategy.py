@@ -118,11 +118,10 @@ class Vanilla:
 
 @dataclass(frozen=True)
 class Upcycled:
-    """After each data round ``per_round`` iterations that the server makes alone; serves every algorithm."""
+    """After each data round ``rule.per_round`` iterations that the server makes alone; serves every algorithm."""
 
     algorithm: Algorithm
     rule: Rule
-    per_round: int = 1
 
     def start(self, server: Server) -> State:
         """Return the state before the first iteration."""
@@ -130,13 +129,13 @@ class Upcycled:
 
     def kind(self, state: State) -> Kind:
         """Data first; then reuse until the phase is full."""
-        fresh = state.data_rounds == 0 or state.phase >= self.per_round
+        fresh = state.data_rounds == 0 or state.phase >= self.rule.per_round
         return "data" if fresh else "upcycled"
 
     @property
     def uses_spread(self) -> bool:
         """Whether the rule does."""
-        return bool(getattr(self.rule, "uses_spread", False))
+        return self.rule.uses_spread
 
     def after_data(
         self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
@@ -162,4 +161,4 @@ class Upcycled:
 
     def data_rounds(self, iterations: int) -> int:
         """ceil(T / 2) for one upcycled iteration per data round."""
-        return -(-iterations // (1 + self.per_round))
+        return -(-iterations // (1 + self.rule.per_round))

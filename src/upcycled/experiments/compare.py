@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.algorithms import ALGORITHMS
+from upcycled.coefficients import as_rule
 from upcycled.config.experiment import Experiment, parse
 from upcycled.config.wording import named
 from upcycled.core.errors import InputError, check_number, suggest
+from upcycled.core.mechanism import meets_epsilon
 from upcycled.experiments.batch import Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.results import plain
 from upcycled.report import write_report
@@ -194,7 +196,7 @@ def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | Non
         )
     if equal == "epsilon":
         mechanism = None if experiment.privacy is None else experiment.privacy.build()
-        if getattr(mechanism, "epsilon", None) is None:
+        if not meets_epsilon(mechanism):
             held = "missing" if mechanism is None else "without epsilon"
             raise InputError(
                 f"is {held}, but --equal-epsilon needs a mechanism that is given epsilon = ...", field="privacy"
@@ -221,7 +223,7 @@ def _pair(experiment: Experiment, name: str, equal: str, folder: Path) -> tuple[
     base |= {"algorithm": table, "results": str(folder)}
     vanilla = {key: value for key, value in base.items() if key != "upcycle"}
     called = name.replace(":", ".")  # a folder's name has no colon
-    per_round = 1 if experiment.upcycle is None else int(getattr(experiment.upcycle.build(), "per_round", 1))
+    per_round = 1 if experiment.upcycle is None else as_rule(experiment.upcycle.build()).per_round
     iterations = vanilla_iterations(experiment.iterations, equal, per_round)
     return (
         parse(vanilla | {"name": f"{called}-vanilla", "iterations": iterations}),

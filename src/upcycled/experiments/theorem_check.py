@@ -206,7 +206,7 @@ def lambdas(plan: Plan, mu: float | None) -> Real | None:
     if not isinstance(plan.strategy, Upcycled):
         return np.full(plan.data_rounds, math.inf)
     rule = plan.strategy.rule
-    if not isinstance(rule, ScalarRule) or plan.strategy.per_round != 1:
+    if not isinstance(rule, ScalarRule):
         return None
     c = np.array([rule.coefficient.rho(m, plan.data_rounds) for m in range(1, plan.data_rounds + 1)])
     if (c > 1).any():

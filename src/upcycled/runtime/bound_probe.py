@@ -95,7 +95,7 @@ def _mu(plan: Plan) -> float | None:
     if algorithm.name != "fedprox":
         return None
     own = algorithm.problem(algorithm.start(plan.initial), {}).a
-    return own + float(getattr(plan.spec.privacy, "prox_mu", 0.0))
+    return own + plan.mechanism.prox_mu
 
 
 def _smoothness(objective: Objective) -> float | None:

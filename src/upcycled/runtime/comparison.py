@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from upcycled.coefficients import as_rule
 from upcycled.core.errors import InputError, check_number, unknown
+from upcycled.core.mechanism import meets_epsilon
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.executor import train_many
@@ -97,10 +99,9 @@ def compare(
         raise InputError("upcycle is None, but a comparison needs the coefficient of its upcycled runs")
     if data.test is None:
         raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
-    if equal == "epsilon" and getattr(arguments.get("privacy"), "epsilon", None) is None:
+    if equal == "epsilon" and not meets_epsilon(arguments.get("privacy")):
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
-    per_round = int(getattr(upcycle, "per_round", 1))
-    vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal, per_round)}
+    vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal, as_rule(upcycle).per_round)}
     upcycled = {"upcycle": upcycle, "iterations": iterations}
     runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in (vanilla, upcycled) for seed in seeds]
     results = train_many(runs, progress=progress)

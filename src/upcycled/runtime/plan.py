@@ -20,7 +20,7 @@ from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
-from upcycled.core.mechanism import Fitted, NoPrivacy, Setting
+from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Solver
@@ -119,7 +119,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     """
     local = LocalSGD() if spec.local is None else spec.local
     algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
-    mechanism: Fitted = NoPrivacy()
+    mechanism = NO_PRIVACY
     module = prepare_model(_made(spec), facts, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
@@ -196,8 +196,7 @@ def _wrong_factory(spec: RunSpec, reason: str) -> InputError:
 def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
     if upcycle is None:
         return Vanilla(algorithm)
-    rule = as_rule(upcycle)
-    return Upcycled(algorithm, rule, int(getattr(rule, "per_round", 1)))
+    return Upcycled(algorithm, as_rule(upcycle))
 
 
 def _check_stragglers(stragglers: float, solver: Solver) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.mechanism import Fitted, Promise, Setting
+from upcycled.core.mechanism import Fitted, PaperClaim, Promise, Setting
 from upcycled.core.vectors import Ints
 from upcycled.privacy.ledger import paper_claim
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.entries import Entry
-from upcycled.privacy.ledger.paper_claim import PaperClaim
 
 FORMAT = 2
 """Of files written now. Format 1 has no number, no sizes and fewer fields of the promise."""
@@ -82,7 +81,7 @@ def header_of(mechanism: Fitted, noise: str, setting: Setting, budget: Budget | 
         sizes=setting.sizes if setting.sizes.size == setting.num_clients else None,
         sampling=setting.sampling,
         participation=setting.participation,
-        paper=getattr(mechanism, "paper", None),
+        paper=mechanism.paper,
     )
 
 
@@ -114,7 +113,7 @@ def to_json(header: Header) -> dict[str, Any]:
         "data_rounds_planned": header.data_rounds,
         "sampling": header.sampling,
         "participation": header.participation,
-        "paper": paper_claim.to_json(header.paper),
+        "paper": None if header.paper is None else header.paper.to_json(),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +32,10 @@ class PaperOutput:
         )
         return found
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the claim as plain values."""
+        return {"theorem": "output", "clip_norm": self.clip_norm, "noise_std": self.noise_std.tolist()}
+
 
 @dataclass(frozen=True, eq=False)
 class PaperTilt:
@@ -51,21 +55,13 @@ class PaperTilt:
             )
         return found
 
-
-PaperClaim: TypeAlias = PaperOutput | PaperTilt
-
-
-def to_json(claim: PaperClaim | None) -> dict[str, Any] | None:
-    """Return the claim as plain values."""
-    if claim is None:
-        return None
-    if isinstance(claim, PaperOutput):
-        return {"theorem": "output", "clip_norm": claim.clip_norm, "noise_std": claim.noise_std.tolist()}
-    return {"theorem": "objective", "a": claim.a, "alpha": claim.alpha.tolist()}
+    def to_json(self) -> dict[str, Any]:
+        """Return the claim as plain values."""
+        return {"theorem": "objective", "a": self.a, "alpha": self.alpha.tolist()}
 
 
-def from_json(value: Mapping[str, Any] | None) -> PaperClaim | None:
-    """Return the claim that :func:`to_json` was given; KeyError, TypeError or ValueError if it was none."""
+def from_json(value: Mapping[str, Any] | None) -> PaperOutput | PaperTilt | None:
+    """Return the claim that ``to_json`` was asked of; KeyError, TypeError or ValueError if it was none."""
     if value is None:
         return None
     if value["theorem"] == "output":

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.mechanism import Charge, NoiseSource, Promise, Release, Setting, Trained, average
+from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Setting
 from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
-from upcycled.core.solvers import NominalSGD, Problem, Solver
+from upcycled.core.solvers import LocalSGD, NominalSGD, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import sgd_sensitivity
-from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
+from upcycled.privacy.mechanisms.gaussian_noise import gaussian_noise
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import DELTA, check_convex, check_delta, check_noise
 from upcycled.privacy.mechanisms.rounding import ROUNDING, SoftmaxConstants, check_covered, constants_of, norms
@@ -49,7 +48,7 @@ class BoltOnSGD:
         check_fields(self)
         check_noise("BoltOnSGD", "noise_std", self.noise_std, self.epsilon, self.delta)
 
-    def fit(self, setting: Setting) -> BoltOnRelease:
+    def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
         check_convex("BoltOnSGD", setting)
         check_delta(self.delta, setting.sizes)
@@ -73,53 +72,46 @@ class BoltOnSGD:
         )
         moves = np.asarray(exact) * (1 + ROUNDING)
         noise = gaussian_noise(setting, moves, self.noise_std, self.epsilon, self.delta, self.per_client)
-        return BoltOnRelease(self, setting, about, batches, moves, noise)
+        return Fitted(
+            name=self.name,
+            promise=self._promise(local),
+            prepare=partial(project, norm_bound=self.norm_bound),
+            solver=_with_nominal_batches,
+            problem=_Covered(setting, about, batches, moves).problem,
+            release=noise.release,
+            charge=noise.charge,
+            mean_noise_std=noise.mean_std,
+            shared=noise.shared,
+        )
 
-
-@dataclass(frozen=True, eq=False)
-class BoltOnRelease:
-    """BoltOnSGD at work."""
-
-    wanted: BoltOnSGD
-    setting: Setting
-    about: SoftmaxConstants
-    batches: Ints
-    moves: Real
-    noise: GaussianNoise
-
-    name: ClassVar[str] = "bolt_on_sgd"
-    is_central: ClassVar[bool] = False
-    draws_secretly: ClassVar[bool] = False
-
-    aggregate = average
-
-    @property
-    def shared(self) -> Mapping[str, float]:
-        return self.noise.shared
-
-    @property
-    def promise(self) -> Promise:
-        """All needs are checked or brought about."""
+    def _promise(self, local: LocalSGD) -> Promise:
         return Promise(
             "the last iterate of SGD, with Gaussian noise",
             (
                 "softmax regression without dropout",
-                f"features projected to norm {self.wanted.norm_bound:g}",
-                f"learning rate {self.setting.local.lr:g} at most 2/(S + a), no momentum",
+                f"features projected to norm {self.norm_bound:g}",
+                f"learning rate {local.lr:g} at most 2/(S + a), no momentum",
                 "short batches divide by the nominal batch",
                 "rounding in float64 is within the promised sensitivity",
             ),
             ("norm_bound and the local settings were not chosen by looking at private data",),
-            delta=self.wanted.delta,
+            delta=self.delta,
         )
 
-    def prepare(self, train: Shards) -> Shards:
-        """Project the features."""
-        return project(train, self.wanted.norm_bound)
 
-    def solver(self, solver: Solver) -> Solver:
-        """Bring float64 SGD with nominal batches."""
-        return NominalSGD(solver.local)
+def _with_nominal_batches(solver: Solver) -> Solver:
+    """Bring float64 SGD with nominal batches."""
+    return NominalSGD(solver.local)
+
+
+@dataclass(frozen=True, eq=False)
+class _Covered:
+    """The public numbers that bound the rounding of SGD."""
+
+    setting: Setting
+    about: SoftmaxConstants
+    batches: Ints
+    moves: Real
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Keep it; stop the run if its public vectors are too large for float64."""
@@ -132,16 +124,3 @@ class BoltOnRelease:
         error = self.about.step_error(self.batches[cohort.rows], size, linear, problem.a, local.lr, reach)
         check_covered(2 * error * steps * local.lr, ROUNDING / 2 * self.moves[cohort.rows], size)
         return problem
-
-    def charge(self, cohort: Cohort) -> Charge:
-        """A Gaussian release."""
-        return self.noise.charge(cohort)
-
-    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Add the client's own noise on its grid, in float64, and only then round to float32."""
-        vectors = self.noise.add(trained.vectors.astype(np.float64), cohort, noise)
-        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
-
-    def mean_noise_std(self, release: Release) -> float:
-        """sqrt(sum p_i^2 std_i^2)."""
-        return self.noise.mean_std(release)

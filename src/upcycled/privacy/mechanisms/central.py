@@ -9,17 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.mechanism import (
-    Charge,
-    NoiseSource,
-    Promise,
-    Release,
-    Setting,
-    Trained,
-    keep_data,
-    keep_problem,
-    keep_solver,
-)
+from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Vector, grid_step
@@ -60,7 +50,7 @@ class CentralDPFedAvg:
         check_fields(self)
         check_noise("CentralDPFedAvg", "noise_multiplier", self.noise_multiplier, self.epsilon, self.delta)
 
-    def fit(self, setting: Setting) -> CentralNoise:
+    def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
         if setting.remembers or setting.is_personal:
             raise InputError(
@@ -91,22 +81,37 @@ class CentralDPFedAvg:
             factor = np.sqrt(rounds) / gdp_mu(epsilon=self.epsilon, delta=self.delta) * (1 + ROOM)
             std, shared = settle(lambda moved: factor * moved, moves, setting, per_client=False)
         moves = moves + grid_step(std) * np.sqrt(size)
-        return CentralNoise(
-            float(self.clip_norm),
-            clients,
-            expected,
-            float(moves[0]),
-            float(std[0]),
-            q,
-            self.secret_sampling,
-            shared,
-            self.delta,
+        noise = CentralNoise(
+            float(self.clip_norm), clients, expected, float(moves[0]), float(std[0]), q, self.secret_sampling
+        )
+        return Fitted(
+            name=self.name,
+            promise=self._promise(expected),
+            release=noise.release,
+            aggregate=noise.aggregate,
+            charge=noise.charge,
+            mean_noise_std=noise.mean_std,
+            is_central=True,
+            draws_secretly=self.secret_sampling,
+            shared=shared,
+        )
+
+    def _promise(self, expected: float) -> Promise:
+        secret = ("cohorts, their sizes and the history's lists of clients stay secret",)
+        return Promise(
+            f"the sum of updates clipped to norm {self.clip_norm:g} with Gaussian noise, over {expected:g}",
+            ("equal public weights, a fixed denominator", "server steps get the noisy aggregate alone"),
+            ("the server keeps the clients' updates to itself", *(secret if self.secret_sampling else ())),
+            unit="client",
+            sees="aggregates",
+            sampling_is_secret=self.secret_sampling,
+            delta=self.delta,
         )
 
 
 @dataclass(frozen=True)
 class CentralNoise:
-    """CentralDPFedAvg at work."""
+    """The clipped sum and its noise."""
 
     clip_norm: float
     num_clients: int
@@ -116,30 +121,8 @@ class CentralNoise:
     noise_std: float
     """Of the sum."""
     rate: float
-    draws_secretly: bool
-    shared: Mapping[str, float]
-    delta: float | None
-
-    name: ClassVar[str] = "central_dp_fedavg"
-    is_central: ClassVar[bool] = True
-
-    prepare = keep_data
-    solver = keep_solver
-    problem = keep_problem
-
-    @property
-    def promise(self) -> Promise:
-        """The server is trusted; secrecy of cohorts is the user's word."""
-        secret = ("cohorts, their sizes and the history's lists of clients stay secret",)
-        return Promise(
-            f"the sum of updates clipped to norm {self.clip_norm:g} with Gaussian noise, over {self.expected:g}",
-            ("equal public weights, a fixed denominator", "server steps get the noisy aggregate alone"),
-            ("the server keeps the clients' updates to itself", *(secret if self.draws_secretly else ())),
-            unit="client",
-            sees="aggregates",
-            sampling_is_secret=self.draws_secretly,
-            delta=self.delta,
-        )
+    is_secret: bool
+    """Whether nobody learns who took part: everybody is charged, at the rate."""
 
     def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Send the model received plus the clipped update to the trusted server."""
@@ -166,13 +149,13 @@ class CentralNoise:
 
     def charge(self, cohort: Cohort) -> Charge:
         """A Gaussian release of the cohort, or a sampled one of everybody."""
-        who = np.arange(self.num_clients) if self.draws_secretly else cohort.clients
+        who = np.arange(self.num_clients) if self.is_secret else cohort.clients
         moves, std = np.full(who.size, self.sensitivity), np.full(who.size, self.noise_std)
-        if not self.draws_secretly:
+        if not self.is_secret:
             return Charge("gaussian", who, moves, std)
         rate, once = np.full(who.size, self.rate), np.ones(who.size, dtype=np.int64)
         return Charge("sampled", who, moves, std, sampling_rate=rate, steps=once)
 
-    def mean_noise_std(self, release: Release) -> float:
+    def mean_std(self, release: Release) -> float:
         """noise_std / m."""
         return self.noise_std / self.expected

@@ -6,25 +6,13 @@ clip_norm for one replaced record as for all of them (client-level local privacy
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, check_fields
-from upcycled.core.mechanism import (
-    Charge,
-    NoiseSource,
-    Promise,
-    Release,
-    Setting,
-    Trained,
-    average,
-    keep_data,
-    keep_problem,
-    keep_solver,
-)
+from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.ledger.paper_claim import PaperOutput
@@ -49,14 +37,10 @@ def clip(vectors: Vector, clip_norm: float) -> Real:
     return exact
 
 
-def finite_or(vectors: Vector, sent: Vector) -> Vector:
-    """Return the vectors, with ``sent`` in the place of each that is not finite.
-
-    >>> finite_or(np.array([[1.0, 2.0], [np.inf, 0.0]]), np.array([7.0, 7.0])).tolist()
-    [[1.0, 2.0], [7.0, 7.0]]
-    """
-    found: Vector = np.where(np.isfinite(vectors).all(axis=-1, keepdims=True), vectors, sent)
-    return found
+def finite_or_sent(trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+    """Release the models as they are; one that is not finite gives way to the model received."""
+    vectors = np.where(np.isfinite(trained.vectors).all(axis=-1, keepdims=True), trained.vectors, sent)
+    return Release(cohort.clients, vectors, num_samples, trained.num_steps)
 
 
 @dataclass(frozen=True)
@@ -84,7 +68,7 @@ class ModelClipping:
         check_fields(self)
         check_noise("ModelClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
 
-    def fit(self, setting: Setting) -> ClippedRelease:
+    def fit(self, setting: Setting) -> Fitted:
         """Any model and algorithm will do."""
         return _fit(self, setting, is_update=False)
 
@@ -109,55 +93,37 @@ class UpdateClipping:
         check_fields(self)
         check_noise("UpdateClipping", "noise_std", self.noise_std, self.epsilon, self.delta)
 
-    def fit(self, setting: Setting) -> ClippedRelease:
+    def fit(self, setting: Setting) -> Fitted:
         """Any model and algorithm will do."""
         return _fit(self, setting, is_update=True)
 
 
-def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bool) -> ClippedRelease:
+def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bool) -> Fitted:
     check_delta(wanted.delta, setting.sizes)
-    moves = np.full(setting.sizes.size, 2.0 * wanted.clip_norm)
+    clip_norm = float(wanted.clip_norm)
+    moves = np.full(setting.sizes.size, 2.0 * clip_norm)
     noise = gaussian_noise(setting, moves, wanted.noise_std, wanted.epsilon, wanted.delta, wanted.per_client)
-    return ClippedRelease(wanted.name, float(wanted.clip_norm), is_update, noise, wanted.delta)
+    what = "the clipped update on top of the model received" if is_update else "the clipped model"
+    clipped = f"every release is clipped to norm {clip_norm:g}"
+    return Fitted(
+        name=wanted.name,
+        promise=Promise(f"{what}, with Gaussian noise", (clipped,), delta=wanted.delta),
+        release=Clipped(clip_norm, is_update, noise).release,
+        charge=noise.charge,
+        mean_noise_std=noise.mean_std,
+        shared=noise.shared,
+        # The paper has nothing to say about updates.
+        paper=None if is_update else PaperOutput(clip_norm, noise.noise_std),
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class ClippedRelease:
-    """A clipping mechanism at work."""
+class Clipped:
+    """What leaves a client of a clipping mechanism."""
 
-    name: str
     clip_norm: float
     is_update: bool
     noise: GaussianNoise
-    delta: float | None
-
-    is_central: ClassVar[bool] = False
-    draws_secretly: ClassVar[bool] = False
-
-    prepare = keep_data
-    solver = keep_solver
-    problem = keep_problem
-    aggregate = average
-
-    @property
-    def shared(self) -> Mapping[str, float]:
-        return self.noise.shared
-
-    @property
-    def promise(self) -> Promise:
-        """Sound for everything."""
-        what = "the clipped update on top of the model received" if self.is_update else "the clipped model"
-        clipped = f"every release is clipped to norm {self.clip_norm:g}"
-        return Promise(f"{what}, with Gaussian noise", (clipped,), delta=self.delta)
-
-    @property
-    def paper(self) -> PaperOutput | None:
-        """What the paper claims for the clipped model; it has nothing to say about updates."""
-        return None if self.is_update else PaperOutput(self.clip_norm, self.noise.noise_std)
-
-    def charge(self, cohort: Cohort) -> Charge:
-        """A Gaussian release of sensitivity 2 clip_norm."""
-        return self.noise.charge(cohort)
 
     def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Clip in float64, add the client's own noise on its grid, and only then round to float32."""
@@ -168,7 +134,3 @@ class ClippedRelease:
             # The model received is public; rounded to the same grid it leaves the release on it.
             vectors += self.noise.rounded(start, cohort)
         return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
-
-    def mean_noise_std(self, release: Release) -> float:
-        """noise_std sqrt(sum p_i^2)."""
-        return self.noise.mean_std(release)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.mechanism import (
-    Charge,
-    NoiseSource,
-    Promise,
-    Release,
-    Setting,
-    Trained,
-    average,
-    keep_data,
-    keep_problem,
-)
+from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Solver
-from upcycled.core.vectors import Ints, Real, Vector, grid_step
+from upcycled.core.vectors import Ints, Real, grid_step
 from upcycled.privacy.accounting import sampled_gaussian_noise_multiplier
-from upcycled.privacy.mechanisms.clipping import finite_or
+from upcycled.privacy.mechanisms.clipping import finite_or_sent
 from upcycled.privacy.mechanisms.gaussian_noise import settle
 from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise, rounds_paid
 
@@ -58,7 +49,7 @@ class DPSGD:
         check_fields(self)
         check_noise("DPSGD", "noise_multiplier", self.noise_multiplier, self.epsilon, self.delta)
 
-    def fit(self, setting: Setting) -> NoisyTraining:
+    def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
         if setting.has_batch_norm:
             raise InputError(
@@ -78,7 +69,28 @@ class DPSGD:
             multipliers = _multipliers(rates, paid, self.epsilon, self.delta)
             std, shared = settle(lambda moves: multipliers * moves, clip, setting, self.per_client)
         moves = clip + grid_step(std) * np.sqrt(size)
-        return NoisyTraining(float(self.clip_norm), rates, steps, moves, std, shared, self.delta)
+        charged = _Charged(moves, std, rates, steps)
+        return Fitted(
+            name=self.name,
+            promise=self._promise(),
+            solver=partial(_made_noisy, self.clip_norm, std),
+            # The models are private already; the noise went through the steps, so its std in them is not known.
+            release=finite_or_sent,
+            charge=charged.charge,
+            shared=shared,
+        )
+
+    def _promise(self) -> Promise:
+        return Promise(
+            "the model that noisy SGD ends with",
+            (
+                f"per-sample gradients clipped to norm {self.clip_norm:g}",
+                "Poisson batches drawn from the stream of the noise, empty ones included; their draws are secret",
+                "steps a round fixed in advance by public sizes and settings",
+                "no batch norm",
+            ),
+            delta=self.delta,
+        )
 
 
 def _multipliers(rates: Real, steps: Ints, epsilon: float, delta: float) -> Real:
@@ -91,44 +103,20 @@ def _multipliers(rates: Real, steps: Ints, epsilon: float, delta: float) -> Real
     return np.array([found[pair] for pair in pairs])
 
 
-@dataclass(frozen=True, eq=False)
-class NoisyTraining:
-    """DPSGD at work."""
+def _made_noisy(clip_norm: float, noise_std: Real, solver: Solver) -> Solver:
+    """Make the algorithm's own solver noisy."""
+    assert isinstance(solver, LocalSGD | MoreauSGD)  # what algorithms bring
+    return NoisySGD(solver, float(clip_norm), noise_std)
 
-    clip_norm: float
-    rates: Real
-    steps: Ints
+
+@dataclass(frozen=True, eq=False)
+class _Charged:
+    """The noisy steps of each client's round."""
+
     sensitivity: Real
     noise_std: Real
-    shared: Mapping[str, float]
-    delta: float | None
-
-    name: ClassVar[str] = "dpsgd"
-    is_central: ClassVar[bool] = False
-    draws_secretly: ClassVar[bool] = False
-
-    prepare = keep_data
-    problem = keep_problem
-    aggregate = average
-
-    @property
-    def promise(self) -> Promise:
-        """All needs are checked or brought about."""
-        return Promise(
-            "the model that noisy SGD ends with",
-            (
-                f"per-sample gradients clipped to norm {self.clip_norm:g}",
-                "Poisson batches drawn from the stream of the noise, empty ones included; their draws are secret",
-                "steps a round fixed in advance by public sizes and settings",
-                "no batch norm",
-            ),
-            delta=self.delta,
-        )
-
-    def solver(self, solver: Solver) -> Solver:
-        """Make the algorithm's own solver noisy."""
-        assert isinstance(solver, LocalSGD | MoreauSGD)  # what algorithms bring
-        return NoisySGD(solver, self.clip_norm, self.noise_std)
+    rates: Real
+    steps: Ints
 
     def charge(self, cohort: Cohort) -> Charge:
         """All noisy steps of a round."""
@@ -140,11 +128,3 @@ class NoisyTraining:
             sampling_rate=self.rates[cohort.rows],
             steps=self.steps[cohort.rows],
         )
-
-    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Pass the models on, which are private already; one that overflowed gives way to the model received."""
-        return Release(cohort.clients, finite_or(trained.vectors, sent), num_samples, trained.num_steps)
-
-    def mean_noise_std(self, release: Release) -> float:
-        """Not known: the noise went through the steps. Zero stands for that."""
-        return 0.0

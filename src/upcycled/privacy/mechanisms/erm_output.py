@@ -6,20 +6,19 @@ record moves the solution by O(L/(n a)): clients with much data need little nois
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.mechanism import Charge, NoiseSource, Promise, Release, Setting, Trained, average
+from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Setting, bring
 from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
-from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, Problem, Solver
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, Problem
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import erm_sensitivity, gd_sensitivity
-from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
+from upcycled.privacy.mechanisms.gaussian_noise import gaussian_noise
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import (
     DELTA,
@@ -72,7 +71,7 @@ class ErmOutput:
                 "ErmOutput has both steps and gamma, but the steps follow from gamma: it takes one of them"
             )
 
-    def fit(self, setting: Setting) -> ErmRelease:
+    def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
         check_convex("ErmOutput", setting)
         check_own_solver("ErmOutput", setting)
@@ -91,59 +90,49 @@ class ErmOutput:
             made = CertifiedMinimiser(about.lipschitz, about.smoothness, a, self.gamma / 2)
             moves = np.asarray(erm_sensitivity(lipschitz=about.lipschitz, n=setting.sizes, a=a, gamma=self.gamma))
         noise = gaussian_noise(setting, moves, self.noise_std, self.epsilon, self.delta, self.per_client)
-        return ErmRelease(self, setting.sizes, about, a, made, moves, noise)
+        return Fitted(
+            name=self.name,
+            promise=self._promise(a, made),
+            prepare=partial(project, norm_bound=self.norm_bound),
+            solver=partial(bring, made),
+            problem=_Covered(self.prox_mu, setting.sizes, about, a, made, moves).problem,
+            release=noise.release,
+            charge=noise.charge,
+            mean_noise_std=noise.mean_std,
+            shared=noise.shared,
+            prox_mu=self.prox_mu,
+        )
 
-
-@dataclass(frozen=True, eq=False)
-class ErmRelease:
-    """ErmOutput at work."""
-
-    wanted: ErmOutput
-    sizes: Ints
-    about: SoftmaxConstants
-    a: float
-    made: CertifiedGD | CertifiedMinimiser
-    moves: Real
-    noise: GaussianNoise
-
-    name: ClassVar[str] = "erm_output"
-    is_central: ClassVar[bool] = False
-    draws_secretly: ClassVar[bool] = False
-
-    aggregate = average
-
-    @property
-    def shared(self) -> Mapping[str, float]:
-        return self.noise.shared
-
-    @property
-    def promise(self) -> Promise:
-        """All needs are checked or brought about."""
+    def _promise(self, a: float, made: CertifiedGD | CertifiedMinimiser) -> Promise:
         solver = (
-            f"{self.made.steps} gradient steps, fixed in advance"
-            if isinstance(self.made, CertifiedGD)
-            else f"a gradient norm of {self.wanted.gamma:g} at most, reached for every data set"
+            f"{made.steps} gradient steps, fixed in advance"
+            if isinstance(made, CertifiedGD)
+            else f"a gradient norm of {self.gamma:g} at most, reached for every data set"
         )
         return Promise(
             "the solution of the local objective, with Gaussian noise",
             (
                 "softmax regression",
-                f"features projected to norm {self.wanted.norm_bound:g}",
-                f"quadratic term a = {self.a:g} > 0",
+                f"features projected to norm {self.norm_bound:g}",
+                f"quadratic term a = {a:g} > 0",
                 solver,
                 "rounding in float64 is within the promised sensitivity",
             ),
             ("norm_bound and prox_mu were not chosen by looking at private data",),
-            delta=self.wanted.delta,
+            delta=self.delta,
         )
 
-    def prepare(self, train: Shards) -> Shards:
-        """Project the features."""
-        return project(train, self.wanted.norm_bound)
 
-    def solver(self, solver: Solver) -> Solver:
-        """Bring the certified one."""
-        return self.made
+@dataclass(frozen=True, eq=False)
+class _Covered:
+    """What the local objective gets, and the public numbers that bound its solver's rounding."""
+
+    prox_mu: float
+    sizes: Ints
+    about: SoftmaxConstants
+    a: float
+    made: CertifiedGD | CertifiedMinimiser
+    moves: Real
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a; stop the run if its public vectors are too large for float64."""
@@ -155,17 +144,4 @@ class ErmRelease:
             check_covered(2 * error * min(self.made.steps * lr, 1 / self.a), allowed, size)
         else:
             check_covered(error / (lr * self.a), np.full(cohort.rows.size, self.made.gamma), size)
-        return replace(problem, a=problem.a + self.wanted.prox_mu)
-
-    def charge(self, cohort: Cohort) -> Charge:
-        """A Gaussian release."""
-        return self.noise.charge(cohort)
-
-    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Add the client's own noise on its grid, in float64, and only then round to float32."""
-        vectors = self.noise.add(trained.vectors.astype(np.float64), cohort, noise)
-        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
-
-    def mean_noise_std(self, release: Release) -> float:
-        """sqrt(sum p_i^2 std_i^2)."""
-        return self.noise.mean_std(release)
+        return replace(problem, a=problem.a + self.prox_mu)

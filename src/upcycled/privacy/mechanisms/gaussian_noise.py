@@ -1,4 +1,4 @@
-"""Gaussian noise of the clients: how much, on which grid, and what it costs. Shared by the Gaussian mechanisms."""
+"""Gaussian noise of the clients: how much, on which grid, and what it costs: hooks that Gaussian mechanisms share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from upcycled.core.errors import InputError
-from upcycled.core.mechanism import Charge, NoiseSource, Release, Setting
+from upcycled.core.mechanism import Charge, NoiseSource, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
-from upcycled.core.vectors import Real, grid_step, on_grid
+from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import ROOM
 from upcycled.privacy.mechanisms.requirements import rounds_paid
@@ -22,7 +22,6 @@ class GaussianNoise:
 
     sensitivity: Real
     noise_std: Real
-
     shared: Mapping[str, float] = field(default_factory=dict)
     """The noise of all, where it follows from the sizes of all."""
 
@@ -35,6 +34,11 @@ class GaussianNoise:
         """Return public values (D,) on each client's grid."""
         std = self.noise_std[cohort.rows]
         return on_grid(np.broadcast_to(values, (std.size, values.size)), np.zeros((std.size, 1)), std)
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Add each client's own noise on its grid, in float64, and only then round to float32."""
+        vectors = self.add(trained.vectors.astype(np.float64), cohort, noise)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def charge(self, cohort: Cohort) -> Charge:
         """One Gaussian release of each client."""

@@ -5,17 +5,16 @@ w_i = argmin F_i(x) + a/2 ||x - w||^2 + <b + n, x>, the density of n proportiona
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.mechanism import Charge, NoiseSource, Promise, Release, Setting, Trained, average
+from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained, bring
 from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
-from upcycled.core.solvers import CertifiedMinimiser, Problem, Solver
+from upcycled.core.solvers import CertifiedMinimiser, Problem
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
 from upcycled.privacy.accounting import (
@@ -24,7 +23,7 @@ from upcycled.privacy.accounting import (
     pure_round_epsilon,
 )
 from upcycled.privacy.ledger.paper_claim import PaperTilt
-from upcycled.privacy.mechanisms.paper_mode import PaperObjective, tilted
+from upcycled.privacy.mechanisms.paper_mode import paper_objective, tilted
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import (
     check_convex,
@@ -88,14 +87,14 @@ class ObjectivePerturbation:
         if not self.paper_mode and self.norm_bound is None:
             raise InputError(f"{me} has no norm_bound, but features must be projected to one, such as norm_bound=1.0")
 
-    def fit(self, setting: Setting) -> ObjectiveRelease | PaperObjective:
+    def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
         me, clients = "ObjectivePerturbation", setting.sizes.size
         if self.paper_mode and setting.is_personal:
             raise InputError(f"{me} is not for pFedMe, whose local solver has another objective")
         if self.paper_mode and self.alpha is not None:
             a = float(setting.penalty + self.prox_mu)
-            return PaperObjective(np.full(clients, float(self.alpha)), self.prox_mu, a)
+            return paper_objective(self.name, np.full(clients, float(self.alpha)), self.prox_mu, a)
         check_convex(me, setting)
         check_own_solver(me, setting)
         check_no_stragglers(me, setting)
@@ -116,7 +115,37 @@ class ObjectivePerturbation:
         alpha = self._alphas(setting, terms)
         spent = np.asarray(objective_round_epsilon(alpha=alpha, n=setting.sizes, **terms))
         made = CertifiedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
-        return ObjectiveRelease(self, setting.sizes, about, a, made, alpha, float(cover), spent)
+        work = _Tilted(self.prox_mu, setting.sizes, about, a, made.gamma, alpha, float(cover), spent)
+        alike = {} if self.per_client else {"alpha": float(alpha[0])}
+        return Fitted(
+            name=self.name,
+            promise=self._promise(a, made.gamma),
+            prepare=partial(project, norm_bound=self.norm_bound),
+            solver=partial(bring, made),
+            problem=work.problem,
+            release=work.release,
+            charge=work.charge,
+            mean_noise_std=work.mean_noise_std,
+            # The solver's accuracy and its cover follow from all sizes; so does alpha where all have the same.
+            shared={"gamma": 2 * made.gamma, "cover_alpha": float(cover), **alike},
+            prox_mu=self.prox_mu,
+            alpha=alpha,
+            paper=PaperTilt(alpha, a),
+        )
+
+    def _promise(self, a: float, half_gamma: float) -> Promise:
+        return Promise(
+            "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
+            (
+                "softmax regression",
+                f"features projected to norm {self.norm_bound:g}",
+                f"quadratic term a = {a:g} > 0",
+                f"a gradient norm of {2 * half_gamma:.3g} at most, reached for every data set, rounding included",
+                "no stragglers",
+            ),
+            ("norm_bound and prox_mu were not chosen by looking at private data",),
+            delta=self.delta,
+        )
 
     def _alphas(self, setting: Setting, terms: dict[str, Any]) -> Real:
         """Return each client's alpha, as given or as epsilon needs it."""
@@ -176,67 +205,26 @@ def _reachable_gamma(setting: Setting, about: SoftmaxConstants, a: float, alpha:
 
 
 @dataclass(frozen=True, eq=False)
-class ObjectiveRelease:
-    """ObjectivePerturbation at work."""
+class _Tilted:
+    """The noise of each client, inside its objective and over its solution, and what it costs."""
 
-    wanted: ObjectivePerturbation
+    prox_mu: float
     sizes: Ints
     about: SoftmaxConstants
     a: float
-    made: CertifiedMinimiser
+    gamma: float
+    """What rounding may leave of the gradient norm: half of all."""
     alpha: Real
     cover_alpha: float
     round_epsilon: Real
-
-    name: ClassVar[str] = "objective_perturbation"
-    is_central: ClassVar[bool] = False
-    draws_secretly: ClassVar[bool] = False
-
-    aggregate = average
-
-    @property
-    def shared(self) -> Mapping[str, float]:
-        """The solver's accuracy and its cover follow from all sizes; so does alpha where all have the same."""
-        alike = {} if self.wanted.per_client else {"alpha": float(self.alpha[0])}
-        return {"gamma": 2 * self.made.gamma, "cover_alpha": self.cover_alpha, **alike}
-
-    @property
-    def promise(self) -> Promise:
-        """All needs are checked or brought about."""
-        return Promise(
-            "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
-            (
-                "softmax regression",
-                f"features projected to norm {self.wanted.norm_bound:g}",
-                f"quadratic term a = {self.a:g} > 0",
-                f"a gradient norm of {2 * self.made.gamma:.3g} at most, reached for every data set, rounding included",
-                "no stragglers",
-            ),
-            ("norm_bound and prox_mu were not chosen by looking at private data",),
-            delta=self.wanted.delta,
-        )
-
-    @property
-    def paper(self) -> PaperTilt:
-        """What the paper claims, with its own u1 and u2."""
-        return PaperTilt(self.alpha, self.a)
-
-    def prepare(self, train: Shards) -> Shards:
-        """Project the features."""
-        assert self.wanted.norm_bound is not None
-        return project(train, self.wanted.norm_bound)
-
-    def solver(self, solver: Solver) -> Solver:
-        """Bring the certified one."""
-        return self.made
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a and the noise to b; stop the run if its public vectors are too large for float64."""
         size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, cohort.rows.size)
         linear = linear + _likely_norm(sent.size, self.alpha[cohort.rows])
         error = _rounding(self.about, self.a, self.sizes[cohort.rows], size, linear)
-        check_covered(error, np.full(cohort.rows.size, self.made.gamma), size)
-        return tilted(problem, sent.size, cohort, self.alpha, self.wanted.prox_mu, noise)
+        check_covered(error, np.full(cohort.rows.size, self.gamma), size)
+        return tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise)
 
     def charge(self, cohort: Cohort) -> Charge:
         """A pure release."""
