@@ -24,6 +24,9 @@ settings.load_profile("gate")
 
 def pytest_configure(config):
     """Let loky say that it replaces an idle worker: as an error this ends its own thread, and breaks the pool."""
+    # Read when torch is loaded, which no plugin does: its threads give the cores away while they wait for one another,
+    # to the tests of other processes. The same threads do the same work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     config.addinivalue_line("filterwarnings", "ignore:A worker .* while some jobs:UserWarning")
     config.addinivalue_line("filterwarnings", "ignore:Trying to resize an executor with running jobs:UserWarning")
 

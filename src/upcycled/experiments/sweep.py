@@ -160,6 +160,8 @@ def sweep_experiment(
         tell: told in a line what is going to be run.
     """
     how, options = how or How(), options or Options()
+    if how.optuna is not None:
+        needs("--optuna", "optuna")
     folder = experiment_folder(experiment) / FOLDER
     seeds = len(how.seeds or experiment.seeds)
     tried: dict[str, Ranked] = {}
@@ -226,7 +228,6 @@ def _checked(experiment: Experiment, how: How) -> list[Point]:
     if how.random is not None and how.optuna is not None:
         raise InputError("--random and --optuna are both given, but a sweep takes its points in one way")
     if how.optuna is not None:
-        needs("--optuna", "optuna")
         return []
     return grid(experiment.sweep) if how.random is None else draws(experiment.sweep, how.random, how.draw_seed)
 
