@@ -11,7 +11,7 @@ import upcycled as up
 from upcycled.auditing.attack import audit, audit_worlds, neighbours
 from upcycled.config.experiment import parse
 from upcycled.core.errors import InputError
-from upcycled.core.mechanism import Release, Trained
+from upcycled.core.mechanism import NO_PRIVACY, Trained
 from upcycled.core.strategy import Upcycled
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy.mechanisms.clipping import Clipped
@@ -79,10 +79,10 @@ def scaled(monkeypatch, change):
     monkeypatch.setattr(
         GaussianNoise,
         "add",
-        lambda self, values, clients, source: on_grid(
+        lambda self, values, cohort, source: on_grid(
             values,
-            change(self.noise_std[clients])[:, None] * source.normals(clients, values.shape[-1]),
-            self.noise_std[clients],
+            change(self.noise_std[cohort.rows])[:, None] * source.normals(cohort.clients, values.shape[-1]),
+            self.noise_std[cohort.rows],
         ),
     )
 
@@ -104,10 +104,7 @@ def test_noise_four_times_too_small_is_caught_at_a_claim_of_2(monkeypatch, name)
 
 
 def test_a_release_that_skips_the_mechanism_is_caught(monkeypatch):
-    def skip(self, trained, sent, clients, num_samples, noise):
-        return Release(clients, trained.vectors, num_samples, trained.num_steps)
-
-    monkeypatch.setattr(Clipped, "release", skip)
+    monkeypatch.setattr(Clipped, "release", lambda self, *arguments: NO_PRIVACY.release(*arguments))
     # No number of replays could refute an epsilon of thousands; that nothing changes from replay to replay does.
     for privacy in (CLIPPING, CLIPPING | {"noise_std": 0.001}):
         found = run(privacy, replays=20)
@@ -116,19 +113,13 @@ def test_a_release_that_skips_the_mechanism_is_caught(monkeypatch):
 
 
 def test_a_loop_that_hands_the_server_what_was_trained_is_caught(monkeypatch):
-    original = loop._data_round
+    original = loop.answer
 
-    def leaky(plan, engine, run):
-        class Leaky:
-            def __getattr__(self, name):
-                return getattr(plan.mechanism, name)
+    def leaky(plan, *arguments):
+        mechanism = replace(plan.mechanism, release=NO_PRIVACY.release)
+        return original(replace(plan, mechanism=mechanism), *arguments)
 
-            def release(self, trained, sent, clients, num_samples, noise):
-                return Release(clients, trained.vectors, num_samples, trained.num_steps)
-
-        return original(replace(plan, mechanism=Leaky()), engine, run)
-
-    monkeypatch.setattr(loop, "_data_round", leaky)
+    monkeypatch.setattr(loop, "answer", leaky)
     assert run(CLIPPING, replays=20).is_broken
 
 
@@ -163,13 +154,13 @@ def test_an_even_iteration_that_uses_client_state_is_caught(monkeypatch):
 
 def test_an_even_iteration_that_trains_is_caught(monkeypatch):
     kept = {}
-    data_round, upcycle = loop._data_round, Upcycled.upcycle
+    answer, upcycle = loop.answer, Upcycled.upcycle
 
-    def remembering(plan, engine, run):
-        kept["again"] = lambda: data_round(plan, engine, run)[0].state
-        return data_round(plan, engine, run)
+    def remembering(*arguments):
+        kept["again"] = lambda: answer(*arguments)
+        return answer(*arguments)
 
-    monkeypatch.setattr(loop, "_data_round", remembering)
+    monkeypatch.setattr(loop, "answer", remembering)
     monkeypatch.setattr(Upcycled, "upcycle", lambda self, state, horizon: (kept["again"](), upcycle(self, state, 1))[1])
     assert run(SOUND["model"], replays=20).upcycled == "an upcycled iteration trained clients"
 

@@ -12,6 +12,7 @@ from tests.experiments.test_audit import SOUND, experiment
 from upcycled.auditing.explain import explain
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
+from upcycled.core.sampler import everybody
 from upcycled.engines.sequential import Sequential
 from upcycled.experiments.run import run_experiment
 
@@ -134,7 +135,7 @@ def test_both_ways_to_compose_pure_rounds_are_shown():
     file = file_with(SOUND["objective"], iterations=80)
     at_zero, usual = explain(file, "a.toml", 0.0).variants[1], explain(file, "a.toml").variants[1]
     assert (at_zero.delta, usual.delta) == (0, 1e-5)
-    each = usual.plan.mechanism.charge(np.arange(6)).epsilon
+    each = usual.plan.mechanism.charge(everybody(6)).epsilon
     assert at_zero.epsilon == pytest.approx(40 * each)  # every client is in all 40 data rounds
     assert usual.epsilon.max() < at_zero.epsilon.max()
     assert f"{at_zero.epsilon.max():.4g}" == usual.row()["epsilon at delta = 0 (plain sum), worst"]
