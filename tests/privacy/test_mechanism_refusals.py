@@ -149,6 +149,13 @@ def test_at_client_level_delta_is_held_against_the_number_of_clients():
         CentralDPFedAvg(1.0, epsilon=1.0, delta=0.1).fit(setting())
 
 
+class FitsToNothing:
+    name = "nothing"
+
+    def fit(self, setting):
+        return None
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -166,6 +173,7 @@ def test_at_client_level_delta_is_held_against_the_number_of_clients():
         ({"budget": Budget(1.0, 1e-5)}, "budget is given without privacy"),
         ({"ledger": "x.jsonl"}, "ledger is given without privacy"),
         ({"privacy": ModelClipping}, "privacy is <class"),
+        ({"privacy": FitsToNothing()}, "whose fit returns an up.Fitted, not NoneType"),
         ({"privacy": OBJECTIVE, "stragglers": 0.5}, "stragglers"),
         ({"privacy": ErmOutput(1.0, 0.5, steps=1), "stragglers": 0.5}, "must be at least 2"),
     ],

@@ -149,6 +149,9 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             shared=facts.shared,
         )
         mechanism = spec.privacy.fit(setting)
+        if not isinstance(mechanism, Fitted):
+            must = f"a mechanism whose fit returns an up.Fitted, not {type(mechanism).__name__}"
+            raise InputError(field="privacy", value=spec.privacy, must=must)
         solver = mechanism.solver(solver)
         check_budget(spec.budget, mechanism, setting)
     _check_stragglers(spec.stragglers, solver)
