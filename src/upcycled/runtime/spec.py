@@ -104,6 +104,7 @@ class RunSpec:
         # NumPy's numbers become Python's own, so that equal specs have equal fingerprints.
         for name in ("upcycle", "checkpoint_every"):
             object.__setattr__(self, name, plain_number(getattr(self, name)))
+        object.__setattr__(self, "model_options", _plain_numbers(self.model_options))
         object.__setattr__(self, "participation", self.who.fraction)
         object.__setattr__(self, "stragglers", self.who.stragglers)
 
@@ -166,6 +167,15 @@ def spec_of(arguments: Mapping[str, Any]) -> RunSpec:
     if "algorithm" not in arguments:
         raise TypeError("train() is missing the argument 'algorithm', such as algorithm=up.FedAvg()")
     return RunSpec(**arguments)
+
+
+def _plain_numbers(value: object) -> object:
+    """Return options with all their numbers as Python's own."""
+    if isinstance(value, Mapping):
+        return {name: _plain_numbers(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_plain_numbers(one) for one in value)
+    return plain_number(value)
 
 
 def _check_kinds(spec: RunSpec) -> None:
