@@ -373,7 +373,8 @@ def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_i
 
 
 @pytest.mark.slow
-def test_a_model_of_a_module_beside_which_the_command_is_given_reaches_the_workers(here):
+def test_a_model_of_a_module_in_a_named_folder_reaches_the_workers(here, monkeypatch):
+    monkeypatch.syspath_prepend(here)  # what --path does
     (here / "own_model.py").write_text(
         "from torch import nn\n\n"
         "class Net(nn.Linear):\n    def forward(self, x):\n        return nn.Linear.forward(self, x.tanh())\n\n"
