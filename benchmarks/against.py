@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--engine", default="fused")
     parser.add_argument("workloads", nargs="*", default=["w1", "w2", "w3"])
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "other"
         subprocess.run(["git", "worktree", "add", "--detach", "--quiet", tree, args.commit], cwd=ROOT, check=True)

@@ -82,7 +82,8 @@ def ask(plan: Plan, run: Run) -> Ask:
 def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: Ledger | None = None) -> Answer:
     """Do what is asked of the clients that are here; their charge is in the ledger before their release exists."""
     mechanism, cohort = plan.mechanism, asked.cohort
-    cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
+    if plan.facts.ids is not None:
+        cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
     problem = mechanism.problem(asked.problem, asked.model, cohort, noise)
     work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise)
     trained = engine.train(work) if cohort.clients.size else _nobody(plan.layout.size)
