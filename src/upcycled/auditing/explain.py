@@ -88,7 +88,6 @@ class Scenario:
         return cells
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         claimed, paper, plain = self.ledger.promise.is_claimed, self.paper_epsilon, self.plain_epsilon
         spread = {key: _plain(value) for key, value in _spread(self.epsilon).items()}
         return {
@@ -119,7 +118,6 @@ class Explanation:
         return bool(ledgers) and all(one.promise.is_claimed and not one.is_simulation for one in ledgers)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         return {
             "private": self.is_private,
             "statement": list(self.sentences),

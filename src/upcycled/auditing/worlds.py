@@ -56,7 +56,6 @@ class These:
     name: ClassVar[str] = "these"
 
     def draw(self, seed: int, round: int, num_clients: int, attempt: int) -> Ints:
-        """Return them."""
         return np.array(self.clients, dtype=np.int64)
 
 
@@ -166,7 +165,6 @@ class World:
         return ClientMemory(kept.names, self.plan.task.train.num_clients, self.plan.task.layout.size)
 
     def close(self) -> None:
-        """Give back the engine."""
         self.engine.close()
 
 

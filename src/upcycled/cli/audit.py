@@ -22,7 +22,6 @@ examples:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``audit``."""
     parser = subparsers.add_parser(
         "audit",
         help="attack the releases of a config file; exit code 1 when a claim is broken",

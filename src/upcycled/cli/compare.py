@@ -21,7 +21,6 @@ examples:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``compare``."""
     parser = subparsers.add_parser(
         "compare",
         help="vanilla against upcycled at equal work or equal epsilon, tested over seeds",

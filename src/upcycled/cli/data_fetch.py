@@ -21,7 +21,6 @@ A stopped download goes on when the command is given again. Data goes to $UPCYCL
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``fetch``."""
     text = "download a real set from its publisher, and check it"
     parser = commands.add_parser(
         "fetch", help=text, description=text, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -17,7 +17,6 @@ _SCHEMES = ("iid", "dirichlet", "classes", "column")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``make`` and its kinds."""
     kinds = commands.add_parser("make", help="write an .npz").add_subparsers(metavar="KIND", required=True)
     _add_synthetic(kinds)
     _add_partition(kinds)
@@ -69,7 +68,6 @@ def _out_options(parser: argparse.ArgumentParser) -> None:
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``."""
     parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
 
 

@@ -23,7 +23,6 @@ DEFAULT_OUTPUT = str(Path("results") / "demo")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``demo``."""
     parser = subparsers.add_parser(
         "demo",
         help="vanilla against upcycled in under a minute: live progress, a table, a plot",

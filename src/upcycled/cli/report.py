@@ -15,7 +15,6 @@ examples:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``report``."""
     parser = subparsers.add_parser(
         "report",
         help="one self-contained HTML page from a results folder",

@@ -24,7 +24,6 @@ COLUMNS = ("seed", "accuracy %", "loss", "data\nrounds", "iterations", "messages
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``run``."""
     parser = subparsers.add_parser(
         "run",
         help="run one experiment file, all its seeds",

@@ -16,7 +16,6 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

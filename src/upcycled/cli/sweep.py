@@ -22,7 +22,6 @@ examples:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``sweep``."""
     parser = subparsers.add_parser(
         "sweep",
         help="try many settings as one batch, and choose on validation data",

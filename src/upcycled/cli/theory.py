@@ -39,7 +39,6 @@ MOST_ROWS = 10
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``theory``."""
     parser = subparsers.add_parser(
         "theory",
         help="the convergence theorem for a config file, and a run beside its bound",

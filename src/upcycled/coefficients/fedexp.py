@@ -40,7 +40,6 @@ class FedExP:
         check_fields(self)
 
     def start(self) -> RuleState:
-        """Nothing is known."""
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:

@@ -24,7 +24,6 @@ class Constant:
         check_fields(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return c."""
         return float(self.c)
 
 
@@ -37,7 +36,6 @@ class Auto:
     """
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return the constant."""
         return 0.1
 
 

@@ -56,7 +56,6 @@ class Repeated:
 
     @property
     def uses_spread(self) -> bool:
-        """Whether the rule does."""
         return self._first.uses_spread
 
     @property

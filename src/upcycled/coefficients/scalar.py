@@ -27,10 +27,8 @@ class ScalarRule:
     uses_spread: ClassVar[bool] = False
 
     def start(self) -> RuleState:
-        """Nothing."""
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
-        """Extrapolate."""
         rho = self.coefficient.rho(seen.data_round, seen.horizon)
         return Move(extrapolate(seen, rho, moves), rho), own

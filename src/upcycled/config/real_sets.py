@@ -28,7 +28,6 @@ class Femnist(Table):
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
 
     def load(self) -> FederatedData:
-        """Find and read the set."""
         with in_path(self.path), in_keys({"source": "data.path"}):
             return federated.femnist(
                 self.path, letters=self.letters, devices=self.devices, partition=self.partition, seed=self.seed
@@ -47,7 +46,6 @@ class Sent140(Table):
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
 
     def load(self) -> FederatedData:
-        """Find and read the set."""
         with in_path(self.path), in_keys({"source": "data.path"}):
             return federated.sent140(
                 self.path, dimension=self.dimension or None, devices=self.devices, length=self.length, seed=self.seed

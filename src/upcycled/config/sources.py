@@ -48,7 +48,6 @@ class Synthetic(Table):
         return self
 
     def load(self) -> FederatedData:
-        """Generate the data."""
         options = self.model_dump(exclude={"source", "alpha", "beta", "validation_fraction"})
         return federated.synthetic(self.alpha, self.beta, **options)
 
@@ -71,7 +70,6 @@ class NpzFile(Table):
         return self
 
     def load(self) -> FederatedData:
-        """Read the file."""
         return _read(self)
 
 
@@ -94,7 +92,6 @@ class ColumnsFile(Table):
         return self
 
     def load(self) -> FederatedData:
-        """Read the file."""
         return _read(self)
 
 

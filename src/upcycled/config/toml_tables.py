@@ -38,7 +38,6 @@ class BuiltTable(Table):
     """The object's field for each key that belongs to it."""
 
     def build(self) -> Any:
-        """Return the object."""
         values = {field: getattr(self, key) for key, field in self.names.items()}
         return self.makes(**{field: _plain(value) for field, value in values.items()})
 

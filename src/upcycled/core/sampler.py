@@ -169,7 +169,6 @@ class Participation:
 
     @cached_property
     def sampler(self) -> Sampler:
-        """What draws the clients."""
         return as_sampler(self.fraction, self.sampling)
 
     def expected(self, num_clients: int) -> int:

@@ -21,7 +21,6 @@ class Shards:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
         return len(self.offsets) - 1
 
     @property
@@ -31,7 +30,6 @@ class Shards:
 
     @property
     def sizes(self) -> Ints:
-        """Samples of every client."""
         return np.diff(self.offsets)
 
     def sizes_of(self, clients: Ints) -> Ints:

@@ -58,12 +58,10 @@ class LocalSGD:
 
     @property
     def local(self) -> LocalSGD:
-        """Itself."""
         return self
 
     @property
     def gradients_per_step(self) -> int:
-        """One."""
         return 1
 
     def batch_for(self, samples: int) -> int:
@@ -134,7 +132,6 @@ class CertifiedGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """One."""
         return 1
 
     def step_sum(self, num_steps: Ints) -> Real:
@@ -162,7 +159,6 @@ class CertifiedMinimiser:
 
     @property
     def gradients_per_step(self) -> int:
-        """One."""
         return 1
 
     def steps_for(self, linear_norm: float) -> int:
@@ -191,7 +187,6 @@ class NominalSGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """One."""
         return 1
 
     def step_sum(self, num_steps: Ints) -> Real:

@@ -98,13 +98,11 @@ class Vanilla:
         return State(server)
 
     def kind(self, state: State) -> Kind:
-        """Data, always."""
         return "data"
 
     def after_data(
         self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
     ) -> State:
-        """Count the round."""
         return _after_data(state, server, noise_std, depth=0)
 
     def upcycle(self, state: State, horizon: int | None) -> State:
@@ -112,7 +110,6 @@ class Vanilla:
         return state
 
     def data_rounds(self, iterations: int) -> int:
-        """All of them."""
         return iterations
 
 
@@ -134,7 +131,6 @@ class Upcycled:
 
     @property
     def uses_spread(self) -> bool:
-        """Whether the rule does."""
         return self.rule.uses_spread
 
     def after_data(

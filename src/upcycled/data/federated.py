@@ -129,7 +129,6 @@ class FederatedData:
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
         return self.train.num_clients
 
     def facts(self, *, counts_tokens: bool = False) -> Facts:
@@ -155,7 +154,6 @@ class FederatedData:
 
     @property
     def sizes(self) -> Ints:
-        """Training samples of every client."""
         return self.train.sizes
 
     def name_of(self, client: int) -> str:

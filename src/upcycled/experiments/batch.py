@@ -52,7 +52,6 @@ class SeedOutcome:
     error: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
         about = {"seed": self.seed, "status": self.status, "folder": str(self.folder), "error": self.error}
         return {**(self.summary or {}), **about}
 

@@ -126,7 +126,6 @@ class Compared:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         return {
             "name": self.experiment.name,
             "equal": self.equal,

@@ -66,7 +66,6 @@ class Demo:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         runs = [
             {
                 "algorithm": c.group,

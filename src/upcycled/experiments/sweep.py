@@ -54,7 +54,6 @@ class Ranked:
         return False, -self.accuracy, float("inf") if loss is None else loss
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
         summary = self.outcome.summary()
         return {
             "folder": self.outcome.experiment.name,
@@ -100,7 +99,6 @@ class Swept:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         summary, best = self.chosen.summary(), self.ranking[0]
         return {
             "name": self.experiment.name,

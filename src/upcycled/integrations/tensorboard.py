@@ -45,11 +45,9 @@ class TensorBoard:
             self.record(record, None)
 
     def record(self, record: Record, run: Run | None) -> None:
-        """Write an iteration's numbers."""
         for name, value in numbers_of(record).items():
             self._writer.add_scalar(name, value, record.iteration)
 
     def finish(self) -> None:
-        """Close the file."""
         if self._writer is not None:
             self._writer.close()

@@ -82,7 +82,6 @@ class Results:
 
     @property
     def num_seeds(self) -> int:
-        """Finished runs."""
         return sum(len(part.seeds) for part in self.parts)
 
 

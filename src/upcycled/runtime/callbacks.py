@@ -83,19 +83,15 @@ class Hooks:
     value: Any
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
-        """Tell it, if it listens."""
         self._call("start", plan, before)
 
     def measure(self, step: Step) -> Mapping[str, float]:
-        """Ask it, if it measures."""
         return self._call("measure", step) or {}
 
     def record(self, record: Record, run: Run | None) -> object:
-        """Tell it, if it listens."""
         return self._call("record", record, run)
 
     def finish(self) -> None:
-        """Tell it, if it listens."""
         self._call("finish")
 
     def _call(self, name: str, *arguments: Any) -> Any:

@@ -43,7 +43,6 @@ class Comparison:
 
     @property
     def gain(self) -> float:
-        """The mean difference."""
         return self.paired.mean
 
     @property

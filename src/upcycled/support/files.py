@@ -90,7 +90,6 @@ def check_writable(folder: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> WriteError:
-    """Return the sentence."""
     reason = error.strerror or str(error)
     return WriteError(f"{path} cannot be written ({reason}): free the way or choose another folder")
 

@@ -24,7 +24,6 @@ class Paired:
 
     @property
     def mean(self) -> float:
-        """The mean difference."""
         return fmean(self.differences)
 
     @property

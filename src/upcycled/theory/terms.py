@@ -55,7 +55,6 @@ class Terms:
 
     @property
     def rounds(self) -> int:
-        """M."""
         return self.loss.size
 
     @property

@@ -77,7 +77,6 @@ class Fetched:
 
 
 def package_of(name: str) -> Package:
-    """Return a package by its name."""
     if name not in PACKAGES:
         raise unknown("the set", name, PACKAGES)
     return PACKAGES[name]

@@ -86,7 +86,6 @@ def header_of(mechanism: Fitted, noise: str, setting: Setting, budget: Budget | 
 
 
 def to_json(header: Header) -> dict[str, Any]:
-    """Return the header as plain values."""
     promise, budget = header.promise, header.budget
     return {
         "kind": "run",

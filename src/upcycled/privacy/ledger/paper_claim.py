@@ -33,7 +33,6 @@ class PaperOutput:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the claim as plain values."""
         return {"theorem": "output", "clip_norm": self.clip_norm, "noise_std": self.noise_std.tolist()}
 
 
@@ -56,7 +55,6 @@ class PaperTilt:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the claim as plain values."""
         return {"theorem": "objective", "a": self.a, "alpha": self.alpha.tolist()}
 
 

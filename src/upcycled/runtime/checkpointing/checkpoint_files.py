@@ -73,7 +73,6 @@ def tidy(folder: Path, kept: Collection[Path]) -> None:
 
 
 def tell_user(line: str) -> None:
-    """Print a line on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -37,7 +37,6 @@ class Watched:
         self._worst = WorstEpsilon()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
-        """Remember what is coming."""
         self.total = plan.iterations
         self._began = time.perf_counter()
         self._worst = WorstEpsilon()
@@ -49,19 +48,16 @@ class Watched:
             self.title = f"{upcycled}{plan.strategy.algorithm.name} · {plan.engine.name} engine"
 
     def record(self, record: Record, run: Run | None) -> None:
-        """Keep the newest record."""
         self.bytes += record.bytes_up + record.bytes_down
         self.last = record
         if run is not None and run.ledger is not None:
             self.epsilon = self._worst.of(run.ledger)
 
     def finish(self) -> None:
-        """Remember that it is over."""
         self.is_over = True
 
     @property
     def iteration(self) -> int:
-        """Iterations done."""
         return 0 if self.last is None else self.last.iteration
 
     @property
