@@ -42,7 +42,30 @@ class RoundResult:
 
 
 class Algorithm(Protocol):
-    """A frozen dataclass of hyper-parameters with these pure methods."""
+    """A frozen dataclass of hyper-parameters with these pure methods.
+
+    One of your own, as ``train``'s ``algorithm=`` takes it; a file names it ``"my_module:HalfWay"``:
+
+    >>> import upcycled as up
+    >>> @dataclass(frozen=True)
+    ... class HalfWay:
+    ...     part: float = 0.5
+    ...     name = "half_way"
+    ...     sends = moves = remembers = ()
+    ...     is_personal = False
+    ...     def start(self, model):
+    ...         return up.Server(model)
+    ...     def solver(self, local):
+    ...         return local
+    ...     def problem(self, server, memory):
+    ...         return up.Problem(a=0.0, b=None)
+    ...     def server_step(self, server, memory, arrived):
+    ...         step = np.float32(self.part) * (arrived.mean - server.model)
+    ...         return up.Server(server.model + step), memory
+    >>> data = up.data.synthetic("iid", clients=4, seed=0)
+    >>> len(up.train(data, algorithm=HalfWay(), upcycle=0.5, iterations=4, progress=False).history)
+    4
+    """
 
     @property
     def name(self) -> str:
