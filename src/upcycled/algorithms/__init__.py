@@ -13,7 +13,6 @@ from upcycled.algorithms.fedyogi import FedYogi
 from upcycled.algorithms.pfedme import PFedMe
 from upcycled.algorithms.scaffold import Scaffold
 from upcycled.core.algorithm import Algorithm
-from upcycled.core.errors import unknown
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -25,16 +24,4 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedyogi": FedYogi,
 }
 
-
-def named(name: str) -> type[Algorithm]:
-    """Return the algorithm of this name.
-
-    >>> named("fedprox").__name__
-    'FedProx'
-    """
-    if name not in ALGORITHMS:
-        raise unknown("algorithm name", name, ALGORITHMS)
-    return ALGORITHMS[name]
-
-
-__all__ = ["ALGORITHMS", "FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold", "named"]
+__all__ = ["ALGORITHMS", "FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"]
