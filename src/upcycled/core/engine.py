@@ -10,6 +10,7 @@ from torch import nn
 
 from upcycled.core.layout import Layout
 from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.objective import Objective
 from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import Problem, Solver
@@ -24,10 +25,12 @@ class Task:
     """A private copy: an engine may write into it."""
     layout: Layout
     num_classes: int
+    """Classes, or labels or numbers of a target."""
     train: Shards
     test: Shards | None
     solver: Solver
     seed: int
+    objective: Objective
     cohort_size: int = 1
     """Clients expected in a data round: engines choose their way of working by it."""
     device: str = "cpu"
@@ -48,9 +51,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Scores:
-    """Accuracy and mean cross-entropy over ``num_samples`` test samples."""
+    """Accuracy and mean loss over ``num_samples`` test samples."""
 
-    accuracy: float
+    accuracy: float | None
+    """None where right answers have no meaning."""
     loss: float
     num_samples: int
 

@@ -8,62 +8,83 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 from torch.nn.functional import cross_entropy
 
 from upcycled.core.engine import Scores
+from upcycled.core.objective import Objective
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.determinism import to_torch
+from upcycled.engines.flat_module import FlatModule
+from upcycled.objectives import CrossEntropy
 
 ROWS_AT_ONCE = 1024
 """Few enough for the hidden states of a recurrent net, many enough for fast matrix products."""
 
-Tally = tuple[int, float]
-"""Right answers, and the sum of the cross-entropies."""
+Tally = tuple[int | None, float]
+"""Right answers, None where they have no meaning, and the sum of the losses."""
 
 NO_SCORES = Scores(float("nan"), float("nan"), 0)
 
 
-def score_module(module: nn.Module, values: torch.Tensor, model: Vector, test: Shards | None) -> Scores:
+def score_module(flat: FlatModule, model: Vector, test: Shards | None) -> Scores:
     """Score one flat model on all test samples, in evaluation mode."""
     if test is None or test.num_rows == 0:
         return NO_SCORES
-    found = (tally(module, values, model, test.x[rows], test.y[rows]) for rows in pieces(test.num_rows))
+    found = (tally(flat, model, test.x[rows], test.y[rows]) for rows in pieces(test.num_rows))
     return scores_of(found, test.num_rows)
 
 
 def score_personal_modules(
-    module: nn.Module, values: torch.Tensor, model: Vector, clients: Ints, personal: Vector, test: Shards | None
+    flat: FlatModule, model: Vector, clients: Ints, personal: Vector, test: Shards | None
 ) -> Scores:
     """Score each client's own model on its own rows; clients not listed use the global model."""
     if test is None or test.num_rows == 0:
         return NO_SCORES
-    found = tally_others(module, values, model, clients, test)
+    found = tally_others(flat, model, clients, test)
     for client, own in zip(clients.tolist(), personal, strict=True):
         x, y = test.client(client)
-        found += [tally(module, values, own, x[rows], y[rows]) for rows in pieces(len(y))]
+        found += [tally(flat, own, x[rows], y[rows]) for rows in pieces(len(y))]
     return scores_of(found, test.num_rows)
 
 
-def tally_others(module: nn.Module, values: torch.Tensor, model: Vector, clients: Ints, test: Shards) -> list[Tally]:
+def tally_others(flat: FlatModule, model: Vector, clients: Ints, test: Shards) -> list[Tally]:
     """Tally the rows of all clients that are not listed, together, with the global model."""
     listed = np.zeros(test.num_clients, dtype=bool)
     listed[clients] = True
     others = np.flatnonzero(np.repeat(~listed, test.sizes))
     chosen = [others[rows] for rows in pieces(len(others))]
-    return [tally(module, values, model, test.x[rows], test.y[rows]) for rows in chosen]
+    return [tally(flat, model, test.x[rows], test.y[rows]) for rows in chosen]
 
 
 @torch.no_grad()
-def tally(module: nn.Module, values: torch.Tensor, model: Vector, x: NDArray[Any], y: Ints) -> Tally:
+def tally(flat: FlatModule, model: Vector, x: NDArray[Any], y: Ints) -> Tally:
     """Count one flat model's right answers on these rows and sum its losses."""
-    values.copy_(to_torch(model))
-    module.eval()
-    labels = to_torch(y, values.device)
-    logits = module(to_torch(x, values.device))
-    loss = cross_entropy(logits.double(), labels, reduction="sum")
-    return int((logits.argmax(1) == labels).sum()), float(loss)
+    outputs = outputs_of(flat, model, x)
+    return tallied(flat.objective, outputs, to_torch(y, outputs.device))
+
+
+@torch.no_grad()
+def outputs_of(flat: FlatModule, model: Vector, x: NDArray[Any]) -> torch.Tensor:
+    """Return one flat model's outputs for these rows, in evaluation mode."""
+    flat.values.copy_(to_torch(model))
+    flat.module.eval()
+    found: torch.Tensor = flat.module(to_torch(x, flat.values.device))
+    return found
+
+
+def tallied(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor | None = None) -> Tally:
+    """Count the right answers among outputs and sum their losses in float64; of rows that ``counts`` names only."""
+    right = objective.is_right(outputs, targets)
+    if counts is None and objective == CrossEntropy():
+        # torch's own sum rounds in another order than a sum of single losses: published losses keep their bits.
+        loss = cross_entropy(outputs.double(), targets, reduction="sum")
+    else:
+        losses = objective.per_sample(outputs.double(), targets)
+        loss = (losses if counts is None else losses * counts).sum()
+    if right is not None and counts is not None:
+        right = right & counts
+    return None if right is None else int(right.sum()), float(loss)
 
 
 def pieces(num_rows: int) -> list[slice]:
@@ -73,7 +94,7 @@ def pieces(num_rows: int) -> list[slice]:
 
 def scores_of(tallies: Iterable[Tally], num_rows: int) -> Scores:
     """Return accuracy and mean loss over ``num_rows`` samples."""
-    right, loss = 0, 0.0
-    for more_right, more_loss in tallies:
-        right, loss = right + more_right, loss + more_loss
-    return Scores(right / num_rows, loss / num_rows, num_rows)
+    found = list(tallies)
+    right = [each for each, _ in found if each is not None]
+    is_answered = len(right) == len(found)
+    return Scores(sum(right) / num_rows if is_answered else None, sum(loss for _, loss in found) / num_rows, num_rows)

@@ -9,50 +9,19 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 from upcycled.core.engine import EngineKind, Scores, Task, Work
-from upcycled.core.layout import Layout
 from upcycled.core.mechanism import Trained
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
+from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.noisy import Gradients, per_sample_gradients, train_noisy
 from upcycled.engines.scoring import score_module, score_personal_modules
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
-
-
-@dataclass(frozen=True)
-class FlatModule:
-    """A module whose trainable parameters and gradients are views of two flat tensors."""
-
-    module: nn.Module
-    values: torch.Tensor
-    gradient: torch.Tensor
-
-    def add_gradient(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Add the gradient of the mean cross-entropy on a batch, at the current values, to ``gradient``."""
-        with torch.enable_grad():
-            loss = cross_entropy(self.module(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-
-
-def flat_module(module: nn.Module, layout: Layout, device: str) -> FlatModule:
-    """Move a module to ``device`` and re-seat its trainable parameters in one flat tensor."""
-    module = module.to(device)
-    values = torch.zeros(layout.size, device=device)
-    gradient = torch.zeros(layout.size, device=device)
-    named_values, named_gradients = layout.split(values), layout.split(gradient)
-    for name, parameter in module.named_parameters():
-        if name in named_values:
-            named_values[name].copy_(parameter.data)
-            parameter.data = named_values[name]
-            parameter.grad = named_gradients[name]
-    return FlatModule(module, values, gradient)
 
 
 @dataclass(frozen=True)
@@ -130,11 +99,11 @@ class Sequential:
 
     @one_thread()
     def score(self, model: Vector) -> Scores:
-        return score_module(self.flat.module, self.flat.values, model, self.task.test)
+        return score_module(self.flat, model, self.task.test)
 
     @one_thread()
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        return score_personal_modules(self.flat.module, self.flat.values, model, clients, personal, self.task.test)
+        return score_personal_modules(self.flat, model, clients, personal, self.task.test)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -174,7 +143,7 @@ def _refuses(task: Task) -> str | None:
 
 def open_sequential(task: Task, threads: int | None) -> Sequential:
     """Get a task ready; one thread is all it uses."""
-    flat = flat_module(task.module, task.layout, task.device)
+    flat = flat_module(task)
     return Sequential(task, flat, per_sample_gradients(task) if isinstance(task.solver, NoisySGD) else None)
 
 

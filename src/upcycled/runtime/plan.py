@@ -29,6 +29,7 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model
+from upcycled.objectives import CrossEntropy
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -169,6 +170,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         test=None if test is None or test.num_rows == 0 else _with_input(plan.module, test),
         solver=plan.solver,
         seed=plan.spec.seed,
+        objective=CrossEntropy(),
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )

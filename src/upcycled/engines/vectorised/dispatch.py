@@ -73,14 +73,16 @@ def is_stackable(task: Task) -> bool:
     if x.is_floating_point():
         x = x + 0.1 * torch.randn(x.shape, generator=generator)
     samples, models = x.expand(2, *x.shape).to(task.device), models.to(task.device)
-    targets = torch.zeros(2, 3, task.num_classes, device=task.device)
-    targets[:, :2, 0] = 0.5
-    gradient = stacked_gradient(module, task.layout)
+    rows = np.minimum(np.arange(3), task.train.num_rows - 1)
+    targets = torch.from_numpy(task.train.y[rows]).to(task.device)
+    targets = targets.expand(2, *targets.shape)
+    weights = torch.tensor([0.5, 0.5, 0.0], device=task.device).expand(2, 3)
+    gradient = stacked_gradient(module, task.layout, task.objective)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            padded = gradient(models, samples, targets)
-            plain = gradient(models, samples[:, :2], targets[:, :2])
+            padded = gradient(models, (samples, targets, weights))
+            plain = gradient(models, (samples[:, :2], targets[:, :2], weights[:, :2]))
     except Exception:
         return False
     return torch.allclose(padded, plain, rtol=1e-3, atol=1e-5 * float(plain.abs().max()))

@@ -14,46 +14,48 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
 from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.layout import Layout
 from upcycled.core.mechanism import Trained
+from upcycled.core.objective import Objective
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.core.streams import Purpose, client_keys
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.determinism import one_thread, to_torch
-from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tally_others
-from upcycled.engines.sequential import FlatModule, add_correction, flat_module
+from upcycled.engines.flat_module import FlatModule, flat_module
+from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tallied, tally_others
+from upcycled.engines.sequential import add_correction
 from upcycled.engines.vectorised.lanes import Schedule, schedule_of, stacks_of
 
 Named = dict[str, torch.Tensor]
-Gradient = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(models (lanes, D), samples (lanes, width, ...), targets (lanes, width, classes)) -> gradients (lanes, D)"""
+Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Samples (lanes, width, ...), their targets (lanes, width, ...), and their weights (lanes, width)."""
+Gradient: TypeAlias = Callable[[torch.Tensor, Batch], torch.Tensor]
+"""(models (lanes, D), batch) -> gradients (lanes, D)"""
 
 
-def stacked_gradient(module: nn.Module, layout: Layout) -> Gradient:
-    """Return a function that gives the gradient of sum_s <target_s, -log softmax(logits_s)> in every lane.
+def stacked_gradient(module: nn.Module, layout: Layout, objective: Objective) -> Gradient:
+    """Return a function that gives the gradient of sum_s weight_s loss_s in every lane.
 
-    A target is the sample's weight at its class and zero elsewhere: 1/m for a minibatch of m, nothing for padding.
+    A weight is 1/m for a minibatch of m, and nothing for padding.
     """
 
-    def loss(parameters: Named, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        logs: torch.Tensor = functional_call(module, parameters, (x,)).log_softmax(1)
-        # A model may have more outputs than there are classes.
-        logs = logs if logs.shape[1] == targets.shape[1] else logs[:, : targets.shape[1]]
-        return -(targets * logs).sum()
+    def loss(parameters: Named, x: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = functional_call(module, parameters, (x,))
+        return (weights * objective.per_sample(outputs, targets)).sum()
 
     by_name = vmap(grad(loss))
 
-    def gradient(models: torch.Tensor, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        found = by_name(layout.split(models), x, targets)
+    def gradient(models: torch.Tensor, batch: Batch) -> torch.Tensor:
+        found = by_name(layout.split(models), *batch)
         return torch.cat([found[name].reshape(len(models), -1) for name in layout.names], dim=1)
 
     return gradient
@@ -77,39 +79,35 @@ class Stack:
     steps: list[int]
     features: torch.Tensor
     """The rows of all lanes, one lane after the other."""
-    labels: torch.Tensor
+    targets: torch.Tensor
     rows: torch.Tensor
     weights: torch.Tensor
-    num_classes: int
 
-    def batches(self) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Yield (lanes still at work, samples, targets) of every step; lanes that are done have left."""
+    def batches(self) -> Iterator[tuple[int, Batch]]:
+        """Yield (lanes still at work, their batch) of every step; lanes that are done have left."""
         lanes = len(self.steps)
         whole = self._batch(0, lanes) if len(self.rows) == 1 else None
         for step in range(self.steps[0]):
             while self.steps[lanes - 1] <= step:
                 lanes -= 1
-            features, targets = self._batch(step, lanes) if whole is None else whole
-            yield lanes, features[:lanes], targets[:lanes]
+            features, targets, weights = self._batch(step, lanes) if whole is None else whole
+            yield lanes, (features[:lanes], targets[:lanes], weights[:lanes])
 
-    def _batch(self, step: int, lanes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _batch(self, step: int, lanes: int) -> Batch:
         rows = self.rows[step, :lanes]
-        targets = torch.zeros(*rows.shape, self.num_classes, device=rows.device)
-        targets.scatter_(2, self.labels[rows][..., None], self.weights[step, :lanes, :, None])
-        return self.features[rows], targets
+        return self.features[rows], self.targets[rows], self.weights[step, :lanes]
 
 
-def gather(train: Shards, who: Ints, steps: Ints, schedule: Schedule, num_classes: int, device: str) -> Stack:
+def gather(train: Shards, who: Ints, steps: Ints, schedule: Schedule, device: str) -> Stack:
     """Copy the rows of a stack's clients once, and point the schedule at them."""
     parts = [train.client(row) for row in who.tolist()]
     first = np.cumsum([0, *(len(y) for _, y in parts[:-1])])
     return Stack(
         steps=steps.tolist(),
         features=torch.from_numpy(np.concatenate([x for x, _ in parts])).to(device),
-        labels=torch.from_numpy(np.concatenate([y for _, y in parts])).to(device),
+        targets=torch.from_numpy(np.concatenate([y for _, y in parts])).to(device),
         rows=torch.from_numpy(schedule.rows + first[:, None]).to(device),
         weights=torch.from_numpy(schedule.weights).to(device),
-        num_classes=num_classes,
     )
 
 
@@ -138,7 +136,7 @@ class Stacked:
         self.flat.module.train()
         for width, places in self._stacks(sizes, steps, local.batch_size, task.train):
             schedule = schedule_of(keys[places], sizes[places], steps[places], local, width)
-            stack = gather(task.train, work.cohort.rows[places], steps[places], schedule, task.num_classes, task.device)
+            stack = gather(task.train, work.cohort.rows[places], steps[places], schedule, task.device)
             b = None if work.problem.b is None else to_torch(work.problem.b[places], task.device)
             if isinstance(task.solver, MoreauSGD):
                 x, theta = self._moreau(stack, task.solver, start, work.problem.a, b)
@@ -154,9 +152,9 @@ class Stacked:
         """Run v <- momentum v + g, x <- x - lr v in every lane, with g as in the sequential engine."""
         x = start.repeat(len(stack.steps), 1)
         v = torch.zeros_like(x)
-        for lanes, features, targets in stack.batches():
+        for lanes, batch in stack.batches():
             here, speed = x[:lanes], v[:lanes]
-            speed.mul_(local.momentum).add_(self.gradient(here, features, targets))
+            speed.mul_(local.momentum).add_(self.gradient(here, batch))
             add_correction(speed, here, start, a, None if b is None else b[:lanes])
             here.sub_(speed, alpha=local.lr)
         return x
@@ -167,10 +165,10 @@ class Stacked:
         """Approximate theta, the proximal point of a minibatch loss at x, then move x towards it; return both."""
         x = start.repeat(len(stack.steps), 1)
         theta = x.clone()
-        for lanes, features, targets in stack.batches():
+        for lanes, batch in stack.batches():
             here, near = x[:lanes], theta[:lanes]
             for _ in range(solver.inner_steps):
-                g = self.gradient(near, features, targets)
+                g = self.gradient(near, batch)
                 add_correction(g, near, start, a, None if b is None else b[:lanes])
                 g.add_(near - here, alpha=solver.lam)
                 near.sub_(g, alpha=solver.inner_lr)
@@ -179,7 +177,7 @@ class Stacked:
 
     @one_thread()
     def score(self, model: Vector) -> Scores:
-        return score_module(self.flat.module, self.flat.values, model, self.task.test)
+        return score_module(self.flat, model, self.task.test)
 
     @one_thread()
     @torch.no_grad()
@@ -188,7 +186,7 @@ class Stacked:
         test = self.task.test
         if test is None or test.num_rows == 0:
             return NO_SCORES
-        found = tally_others(self.flat.module, self.flat.values, model, clients, test)
+        found = tally_others(self.flat, model, clients, test)
         self.flat.module.eval()
         sizes = test.sizes_of(clients)
         for width, lanes in self._stacks(sizes, sizes, None, test):
@@ -200,11 +198,9 @@ class Stacked:
         device, place = self.task.device, np.arange(width)
         sizes = test.sizes_of(clients)[:, None]
         rows = test.offsets[clients][:, None] + np.minimum(place, sizes - 1)
-        labels, real = to_torch(test.y[rows], device), to_torch(place < sizes, device)
-        logits = self.logits(to_torch(personal, device), to_torch(test.x[rows], device))
-        right = (logits.argmax(2) == labels) & real
-        losses = cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="none") * real.flatten()
-        return int(right.sum()), float(losses.sum())
+        targets, real = to_torch(test.y[rows], device), to_torch(place < sizes, device)
+        outputs = self.logits(to_torch(personal, device), to_torch(test.x[rows], device))
+        return tallied(self.task.objective, outputs.flatten(0, 1), targets.flatten(0, 1), real.flatten())
 
     def _stacks(self, samples: Ints, steps: Ints, batch_size: int | None, rows: Shards) -> Iterator[tuple[int, Ints]]:
         features = math.prod(rows.x.shape[1:])
@@ -215,5 +211,5 @@ class Stacked:
 
 
 def open_stacked(task: Task) -> Stacked:
-    flat = flat_module(task.module, task.layout, task.device)
-    return Stacked(task, flat, stacked_gradient(flat.module, task.layout), stacked_logits(flat.module, task.layout))
+    flat = flat_module(task)
+    return Stacked(task, flat, stacked_gradient(flat.module, task.layout, task.objective), stacked_logits(flat.module, task.layout))

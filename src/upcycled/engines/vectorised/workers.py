@@ -165,6 +165,6 @@ def score_part(folder: Path, model: Vector, rows: slice) -> Tally:
     test = engine.task.test
     assert test is not None
     with one_thread():
-        found = tally(engine.flat.module, engine.flat.values, model, test.x[rows], test.y[rows])
+        found = tally(engine.flat, model, test.x[rows], test.y[rows])
     let_go(test)
     return found

@@ -1,0 +1,15 @@
+"""Losses: ``up.losses``. A user's own is a function (outputs, targets) -> the loss of each sample."""
+
+from upcycled.objectives.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
+from upcycled.objectives.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
+
+__all__ = [
+    "AbsoluteError",
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "Huber",
+    "Multilabel",
+    "Poisson",
+    "Quantile",
+    "SquaredError",
+]

@@ -1,0 +1,127 @@
+"""Losses against classes and labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from upcycled.core.errors import FRACTION, InputError, check_fields, check_number
+from upcycled.core.objective import TargetKind, like_targets
+
+
+def _weights(given: object, field: str) -> tuple[float, ...] | None:
+    """Return weights of classes as plain numbers, each above zero."""
+    if given is None:
+        return None
+    try:
+        values = tuple(given)  # type: ignore[call-overload]
+    except TypeError:
+        values = ()
+    if not values:
+        raise InputError(field=field, value=given, must="a list with a number above 0 for each class")
+    return tuple(float(check_number(field, value, above=0)) for value in values)
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Softmax cross-entropy: one logit for each class.
+
+    A sample's loss is multiplied by its class's weight; the mean still divides by the number of samples, so that one
+    sample's share does not depend on the others.
+
+    >>> loss = CrossEntropy(class_weight=[1.0, 4.0])
+    >>> loss.per_sample(torch.zeros(2, 2), torch.tensor([0, 1])).tolist()
+    [0.6931471824645996, 2.7725887298583984]
+    """
+
+    class_weight: tuple[float, ...] | None = None
+    """A weight for each class; None weighs all alike."""
+    label_smoothing: Annotated[float, FRACTION] = 0.0
+
+    name: ClassVar[str] = "cross_entropy"
+    targets: ClassVar[TargetKind] = "classes"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "class_weight", _weights(self.class_weight, "class_weight"))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the usual one, without weights and smoothing."""
+        return self.class_weight is None and self.label_smoothing == 0
+
+    def num_outputs(self, targets: int) -> int:
+        if self.class_weight is not None and len(self.class_weight) != targets:
+            must = f"a list of {targets} numbers, one for each class"
+            raise InputError(field="class_weight", value=list(self.class_weight), must=must)
+        return targets
+
+    def per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        losses = cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
+        if self.class_weight is None:
+            return losses
+        return losses * torch.tensor(self.class_weight, dtype=losses.dtype, device=losses.device)[targets]
+
+    def is_right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return outputs.argmax(1) == targets
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Logistic loss on one logit, of two classes; ``class_weight`` as for :class:`CrossEntropy`.
+
+    >>> BinaryCrossEntropy().per_sample(torch.zeros(2, 1), torch.tensor([0, 1])).tolist()
+    [0.6931471824645996, 0.6931471824645996]
+    """
+
+    class_weight: tuple[float, ...] | None = None
+
+    name: ClassVar[str] = "binary_cross_entropy"
+    targets: ClassVar[TargetKind] = "classes"
+
+    def __post_init__(self) -> None:
+        weights = _weights(self.class_weight, "class_weight")
+        if weights is not None and len(weights) != 2:
+            raise InputError(field="class_weight", value=list(weights), must="a list of 2 numbers")
+        object.__setattr__(self, "class_weight", weights)
+
+    def num_outputs(self, targets: int) -> int:
+        if targets != 2:
+            raise InputError(f"loss 'binary_cross_entropy' is for 2 classes, but there are {targets}")
+        return 1
+
+    def per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = like_targets(outputs, targets)
+        losses = binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+        if self.class_weight is None:
+            return losses
+        return losses * torch.tensor(self.class_weight, dtype=losses.dtype, device=losses.device)[targets.long()]
+
+    def is_right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (like_targets(outputs, targets) > 0) == (targets > 0)
+
+
+@dataclass(frozen=True)
+class Multilabel:
+    """Several labels of a sample, each 0 or 1 with a logit of its own: the mean of their logistic losses.
+
+    >>> Multilabel().per_sample(torch.zeros(1, 3), torch.tensor([[0.0, 1.0, 1.0]])).tolist()
+    [0.6931471824645996]
+    """
+
+    name: ClassVar[str] = "multilabel"
+    targets: ClassVar[TargetKind] = "labels"
+
+    def num_outputs(self, targets: int) -> int:
+        return targets
+
+    def per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = like_targets(outputs, targets)
+        losses = binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
+        return losses.flatten(1).mean(1)
+
+    def is_right(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        return None

@@ -1,0 +1,82 @@
+"""The losses by name, and a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from upcycled.core.errors import InputError, unknown
+from upcycled.core.lookup import looked_up, names_code
+from upcycled.core.objective import Objective, TargetKind
+from upcycled.objectives.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
+from upcycled.objectives.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
+
+OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    kind.name: kind  # type: ignore[misc]
+    for kind in (
+        *(CrossEntropy, BinaryCrossEntropy, Multilabel),
+        *(SquaredError, AbsoluteError, Huber, Poisson, Quantile),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Own:
+    """A function of the user's: (outputs, targets) -> a loss for each sample.
+
+    ``outputs`` are the model's, (samples, 1) squeezed to (samples,) where targets are such.
+    """
+
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    name: str
+    targets: TargetKind
+
+    def num_outputs(self, targets: int) -> int:
+        return targets
+
+    def per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if self.targets == "numbers" and outputs.ndim == targets.ndim + 1 and outputs.shape[-1] == 1:
+            outputs = outputs.squeeze(-1)
+        losses: Any = self.function(outputs, targets)
+        if not isinstance(losses, torch.Tensor) or losses.shape != outputs.shape[:1]:
+            got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            raise InputError(
+                f"returned {got} for {outputs.shape[0]} samples, but it must return a loss for each sample "
+                "(with reduction='none', and a mean over what else a sample has)",
+                field="loss",
+            )
+        return losses
+
+    def is_right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor | None:
+        if self.targets != "classes" or outputs.ndim != 2 or outputs.shape[1] < 2:
+            return None
+        return outputs.argmax(1) == targets
+
+
+def as_objective(loss: object, targets: TargetKind) -> Objective:
+    """Return the loss that a user asks for: a name, one of ``up.losses``, a function, or None for the usual one.
+
+    ``targets`` is what the data have, for a function, which does not say what it takes.
+
+    >>> as_objective("huber", "numbers"), as_objective(None, "classes").name
+    (Huber(threshold=1.0), 'cross_entropy')
+    """
+    if loss is None:
+        return {"classes": CrossEntropy, "labels": Multilabel, "numbers": SquaredError}[targets]()
+    if isinstance(loss, str) and names_code(loss):
+        loss = looked_up(loss, "loss")
+    if isinstance(loss, str):
+        if loss not in OBJECTIVES:
+            raise unknown("loss", loss, list(OBJECTIVES))
+        return OBJECTIVES[loss]()
+    if isinstance(loss, type):
+        loss = loss()
+    if hasattr(loss, "per_sample"):
+        return loss  # type: ignore[no-any-return]
+    if callable(loss):
+        return Own(loss, getattr(loss, "__name__", type(loss).__name__), targets)
+    must = f"one of {', '.join(OBJECTIVES)}, one of up.losses, or a function (outputs, targets) -> loss of each sample"
+    raise InputError(field="loss", value=loss, must=must)
