@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upcycled import coefficients, data, models, privacy, theory
+    from upcycled import coefficients, data, losses, models, privacy, schedules, theory
     from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
     from upcycled.coefficients import Coefficient, Move, Observed, Rule
     from upcycled.core.algorithm import Algorithm, RoundResult, Server
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from upcycled.core.facts import Facts
     from upcycled.core.mechanism import Charge, Fitted, Mechanism, NoiseSource, Promise, Release, Setting, Trained
     from upcycled.core.sampler import Cohort, FixedSampler, PoissonSampler, Sampler
-    from upcycled.core.solvers import LocalSGD, Problem
+    from upcycled.core.solvers import LocalAdam, LocalAdamW, LocalOptimizer, LocalSGD, Problem
     from upcycled.data import FederatedData
     from upcycled.privacy.ledger.budget import Budget
     from upcycled.runtime import (
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 
 # Where each name lives. They are imported when first used: torch alone takes over a second, `--help` should not.
 _HOMES = {
-    "upcycled": ("coefficients", "data", "models", "privacy", "theory"),
+    "upcycled": ("coefficients", "data", "losses", "models", "privacy", "schedules", "theory"),
     "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
     "upcycled.core.algorithm": ("Algorithm", "RoundResult", "Server"),
     "upcycled.coefficients": ("Coefficient", "Move", "Rule", "Observed"),
@@ -56,7 +56,7 @@ _HOMES = {
         *("Charge", "Fitted", "Mechanism", "NoiseSource", "Promise", "Release", "Setting", "Trained"),
     ),
     "upcycled.core.sampler": ("Cohort", "FixedSampler", "PoissonSampler", "Sampler"),
-    "upcycled.core.solvers": ("LocalSGD", "Problem"),
+    "upcycled.core.solvers": ("LocalAdam", "LocalAdamW", "LocalOptimizer", "LocalSGD", "Problem"),
     "upcycled.data": ("FederatedData",),
     "upcycled.privacy.ledger.budget": ("Budget",),
     "upcycled.runtime": (
@@ -89,6 +89,9 @@ __all__ = [
     "FixedSampler",
     "History",
     "InputError",
+    "LocalAdam",
+    "LocalAdamW",
+    "LocalOptimizer",
     "LocalSGD",
     "Mechanism",
     "Move",
@@ -117,8 +120,10 @@ __all__ = [
     "coefficients",
     "compare",
     "data",
+    "losses",
     "models",
     "privacy",
+    "schedules",
     "theory",
     "train",
     "train_many",

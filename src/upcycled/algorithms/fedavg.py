@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, no_correction, start_plain
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, no_correction, start_plain
 from upcycled.core.errors import POSITIVE, check_fields
 
 
@@ -29,7 +29,7 @@ class FedAvg:
     is_personal: ClassVar[bool] = False
 
     start = start_plain
-    solver = keep_sgd
+    solver = keep_local
     problem = no_correction
 
     def __post_init__(self) -> None:

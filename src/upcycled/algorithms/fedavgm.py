@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, no_correction, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, no_correction, zeros_like
 from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
@@ -31,7 +31,7 @@ class FedAvgM:
     remembers: ClassVar[tuple[str, ...]] = ()
     is_personal: ClassVar[bool] = False
 
-    solver = keep_sgd
+    solver = keep_local
     problem = no_correction
 
     def __post_init__(self) -> None:

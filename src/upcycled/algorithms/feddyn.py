@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, zeros_like
 from upcycled.core.errors import POSITIVE, check_fields
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Vector, plain_mean
@@ -32,7 +32,7 @@ class FedDyn:
     remembers: ClassVar[tuple[str, ...]] = ("h_i",)
     is_personal: ClassVar[bool] = False
 
-    solver = keep_sgd
+    solver = keep_local
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, start_plain
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, start_plain
 from upcycled.core.errors import NOT_NEGATIVE, check_fields
 from upcycled.core.solvers import Problem
 
@@ -27,7 +27,7 @@ class FedProx:
     is_personal: ClassVar[bool] = False
 
     start = start_plain
-    solver = keep_sgd
+    solver = keep_local
 
     def __post_init__(self) -> None:
         check_fields(self)

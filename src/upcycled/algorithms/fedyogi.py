@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, no_correction, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, no_correction, zeros_like
 from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
@@ -35,7 +35,7 @@ class FedYogi:
     remembers: ClassVar[tuple[str, ...]] = ()
     is_personal: ClassVar[bool] = False
 
-    solver = keep_sgd
+    solver = keep_local
     problem = no_correction
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from upcycled.core.algorithm import RoundResult, Server, Vectors, no_correction, start_plain
 from upcycled.core.errors import COUNT, POSITIVE, InputError, check_fields
-from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
+from upcycled.core.solvers import Local, LocalSGD, MoreauSGD, Solver
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,17 @@ class PFedMe:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def solver(self, local: LocalSGD) -> Solver:
+    def solver(self, local: Local) -> Solver:
         """Solve the Moreau envelope instead of the plain objective."""
+        if not isinstance(local, LocalSGD) or local.has_extras:
+            must = "up.LocalSGD without weight_decay, nesterov and max_grad_norm with PFedMe, which has steps of its own"
+            raise InputError(field="local", value=local, must=must)
         if local.momentum != 0:
             raise InputError(
                 field="local.momentum", value=local.momentum, but="pFedMe uses no momentum: it must be 0 with PFedMe"
             )
         inner_lr = local.lr if self.inner_lr is None else self.inner_lr
-        return MoreauSGD(local, self.lam, self.inner_steps, inner_lr)
+        return MoreauSGD(local, self.lam, self.inner_steps, None if callable(inner_lr) else inner_lr)
 
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """w <- (1 - beta) w + beta sum p_i r_i."""

@@ -4,7 +4,7 @@ Client:  gradient g - c_i + c, so b = c - c_i.
 Server:  w <- sum p_i r_i;  c_i' = c_i - c + (w_before - r_i) / D_i;  c <- c + (1/N) sum_S (c_i' - c_i).
 
 D_i is K_i lr for plain SGD, lr sum_{s<=K_i} (1 - m^s)/(1 - m) with local momentum m: then c_i' is exactly the
-momentum-weighted average of the client's gradients. The official code divides by K_i lr in both cases, and uploads
+momentum-weighted average of the client's gradients (weight decay counts as part of them). The official code divides by K_i lr in both cases, and uploads
 a control variate computed from the un-noised model; here c_i comes from the release alone, and the server can
 recompute it. In an upcycled iteration c moves with the model and the c_i do not, so c is then no longer their mean.
 The mean over clients in c is unweighted: with unequal n_i Scaffold settles on the plain mean of the objectives.
@@ -17,8 +17,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_sgd, zeros_like
-from upcycled.core.solvers import Problem
+from upcycled.core.algorithm import RoundResult, Server, Vectors, zeros_like
+from upcycled.core.errors import InputError
+from upcycled.core.solvers import Local, LocalSGD, Problem, Solver
 from upcycled.core.vectors import Vector
 
 
@@ -32,11 +33,16 @@ class Scaffold:
     remembers: ClassVar[tuple[str, ...]] = ("c_i",)
     is_personal: ClassVar[bool] = False
 
-    solver = keep_sgd
-
     def start(self, model: Vector) -> Server:
         """c = 0."""
         return Server(model, {"c": zeros_like(model)})
+
+    def solver(self, local: Local) -> Solver:
+        """Its divisor is known for SGD only."""
+        if not isinstance(local, LocalSGD) or local.max_grad_norm is not None:
+            must = "up.LocalSGD without max_grad_norm with Scaffold, whose c_i are averages of gradients"
+            raise InputError(field="local", value=local, must=must)
+        return local
 
     def problem(self, server: Server, memory: Vectors) -> Problem:
         """b = c - c_i."""

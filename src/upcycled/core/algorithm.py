@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from upcycled.core.mechanism import Release
-from upcycled.core.solvers import LocalSGD, Problem, Solver
+from upcycled.core.solvers import Local, Problem, Solver
 from upcycled.core.vectors import Real, Vector
 
 Vectors: TypeAlias = Mapping[str, Vector]
@@ -90,8 +90,8 @@ class Algorithm(Protocol):
     def start(self, model: Vector) -> Server:
         """Return the server's state before the first round."""
 
-    def solver(self, local: LocalSGD) -> Solver:
-        """Return the local solver; usually SGD as given."""
+    def solver(self, local: Local) -> Solver:
+        """Return the local solver, usually as given; refuse one that the algorithm is not made for."""
 
     def problem(self, server: Server, memory: Vectors) -> Problem:
         """Return a and b for the clients whose memory is given."""
@@ -108,8 +108,8 @@ def start_plain(self: object, model: Vector) -> Server:
     return Server(model)
 
 
-def keep_sgd(self: object, local: LocalSGD) -> Solver:
-    """Train with SGD as given."""
+def keep_local(self: object, local: Local) -> Solver:
+    """Train as the user asked."""
     return local
 
 

@@ -31,6 +31,8 @@ class Task:
     solver: Solver
     seed: int
     objective: Objective
+    rounds: int = 1
+    """M, all data rounds: schedules are over them."""
     cohort_size: int = 1
     """Clients expected in a data round: engines choose their way of working by it."""
     device: str = "cpu"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, Self, get_args, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 LONGEST_VALUE = 80
 LONGEST_REASON = 160
@@ -305,13 +305,21 @@ class _Field:
     limits: Limits | None
     is_optional: bool
     is_flag: bool
+    takes_functions: bool
 
 
 @cache
 def _fields_of(made: type) -> tuple[_Field, ...]:
     hints = get_type_hints(made, include_extras=True)
     found = ((f.name, hints[f.name]) for f in fields(made))
-    return tuple(_Field(name, _declared(hint), type(None) in get_args(hint), hint is bool) for name, hint in found)
+    return tuple(
+        _Field(name, _declared(hint), type(None) in get_args(hint), hint is bool, _takes_functions(hint))
+        for name, hint in found
+    )
+
+
+def _takes_functions(hint: Any) -> bool:
+    return any(get_origin(part) is Callable for part in get_args(hint))
 
 
 def _declared(hint: Any) -> Limits | None:
@@ -342,7 +350,8 @@ def check_fields(made: Any, of: str | None = None, **names: str) -> None:
     owner = kind.__name__ if of is None else of
     for field in _fields_of(kind):
         value, plain = getattr(made, field.name), None
-        if field.limits is not None and not (value is None and field.is_optional):
+        is_other = (value is None and field.is_optional) or (field.takes_functions and callable(value))
+        if field.limits is not None and not is_other:
             plain = field.limits.check(names.get(field.name, field.name), value, owner)
         elif field.is_flag:
             if not isinstance(value, bool) and not _is_numpy(value, "bool_"):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from upcycled.core.errors import COUNT, FRACTION, POSITIVE, check_fields
+from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.vectors import Ints, Real, Vector
 
 
@@ -37,28 +38,73 @@ class Solver(Protocol):
     def step_sum(self, num_steps: Ints) -> Real:
         """D_i with (w - x_K) / D_i = an average of the corrected gradients: Scaffold's divisor."""
 
+    def at(self, round: int, rounds: int) -> Solver:
+        """Return it as it is in data round ``round`` of ``rounds``: with a learning rate that is a number."""
+
+
+Schedule: TypeAlias = Callable[[int, int], float]
+"""(data round m = 1 .. M, M) -> the learning rate of that round."""
+
+
+def rate_at(lr: float | Schedule, round: int, rounds: int) -> float:
+    """Return the learning rate of a data round."""
+    if not callable(lr):
+        return lr
+    return float(POSITIVE.check("lr", lr(round, rounds), f"the schedule in data round {round} of {rounds}"))
+
 
 @dataclass(frozen=True)
 class LocalSGD:
     """Minibatch SGD: every epoch a fresh permutation, the last batch may be short, ``v = momentum v + g``.
 
     ``batch_size=None`` is one full-batch step an epoch. The momentum buffer starts at zero in every round.
+    ``weight_decay``, ``nesterov`` and ``max_grad_norm`` are torch's: the gradient of the whole local objective,
+    proximal and linear terms included, is scaled down to norm ``max_grad_norm``, then weight_decay x joins it.
+
+    ``lr`` is a number, or a schedule over data rounds: one of ``up.schedules`` or any function (m, M) -> number.
 
     >>> LocalSGD(lr=0.1, epochs=2, batch_size=32).num_steps(np.array([33, 32]), np.array([2, 1])).tolist()
     [4, 1]
+    >>> LocalSGD(lr=lambda m, M: 0.1 / m).at(2, 10).lr
+    0.05
     """
 
-    lr: Annotated[float, POSITIVE] = 0.01
+    lr: Annotated[float, POSITIVE] | Schedule = 0.01
     momentum: Annotated[float, FRACTION] = 0.0
     epochs: Annotated[int, COUNT] = 1
     batch_size: Annotated[int, COUNT] | None = 32
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    nesterov: bool = False
+    max_grad_norm: Annotated[float, POSITIVE] | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.nesterov and self.momentum == 0:
+            raise InputError(field="nesterov", of="LocalSGD", value=True, but="it needs a momentum above 0")
 
     @property
     def local(self) -> LocalSGD:
         return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is SGD with momentum at one rate and no more: what proofs and other solvers are made for."""
+        return not self.has_extras and not callable(self.lr)
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether a step does more than v = momentum v + g, x = x - lr v."""
+        return self.weight_decay != 0 or self.nesterov or self.max_grad_norm is not None
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, where it is a number."""
+        if callable(self.lr):
+            raise InputError(field="local.lr", value=self.lr, but="a schedule is not possible here: it must be a number")
+        return self.lr
+
+    def at(self, round: int, rounds: int) -> LocalSGD:
+        return replace(self, lr=rate_at(self.lr, round, rounds)) if callable(self.lr) else self
 
     @property
     def gradients_per_step(self) -> int:
@@ -77,17 +123,119 @@ class LocalSGD:
     def step_sum(self, num_steps: Ints) -> Real:
         """Return lr * sum_{s=1..K} (1 - m^s)/(1 - m), which is K lr without momentum.
 
-        From x_K = w - lr sum_k sum_{j<=k} m^(k-j) g_j: step j enters with weight (1 - m^(K-j+1))/(1 - m).
+        From x_K = w - lr sum_k sum_{j<=k} m^(k-j) g_j: step j enters with weight (1 - m^(K-j+1))/(1 - m). Nesterov's
+        step is g_k + m v_k, so its sum is lr (K + m times that without lr).
 
         >>> LocalSGD(lr=0.5, momentum=0.5).step_sum(np.array([1, 2])).tolist()
         [0.5, 1.25]
+        >>> LocalSGD(lr=0.5, momentum=0.5, nesterov=True).step_sum(np.array([1, 2])).tolist()
+        [0.75, 1.625]
         """
         k, m = num_steps.astype(np.float64), self.momentum
         if m == 0:
-            return self.lr * k
+            return self.rate * k
         # sum_{s=1..K} m^s = m (1 - m^K) / (1 - m)
-        total: Real = self.lr * (k - m * (1 - m**k) / (1 - m)) / (1 - m)
-        return total
+        total: Real = (k - m * (1 - m**k) / (1 - m)) / (1 - m)
+        if self.nesterov:
+            return self.rate * (k + m * total)
+        # In this order: bits of runs before depend on it.
+        return self.rate * (k - m * (1 - m**k) / (1 - m)) / (1 - m)
+
+
+@dataclass(frozen=True)
+class LocalAdam:
+    """Adam on minibatches, torch's: moments start at zero in every round; ``weight_decay`` joins the gradient.
+
+    ``lr``, ``max_grad_norm``, epochs and batches as for :class:`LocalSGD`.
+    """
+
+    lr: Annotated[float, POSITIVE] | Schedule = 0.001
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: Annotated[float, POSITIVE] = 1e-8
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    epochs: Annotated[int, COUNT] = 1
+    batch_size: Annotated[int, COUNT] | None = 32
+    max_grad_norm: Annotated[float, POSITIVE] | None = None
+    decoupled: bool = False
+    """Whether weight_decay shrinks x instead of joining the gradient: AdamW."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "betas", _betas(self.betas))
+
+    @property
+    def local(self) -> LocalSGD:
+        """Epochs and batches of the local work."""
+        return LocalSGD(lr=self.lr, epochs=self.epochs, batch_size=self.batch_size)
+
+    @property
+    def gradients_per_step(self) -> int:
+        return 1
+
+    def at(self, round: int, rounds: int) -> LocalAdam:
+        return replace(self, lr=rate_at(self.lr, round, rounds)) if callable(self.lr) else self
+
+    def step_sum(self, num_steps: Ints) -> Real:
+        """Adam's steps are no multiples of gradients: Scaffold refuses it."""
+        return np.full(num_steps.shape, np.nan)
+
+
+def LocalAdamW(  # noqa: N802 (a kind of local work, like the others)
+    lr: float | Schedule = 0.001, *, weight_decay: float = 0.01, **options: Any
+) -> LocalAdam:
+    """Return AdamW, torch's: Adam whose ``weight_decay`` shrinks x by lr weight_decay x, apart from the moments.
+
+    >>> LocalAdamW(lr=0.01, epochs=2).decoupled
+    True
+    """
+    return LocalAdam(lr, weight_decay=weight_decay, decoupled=True, **options)
+
+
+def _betas(given: object) -> tuple[float, float]:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InputError(field="betas", of="local", value=given, must="a pair of numbers >= 0 and < 1")
+    first, second = (float(FRACTION.check("betas", value, "local")) for value in given)
+    return first, second
+
+
+@dataclass(frozen=True)
+class LocalOptimizer:
+    """Any optimiser of torch's, made anew for every client and round: ``LocalOptimizer(lambda p: torch.optim.X(p))``.
+
+    The sequential engine has it. ``max_grad_norm``, epochs and batches as for :class:`LocalSGD`.
+    """
+
+    make: Callable[[Any], Any]
+    """parameters -> a torch optimiser."""
+    epochs: Annotated[int, COUNT] = 1
+    batch_size: Annotated[int, COUNT] | None = 32
+    max_grad_norm: Annotated[float, POSITIVE] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not callable(self.make):
+            must = "a function (parameters) -> a torch optimiser"
+            raise InputError(field="make", of="LocalOptimizer", value=self.make, must=must)
+
+    @property
+    def local(self) -> LocalSGD:
+        """Epochs and batches of the local work."""
+        return LocalSGD(epochs=self.epochs, batch_size=self.batch_size)
+
+    @property
+    def gradients_per_step(self) -> int:
+        return 1
+
+    def at(self, round: int, rounds: int) -> LocalOptimizer:
+        return self
+
+    def step_sum(self, num_steps: Ints) -> Real:
+        """Its steps are no multiples of gradients: Scaffold refuses it."""
+        return np.full(num_steps.shape, np.nan)
+
+
+Local: TypeAlias = LocalSGD | LocalAdam | LocalOptimizer
+"""What a user may ask for as ``local=``."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +249,27 @@ class MoreauSGD:
     local: LocalSGD
     lam: float
     inner_steps: int
-    inner_lr: float
+    inner_lr: float | None
+    """None is the local learning rate, where that has a schedule."""
+
+    @property
+    def inner_rate(self) -> float:
+        """The learning rate of the inner steps."""
+        return self.local.rate if self.inner_lr is None else self.inner_lr
 
     @property
     def gradients_per_step(self) -> int:
         """The inner steps."""
         return self.inner_steps
 
+    def at(self, round: int, rounds: int) -> MoreauSGD:
+        if not callable(self.local.lr):
+            return self
+        return replace(self, local=self.local.at(round, rounds))
+
     def step_sum(self, num_steps: Ints) -> Real:
         """Return K lr: x moves by lr lam (x - theta), the gradient of the Moreau envelope."""
-        return self.local.lr * num_steps.astype(np.float64)
+        return self.local.rate * num_steps.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -133,6 +292,9 @@ class CertifiedGD:
     @property
     def gradients_per_step(self) -> int:
         return 1
+
+    def at(self, round: int, rounds: int) -> CertifiedGD:
+        return self
 
     def step_sum(self, num_steps: Ints) -> Real:
         """Return 1/a: at the minimiser a (w - x) is the gradient of F_i + <b, x>."""
@@ -171,6 +333,9 @@ class CertifiedMinimiser:
         ratio = total * (self.lipschitz + linear_norm) / self.a / self.gamma
         return max(1, math.ceil(math.log(ratio) / math.log(total / self.smoothness)))
 
+    def at(self, round: int, rounds: int) -> CertifiedMinimiser:
+        return self
+
     def step_sum(self, num_steps: Ints) -> Real:
         """Return 1/a: at the minimiser a (w - x) is the gradient of F_i + <b, x>."""
         return np.full(num_steps.shape, 1 / self.a)
@@ -188,6 +353,9 @@ class NominalSGD:
     @property
     def gradients_per_step(self) -> int:
         return 1
+
+    def at(self, round: int, rounds: int) -> NominalSGD:
+        return self
 
     def step_sum(self, num_steps: Ints) -> Real:
         """Return K lr."""
@@ -224,6 +392,9 @@ class NoisySGD:
         0.25
         """
         return self.local.batch_for(samples) / samples
+
+    def at(self, round: int, rounds: int) -> NoisySGD:
+        return self if not callable(self.local.lr) else replace(self, plain=self.plain.at(round, rounds))
 
     def step_sum(self, num_steps: Ints) -> Real:
         """As without noise."""

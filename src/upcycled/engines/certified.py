@@ -44,7 +44,7 @@ def train_certified(task: Task, solver: Certified, work: Work) -> Trained:
                 count = int(cohort.epochs[i])
                 if isinstance(solver, CertifiedMinimiser):
                     count = solver.steps_for(float(np.linalg.norm(b)))
-                models[i] = _descend(model, solver.local.lr, count, exact, y, start, a, b)
+                models[i] = _descend(model, solver.local.rate, count, exact, y, start, a, b)
     return Trained(models, solver.local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs))
 
 
@@ -64,7 +64,7 @@ def _sgd(
     for order in orders:
         for first in range(0, len(y), batch):
             rows = order[first : first + batch]
-            point -= local.lr * (model.gradient_sum(point, x[rows], y[rows]) / batch + a * (point - start) + b)
+            point -= local.rate * (model.gradient_sum(point, x[rows], y[rows]) / batch + a * (point - start) + b)
     return point
 
 

@@ -135,7 +135,7 @@ def _sgd(
     local, x, v = solver.local, start.clone(), torch.zeros_like(start)
     for _ in range(steps):
         v = local.momentum * v + _corrected(noisy(x), x, start, a, b)
-        x = x - local.lr * v
+        x = x - local.rate * v
     return x
 
 
@@ -146,6 +146,6 @@ def _moreau(
     for _ in range(steps):
         for _ in range(plain.inner_steps):
             g = _corrected(noisy(theta), theta, start, a, b) + plain.lam * (theta - x)
-            theta = theta - plain.inner_lr * g
-        x = x - plain.local.lr * plain.lam * (x - theta)
+            theta = theta - plain.inner_rate * g
+        x = x - plain.local.rate * plain.lam * (x - theta)
     return x, theta

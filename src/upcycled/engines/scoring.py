@@ -16,7 +16,7 @@ from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.determinism import to_torch
 from upcycled.engines.flat_module import FlatModule
-from upcycled.objectives import CrossEntropy
+from upcycled.losses import CrossEntropy
 
 ROWS_AT_ONCE = 1024
 """Few enough for the hidden states of a recurrent net, many enough for fast matrix products."""

@@ -11,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 
 from upcycled.core.engine import EngineKind, Scores, Task, Work
+from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Trained
-from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD
+from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.noisy import Gradients, per_sample_gradients, train_noisy
+from upcycled.engines.optimisers import OptimiserStep, add_correction, optimiser_step, scale_down
 from upcycled.engines.scoring import score_module, score_personal_modules
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -43,26 +45,28 @@ class Sequential:
             return train_certified(task, task.solver, work)
         if isinstance(task.solver, NoisySGD) and self.gradients is not None:
             return train_noisy(task, task.solver, self.gradients, work)
-        device = self.flat.values.device
+        device, solver = self.flat.values.device, task.solver.at(work.round, task.rounds)
         start = to_torch(work.model, device)
         orders = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
         dropout = client_keys(task.seed, Purpose.DROPOUT, work.round, cohort.clients, work.attempt)
         models = np.empty((cohort.clients.size, task.layout.size), dtype=np.float32)
-        private = np.empty_like(models) if isinstance(task.solver, MoreauSGD) else None
+        private = np.empty_like(models) if isinstance(solver, MoreauSGD) else None
         self.flat.module.train()
         # Layers that draw (dropout) read torch's generator: each client gets its own seed, the caller's state returns.
         with torch.random.fork_rng(devices=[]):
             for i, row in enumerate(cohort.rows.tolist()):
                 torch.manual_seed(int(dropout[i]) >> 1)
                 x, y = task.train.client(row)
-                batches = _batches(x, y, int(cohort.epochs[i]), task.solver.local, int(orders[i]), device)
+                batches = _batches(x, y, int(cohort.epochs[i]), solver.local, int(orders[i]), device)
                 b = None if work.problem.b is None else to_torch(work.problem.b[i], device)
                 self.flat.values.copy_(start)
-                if isinstance(task.solver, MoreauSGD):
-                    model = self._moreau(batches, task.solver, start, work.problem.a, b)
+                if isinstance(solver, MoreauSGD):
+                    model = self._moreau(batches, solver, start, work.problem.a, b)
                     private[i] = self.flat.values.cpu().numpy()  # type: ignore[index]
+                elif isinstance(solver, LocalSGD) and not solver.has_extras:
+                    model = self._sgd(batches, solver, start, work.problem.a, b)
                 else:
-                    model = self._sgd(batches, task.solver.local, start, work.problem.a, b)
+                    model = self._optimise(batches, solver, start, work.problem.a, b)
                 models[i] = model.cpu().numpy()
         steps = task.solver.local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs)
         return Trained(models, steps, private)
@@ -79,8 +83,30 @@ class Sequential:
             v.mul_(local.momentum)
             self.flat.add_gradient(features, labels)
             add_correction(v, x, start, a, b)
-            x.sub_(v, alpha=local.lr)
+            x.sub_(v, alpha=local.rate)
         return x
+
+    def _optimise(
+        self, batches: Batches, solver: Solver, start: torch.Tensor, a: float, b: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Run any other optimiser on the gradient of F_i + a/2 ||x - w||^2 + <b, x>."""
+        x, g = self.flat.values, self.flat.gradient
+        step = self._torch_step(solver) if isinstance(solver, LocalOptimizer) else optimiser_step(solver, x)
+        for features, labels in batches:
+            g.zero_()
+            self.flat.add_gradient(features, labels)
+            add_correction(g, x, start, a, b)
+            scale_down(g, solver)
+            step(x, g)
+        return x
+
+    def _torch_step(self, solver: LocalOptimizer) -> OptimiserStep:
+        """Return a step of the user's optimiser, which works on the parameters where they lie."""
+        optimiser = solver.make([p for p in self.flat.module.parameters() if p.requires_grad])
+        if not isinstance(optimiser, torch.optim.Optimizer):
+            but = f"its function returned {type(optimiser).__name__}, and must return a torch optimiser"
+            raise InputError(field="local", value=solver.make, but=but)
+        return lambda x, g: optimiser.step()
 
     def _moreau(
         self, batches: Batches, solver: MoreauSGD, start: torch.Tensor, a: float, b: torch.Tensor | None
@@ -93,8 +119,8 @@ class Sequential:
                 self.flat.add_gradient(features, labels)
                 add_correction(g, theta, start, a, b)
                 g.add_(theta - x, alpha=solver.lam)
-                theta.sub_(g, alpha=solver.inner_lr)
-            x.sub_(x - theta, alpha=solver.local.lr * solver.lam)
+                theta.sub_(g, alpha=solver.inner_rate)
+            x.sub_(x - theta, alpha=solver.local.rate * solver.lam)
         return x
 
     @one_thread()
@@ -107,14 +133,6 @@ class Sequential:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-def add_correction(g: torch.Tensor, x: torch.Tensor, start: torch.Tensor, a: float, b: torch.Tensor | None) -> None:
-    """Add a (x - w) + b, the gradient of the part of the objective that is not data."""
-    if a != 0:
-        g.add_(x - start, alpha=a)
-    if b is not None:
-        g.add_(b)
 
 
 def _batches(x: NDArray[Any], y: Ints, epochs: int, local: LocalSGD, key: int, device: torch.device) -> Batches:
@@ -136,7 +154,7 @@ def _refuses(task: Task) -> str | None:
         return refuses_certified(task)
     if isinstance(task.solver, NoisySGD):
         return None if task.device == "cpu" else f"DP-SGD runs on the cpu, not on {task.device}"
-    if not isinstance(task.solver, LocalSGD | MoreauSGD):
+    if not isinstance(task.solver, Local | MoreauSGD):
         return f"the sequential engine has no {type(task.solver).__name__}"
     return None
 

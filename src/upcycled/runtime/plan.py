@@ -29,7 +29,7 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model
-from upcycled.objectives import CrossEntropy
+from upcycled.losses import CrossEntropy
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -171,6 +171,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         solver=plan.solver,
         seed=plan.spec.seed,
         objective=CrossEntropy(),
+        rounds=plan.data_rounds,
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )

@@ -105,7 +105,7 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     arrived = RoundResult(
         release=release,
         mean=mean,
-        step_sums=plan.solver.step_sum(release.num_steps),
+        step_sums=plan.solver.at(asked.round, plan.data_rounds).step_sum(release.num_steps),
         num_clients=plan.facts.num_clients,
     )
     clients = release.clients

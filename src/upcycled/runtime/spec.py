@@ -15,7 +15,7 @@ from upcycled.core.algorithm import Algorithm
 from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_number, unknown
 from upcycled.core.mechanism import Mechanism
 from upcycled.core.sampler import Participation, Sampler
-from upcycled.core.solvers import LocalSGD
+from upcycled.core.solvers import Local
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.runtime.callbacks import Callback, Probe, as_callback
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
@@ -38,7 +38,7 @@ class RunSpec:
         upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
             makes every even iteration a server-only extrapolation.
         iterations: global iterations, upcycled ones included.
-        local: the clients' SGD.
+        local: the clients' optimiser: ``up.LocalSGD``, ``up.LocalAdam``, ``up.LocalAdamW`` or ``up.LocalOptimizer``.
         participation: the fraction of clients in a data round, or a :class:`~upcycled.Sampler`.
         sampling: ``"fixed"`` (always the same number of clients) or ``"poisson"`` (each by its own coin).
         stragglers: the probability that a selected client stops after 1 to epochs-1 epochs.
@@ -77,7 +77,7 @@ class RunSpec:
     model_options: Mapping[str, Any] | None = None
     upcycle: object = None
     iterations: Annotated[int, COUNT] = 100
-    local: LocalSGD | None = None
+    local: Local | None = None
     participation: float | Sampler = 1.0
     sampling: str = "fixed"
     stragglers: float = 0.0
@@ -181,8 +181,9 @@ def _plain_numbers(value: object) -> object:
 def _check_kinds(spec: RunSpec) -> None:
     if isinstance(spec.algorithm, type) or not hasattr(spec.algorithm, "server_step"):
         raise InputError(field="algorithm", value=spec.algorithm, must="an algorithm such as up.FedAvg()")
-    if spec.local is not None and not isinstance(spec.local, LocalSGD):
-        raise InputError(field="local", value=spec.local, must="up.LocalSGD(...)")
+    if spec.local is not None and not isinstance(spec.local, Local):
+        must = "up.LocalSGD(...), up.LocalAdam(...), up.LocalAdamW(...) or up.LocalOptimizer(...)"
+        raise InputError(field="local", value=spec.local, must=must)
     if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     if spec.budget is not None and not isinstance(spec.budget, Budget):

@@ -149,4 +149,4 @@ def passes_of(task: Task, work: Work) -> Ints:
 def numbers_of(task: Task, work: Work) -> tuple[Any, ...]:
     """Return lr, w, a and b as the kernel takes them."""
     b = np.zeros((0, task.layout.size)) if work.problem.b is None else plain(work.problem.b, np.float64)
-    return float(task.solver.local.lr), plain(work.model, np.float64), float(work.problem.a), b
+    return task.solver.local.rate, plain(work.model, np.float64), float(work.problem.a), b

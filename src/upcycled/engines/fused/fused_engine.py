@@ -52,9 +52,9 @@ def _local_of(solver: Solver) -> _Local:
     if type(solver) in CERTIFIED:
         return _Local(descend, np.zeros(0, dtype=np.float32))
     if type(solver) is LocalSGD:
-        return _Local(train_sgd, np.array([solver.lr, solver.momentum], dtype=np.float32))
+        return _Local(train_sgd, np.array([solver.rate, solver.momentum], dtype=np.float32))
     if type(solver) is MoreauSGD:
-        numbers = np.array([solver.local.lr * solver.lam, solver.lam, solver.inner_lr], dtype=np.float32)
+        numbers = np.array([solver.local.rate * solver.lam, solver.lam, solver.inner_rate], dtype=np.float32)
         return _Local(train_moreau, numbers, keeps_private=True, extra=(solver.inner_steps,))
     raise InputError(f"the fused engine has no kernel for {type(solver).__name__}")
 

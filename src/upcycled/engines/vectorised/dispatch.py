@@ -12,7 +12,7 @@ from torch import nn
 
 from upcycled.core.engine import Task
 from upcycled.core.errors import reason_of
-from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD
 from upcycled.engines.transport import packed
 from upcycled.engines.vectorised.stacked import stacked_gradient
 
@@ -90,7 +90,7 @@ def is_stackable(task: Task) -> bool:
 
 def refuses(task: Task) -> str | None:
     """Say in one sentence why the vectorised engine cannot take a task, or return None."""
-    if not isinstance(task.solver, LocalSGD | MoreauSGD):
+    if not isinstance(task.solver, LocalSGD | LocalAdam | MoreauSGD):
         return f"the vectorised engine has no {type(task.solver).__name__}"
     if _draws(task):
         return (

@@ -26,13 +26,13 @@ from upcycled.core.layout import Layout
 from upcycled.core.mechanism import Trained
 from upcycled.core.objective import Objective
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
 from upcycled.core.streams import Purpose, client_keys
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
+from upcycled.engines.optimisers import add_correction, optimiser_step, scale_down
 from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tallied, tally_others
-from upcycled.engines.sequential import add_correction
 from upcycled.engines.vectorised.lanes import Schedule, schedule_of, stacks_of
 
 Named = dict[str, torch.Tensor]
@@ -126,23 +126,27 @@ class Stacked:
     @one_thread()
     @torch.no_grad()
     def train(self, work: Work) -> Trained:
-        task, clients, local = self.task, work.cohort.clients, self.task.solver.local
+        task, clients = self.task, work.cohort.clients
+        solver = task.solver.at(work.round, task.rounds)
+        local = solver.local
         sizes = task.train.sizes_of(work.cohort.rows)
         steps = local.num_steps(sizes, work.cohort.epochs)
         keys = client_keys(task.seed, Purpose.BATCHES, work.round, clients, work.attempt)
         models = np.repeat(work.model[None], clients.size, axis=0)
-        private = models.copy() if isinstance(task.solver, MoreauSGD) else None
+        private = models.copy() if isinstance(solver, MoreauSGD) else None
         start = to_torch(work.model, task.device)
         self.flat.module.train()
         for width, places in self._stacks(sizes, steps, local.batch_size, task.train):
             schedule = schedule_of(keys[places], sizes[places], steps[places], local, width)
             stack = gather(task.train, work.cohort.rows[places], steps[places], schedule, task.device)
             b = None if work.problem.b is None else to_torch(work.problem.b[places], task.device)
-            if isinstance(task.solver, MoreauSGD):
-                x, theta = self._moreau(stack, task.solver, start, work.problem.a, b)
+            if isinstance(solver, MoreauSGD):
+                x, theta = self._moreau(stack, solver, start, work.problem.a, b)
                 private[places] = theta.cpu().numpy()  # type: ignore[index]
+            elif isinstance(solver, LocalSGD) and not solver.has_extras:
+                x = self._sgd(stack, solver, start, work.problem.a, b)
             else:
-                x = self._sgd(stack, local, start, work.problem.a, b)
+                x = self._optimise(stack, solver, start, work.problem.a, b)
             models[places] = x.cpu().numpy()
         return Trained(models, steps, private)
 
@@ -156,7 +160,21 @@ class Stacked:
             here, speed = x[:lanes], v[:lanes]
             speed.mul_(local.momentum).add_(self.gradient(here, batch))
             add_correction(speed, here, start, a, None if b is None else b[:lanes])
-            here.sub_(speed, alpha=local.lr)
+            here.sub_(speed, alpha=local.rate)
+        return x
+
+    def _optimise(
+        self, stack: Stack, solver: Solver, start: torch.Tensor, a: float, b: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Run any other optimiser in every lane, as in the sequential engine."""
+        x = start.repeat(len(stack.steps), 1)
+        step = optimiser_step(solver, x)
+        for lanes, batch in stack.batches():
+            here = x[:lanes]
+            g = self.gradient(here, batch)
+            add_correction(g, here, start, a, None if b is None else b[:lanes])
+            scale_down(g, solver)
+            step(here, g)
         return x
 
     def _moreau(
@@ -171,8 +189,8 @@ class Stacked:
                 g = self.gradient(near, batch)
                 add_correction(g, near, start, a, None if b is None else b[:lanes])
                 g.add_(near - here, alpha=solver.lam)
-                near.sub_(g, alpha=solver.inner_lr)
-            here.sub_(here - near, alpha=solver.local.lr * solver.lam)
+                near.sub_(g, alpha=solver.inner_rate)
+            here.sub_(here - near, alpha=solver.local.rate * solver.lam)
         return x, theta
 
     @one_thread()

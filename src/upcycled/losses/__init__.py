@@ -1,7 +1,7 @@
 """Losses: ``up.losses``. A user's own is a function (outputs, targets) -> the loss of each sample."""
 
-from upcycled.objectives.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
-from upcycled.objectives.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
+from upcycled.losses.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
+from upcycled.losses.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
 
 __all__ = [
     "AbsoluteError",

@@ -11,8 +11,8 @@ import torch
 from upcycled.core.errors import InputError, unknown
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.objective import Objective, TargetKind
-from upcycled.objectives.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
-from upcycled.objectives.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
+from upcycled.losses.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
+from upcycled.losses.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
     kind.name: kind  # type: ignore[misc]
