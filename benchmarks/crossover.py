@@ -27,6 +27,7 @@ from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Problem
 from upcycled.engines.vectorised import dispatch, open_vectorised
+from upcycled.losses import CrossEntropy
 
 WORKERS = 2
 FEATURES = 64
@@ -44,7 +45,9 @@ def make_task(hidden: int, batch: int, cohort: int) -> Task:
     x = rng.normal(size=(cohort * each, FEATURES)).astype(np.float32)
     train = Shards(x, rng.integers(0, 10, len(x)), np.arange(cohort + 1) * each)
     solver = LocalSGD(lr=0.01, momentum=0.5, epochs=STEPS // 4, batch_size=batch)
-    return Task(module, layout_of(module), 10, train, None, solver, seed=0, cohort_size=cohort)
+    return Task(
+        module, layout_of(module), 10, train, None, solver, seed=0, objective=CrossEntropy(), cohort_size=cohort
+    )
 
 
 def seconds_per_step(engine: Engine, work: Work) -> float:

@@ -51,7 +51,7 @@ def test_the_compiled_solver_gives_the_same_bits_for_any_number_of_threads():
     data = up.FederatedData.from_arrays(xs, ys, num_classes=3)
     module = up.models.logistic((6,), 3)
     solver = CertifiedGD(smoothness=1.0, a=0.5, steps=60)
-    task = Task(module, layout_of(module), 3, data.train, None, solver, seed=1)
+    task = Task(module, layout_of(module), 3, data.train, None, solver, seed=1, objective=up.losses.CrossEntropy())
     everyone = Cohort(np.arange(5), np.full(5, 60))
     work = Work(1, 0, everyone, flatten(module), Problem(a=0.5))
     found = []

@@ -94,7 +94,9 @@ def task_for(name: str, solver, hidden: bool, rounds: int = 3) -> Task:
     )
 
 
-def plainly(task: Task, start, name: str, make, client: int, round: int, a: float, b, max_norm: float | None) -> np.ndarray:
+def plainly(
+    task: Task, start, name: str, make, client: int, round: int, a: float, b, max_norm: float | None
+) -> np.ndarray:
     """One client's round as a user of torch would write it."""
     module, start = copy.deepcopy(task.module), torch.from_numpy(start)
     nn.utils.vector_to_parameters(start.clone(), module.parameters())
@@ -208,7 +210,9 @@ def test_any_torch_optimiser_trains_in_the_sequential_engine():
     trained = opened.train(Work(2, 0, everyone(3), start, Problem(0.3, corrections(task))))
     for client in range(len(SIZES)):
         b = corrections(task)[client]
-        expected = plainly(task, start, "cross_entropy", lambda p: torch.optim.Adagrad(p, lr=0.1), client, 2, 0.3, b, 0.5)
+        expected = plainly(
+            task, start, "cross_entropy", lambda p: torch.optim.Adagrad(p, lr=0.1), client, 2, 0.3, b, 0.5
+        )
         np.testing.assert_allclose(trained.vectors[client], expected, atol=2e-5, rtol=1e-4)
 
 

@@ -16,6 +16,7 @@ from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem
 from upcycled.engines.certified import train_certified
+from upcycled.losses import CrossEntropy
 from upcycled.privacy.mechanisms.projection import project
 
 # Two classes, features of norm 1 with a bias: L = 2, S = 1.
@@ -26,7 +27,7 @@ def solve(solver, x, y, *, a, b=None, start=None, epochs=None, classes=2, seed=0
     """One client's solution, in float64."""
     module = nn.Linear(x.shape[1], classes)
     shards = Shards(x.astype(np.float32), y, np.array([0, len(y)]))
-    task = Task(module, layout_of(module), classes, shards, None, solver, seed)
+    task = Task(module, layout_of(module), classes, shards, None, solver, seed, CrossEntropy())
     model = np.zeros(task.layout.size, dtype=np.float32) if start is None else start
     cohort = Cohort(np.array([0]), np.array([solver.local.epochs if epochs is None else epochs]))
     work = Work(1, 0, cohort, model, Problem(a, None if b is None else b[None]))

@@ -41,7 +41,9 @@ class PFedMe:
     def solver(self, local: Local) -> Solver:
         """Solve the Moreau envelope instead of the plain objective."""
         if not isinstance(local, LocalSGD) or local.has_extras:
-            must = "up.LocalSGD without weight_decay, nesterov and max_grad_norm with PFedMe, which has steps of its own"
+            must = (
+                "up.LocalSGD without weight_decay, nesterov and max_grad_norm with PFedMe, which has steps of its own"
+            )
             raise InputError(field="local", value=local, must=must)
         if local.momentum != 0:
             raise InputError(

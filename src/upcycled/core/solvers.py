@@ -100,7 +100,9 @@ class LocalSGD:
     def rate(self) -> float:
         """The learning rate, where it is a number."""
         if callable(self.lr):
-            raise InputError(field="local.lr", value=self.lr, but="a schedule is not possible here: it must be a number")
+            raise InputError(
+                field="local.lr", value=self.lr, but="a schedule is not possible here: it must be a number"
+            )
         return self.lr
 
     def at(self, round: int, rounds: int) -> LocalSGD:
@@ -180,9 +182,7 @@ class LocalAdam:
         return np.full(num_steps.shape, np.nan)
 
 
-def LocalAdamW(  # noqa: N802 (a kind of local work, like the others)
-    lr: float | Schedule = 0.001, *, weight_decay: float = 0.01, **options: Any
-) -> LocalAdam:
+def LocalAdamW(lr: float | Schedule = 0.001, *, weight_decay: float = 0.01, **options: Any) -> LocalAdam:
     """Return AdamW, torch's: Adam whose ``weight_decay`` shrinks x by lr weight_decay x, apart from the moments.
 
     >>> LocalAdamW(lr=0.01, epochs=2).decoupled

@@ -73,7 +73,9 @@ def outputs_of(flat: FlatModule, model: Vector, x: NDArray[Any]) -> torch.Tensor
     return found
 
 
-def tallied(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor | None = None) -> Tally:
+def tallied(
+    objective: Objective, outputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor | None = None
+) -> Tally:
     """Count the right answers among outputs and sum their losses in float64; of rows that ``counts`` names only."""
     right = objective.is_right(outputs, targets)
     if counts is None and objective == CrossEntropy():

@@ -18,6 +18,7 @@ from upcycled.core.shards import Shards
 from upcycled.core.solvers import MoreauSGD, Problem
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.engines.fused import FUSED
+from upcycled.losses import CrossEntropy
 
 
 def federation(sizes, shape, classes, seed=0):
@@ -44,7 +45,7 @@ def task_for(module, train, solver, classes, test=None, seed=3):
     with torch.no_grad():
         for p in module.parameters():
             p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
-    return Task(module, layout_of(module), classes, train, test, solver, seed)
+    return Task(module, layout_of(module), classes, train, test, solver, seed, CrossEntropy())
 
 
 def layers_of(module, flat):

@@ -119,8 +119,9 @@ def test_nothing_imports_numba_before_an_engine_is_opened():
         "import sys, numpy as np; from torch import nn; from upcycled.core.layout import layout_of\n"
         "from upcycled.core.shards import Shards; from upcycled.core.solvers import LocalSGD\n"
         "from upcycled.core.engine import Task; from upcycled.engines.fused import FUSED\n"
+        "from upcycled.losses import CrossEntropy\n"
         "m = nn.Linear(2, 2); s = Shards(np.zeros((3, 2), np.float32), np.zeros(3, np.int64), np.array([0, 3]))\n"
-        "assert FUSED.refuses(Task(m, layout_of(m), 2, s, None, LocalSGD(), 0)) is None\n"
+        "assert FUSED.refuses(Task(m, layout_of(m), 2, s, None, LocalSGD(), 0, CrossEntropy())) is None\n"
         "assert 'numba' not in sys.modules and 'llvmlite' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

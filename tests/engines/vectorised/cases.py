@@ -13,6 +13,7 @@ from upcycled.core.layout import flatten, layout_of
 from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem
+from upcycled.losses import CrossEntropy
 from upcycled.models import lstm
 
 CLASSES = 4
@@ -86,6 +87,7 @@ def task_of(kind="mlp", solver=SGD, module=None, **changes):
         "test": shards(kind, sizes=(5, 0, 9, 2, 1, 7, 30, 4), seed=9),
         "solver": solver,
         "seed": 11,
+        "objective": CrossEntropy(),
         "cohort_size": 6,
     }
     return Task(**(base | changes))

@@ -36,7 +36,7 @@ class FlatRows:
     """Shards as the kernels take them: the features of all samples end to end, views of what was given."""
 
     x: Floats
-    y: Ints
+    y: Ints | Floats
     offsets: Ints
 
     @property
@@ -56,4 +56,5 @@ class FlatRows:
 
 def rows_of(shards: Shards) -> FlatRows:
     """Return views of the shards' arrays; ``support`` has checked their types."""
-    return FlatRows(plain(shards.x, np.float32).reshape(-1), plain(shards.y, np.int64), plain(shards.offsets, np.int64))
+    targets = plain(shards.y, np.int64 if shards.y.dtype.kind == "i" else np.float32).reshape(-1)
+    return FlatRows(plain(shards.x, np.float32).reshape(-1), targets, plain(shards.offsets, np.int64))

@@ -13,7 +13,7 @@ from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Trained
 from upcycled.core.sampler import Cohort
-from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem, Solver
+from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, Problem, Solver
 from upcycled.core.streams import Purpose, round_key
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.certified import CERTIFIED
@@ -21,10 +21,10 @@ from upcycled.engines.fused.arrays import plain, rows_of
 from upcycled.engines.fused.cache import prepare
 from upcycled.engines.fused.certified_kernel import descend, numbers_of, passes_of
 from upcycled.engines.fused.score_kernels import score_clients, score_rows
-from upcycled.engines.fused.support import stack_of
+from upcycled.engines.fused.support import loss_of, stack_of
 from upcycled.engines.fused.thread_pool import ThreadPool
-from upcycled.engines.fused.train_kernels import train_moreau, train_sgd
-from upcycled.engines.fused.workspace import OUTPUTS, SIZE, TILE, Floats, workspace_for
+from upcycled.engines.fused.train_kernels import train_moreau, train_optimised, train_sgd
+from upcycled.engines.fused.workspace import CLASSES, SIZE, TILE, Floats, workspace_for
 from upcycled.engines.scoring import NO_SCORES
 
 Kernel: TypeAlias = Callable[..., None]
@@ -51,12 +51,25 @@ def _local_of(solver: Solver) -> _Local:
     """Translate a solver; ``support.SOLVERS`` names the same ones."""
     if type(solver) in CERTIFIED:
         return _Local(descend, np.zeros(0, dtype=np.float32))
+    if type(solver) is LocalAdam:
+        (first, second), variant = solver.betas, float(solver.decoupled)
+        return _optimised(
+            solver, [solver.weight_decay, variant, solver.max_grad_norm or 0.0, second, solver.eps], first
+        )
+    if type(solver) is LocalSGD and solver.has_extras:
+        options = [solver.weight_decay, float(solver.nesterov), solver.max_grad_norm or 0.0, 0.0, 0.0]
+        return _optimised(solver, options, solver.momentum)
     if type(solver) is LocalSGD:
         return _Local(train_sgd, np.array([solver.rate, solver.momentum], dtype=np.float32))
     if type(solver) is MoreauSGD:
         numbers = np.array([solver.local.rate * solver.lam, solver.lam, solver.inner_rate], dtype=np.float32)
         return _Local(train_moreau, numbers, keeps_private=True, extra=(solver.inner_steps,))
     raise InputError(f"the fused engine has no kernel for {type(solver).__name__}")
+
+
+def _optimised(solver: LocalSGD | LocalAdam, options: list[float], momentum: float) -> _Local:
+    numbers = np.array([solver.local.rate, momentum, *options], dtype=np.float32)
+    return _Local(train_optimised, numbers)
 
 
 class FusedEngine:
@@ -69,12 +82,16 @@ class FusedEngine:
         count = _cores() if threads is None else max(1, threads)
         self._task = task
         self._dense = stack.layers[0]
-        self._local = _local_of(task.solver)
+        loss = loss_of(task, stack.layers[-1].outputs)
+        if isinstance(loss, str):
+            raise InputError(loss)
+        self._has_classes = loss.classes > 0
+        self._local = _local_of(task.solver.at(1, task.rounds))
         self._batch = task.solver.local.batch_size or 0
         self._train = rows_of(task.train)
         self._test = None if task.test is None else rows_of(task.test)
         self._no_b = np.zeros((0, task.layout.size), dtype=np.float32)
-        workspace = workspace_for(stack)
+        workspace = workspace_for(stack, loss)
         self._table, self._places = workspace.table, workspace.places
         self._cost = int(workspace.places[SIZE]) + _PER_SAMPLE
         longest = max(int(task.train.sizes.max(initial=0)), TILE)
@@ -95,7 +112,8 @@ class FusedEngine:
     def train(self, work: Work) -> Trained:
         if self._local.kernel is descend:
             return self._train_certified(work)
-        local, data, task = self._local, self._train, self._task
+        data, task = self._train, self._task
+        local = _local_of(task.solver.at(work.round, task.rounds)) if callable(task.solver.local.lr) else self._local
         clients, epochs = plain(work.cohort.clients, np.int64), plain(work.cohort.epochs, np.int64)
         rows = plain(work.cohort.rows, np.int64)
         samples = data.offsets[rows + 1] - data.offsets[rows]
@@ -172,7 +190,8 @@ class FusedEngine:
         self._run(kernel, (np.zeros(1, dtype=np.int64), bounds, *data), (hits, losses), count)
         if hits.min(initial=0) < 0:
             raise InputError(f"test.y: {self._wrong_label(None)}")
-        return Scores(int(hits.sum()) / max(count, 1), float(losses.sum()) / max(count, 1), count)
+        accuracy = int(hits.sum()) / max(count, 1) if self._has_classes else None
+        return Scores(accuracy, float(losses.sum()) / max(count, 1), count)
 
     def _kernels(self) -> list[Kernel]:
         """Return what the run will call; one that has signatures is compiled in this process already."""
@@ -193,7 +212,7 @@ class FusedEngine:
 
     def _wrong_label(self, client: int | None) -> str:
         whose = "there is" if client is None else f"client {client} has"
-        return f"{whose} a label that is not one of the model's {self._table[-1, OUTPUTS]} classes"
+        return f"{whose} a label that is not one of the model's {self._places[CLASSES]} classes"
 
 
 def _cores() -> int:

@@ -22,7 +22,6 @@ from upcycled.engines.fused.workspace import (
     ANCHOR,
     DRIVEN,
     GRAM,
-    LABELS,
     LANES,
     LINEAR,
     MOVE,
@@ -118,7 +117,7 @@ def step_by_gram(
     theta, anchor, gram = places[POINT], places[ANCHOR], places[GRAM]
     pulled, driven, summed = places[PULLED], places[DRIVEN], places[SUMMED]
     columns, rest = -(-count // LANES) * LANES, units * pitch
-    gather(work, table, places[LABELS], x, y, first, order, at, count)
+    gather(work, table, places, x, y, first, order, at, count)
     dots(work, driven, TILE, theta, pitch, acts, row, units, count, pitch)
     dots(work, pulled, TILE, anchor, pitch, acts, row, units, count, pitch)
     dots(work, gram, TILE, acts, row, acts, row, count, count, pitch)
@@ -131,7 +130,7 @@ def step_by_gram(
         for j in range(0, units * TILE, LANES):
             store(work, outs + j, load(work, driven + j))
         above(work, table, theta, count)
-        deltas(work, table, theta, places[LABELS], count, _ONE / np.float32(count))
+        deltas(work, table, places, theta, count, _ONE / np.float32(count))
         products(work, table, 1, places[MOVE], _ZERO, count)
         _inner_step(work, places, rest, inner_lr, lam, _ZERO, False)
         outers(work, driven, TILE, keep, outs, TILE, 1, gram, TILE, units, columns, count)

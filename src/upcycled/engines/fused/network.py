@@ -20,6 +20,7 @@ from upcycled.engines.fused.simd import (
     larger,
     load,
     load_tail,
+    mul,
     splat,
     store,
     sub,
@@ -28,17 +29,24 @@ from upcycled.engines.fused.simd import (
 from upcycled.engines.fused.workspace import (
     ACTS,
     BIAS,
+    BINARY,
+    CROSS_ENTROPY,
     FLAT_BIAS,
     FLAT_WEIGHT,
+    HUBER,
     INPUTS,
     LABELS,
     LANES,
+    LOSS,
     MOVE,
     OUTPUTS,
     OUTS,
     PITCH,
     POINT,
     ROW,
+    SQUARED,
+    TARGETS,
+    THRESHOLD,
     TILE,
     WEIGHTS,
     Floats,
@@ -81,7 +89,7 @@ def unpad(work: Floats, table: Ints, source: int, flat: Floats) -> None:
 def gather(
     work: Floats,
     table: Ints,
-    labels: int,
+    places: Ints,
     x: Floats,
     y: Ints,
     first: int,
@@ -89,13 +97,15 @@ def gather(
     at: int,
     count: int,
 ) -> None:
-    """Copy rows first + order[at], ... of the data into the first layer's input rows, and their labels as numbers."""
+    """Copy rows first + order[at], ... of the data into the first layer's input rows, and their targets as numbers."""
     width, row, acts = table[0, INPUTS], table[0, ROW], table[0, ACTS]
+    labels, targets = places[LABELS], places[TARGETS]
     whole = width // LANES * LANES
     tail, one = table[0, PITCH] > whole, np.float32(table[0, BIAS])
     for s in range(count):
         source = first + order[at + s]
-        work[labels + s] = np.float32(y[source])
+        for k in range(targets):
+            work[labels + k * TILE + s] = np.float32(y[source * targets + k])
         start, to = source * width, acts + s * row
         for j in range(0, whole, LANES):
             store(work, to + j, load(x, start + j))
@@ -146,8 +156,8 @@ def exponentials(work: Floats, table: Ints, s: int) -> tuple[Vec, Vec]:
 
 
 @inlined
-def deltas(work: Floats, table: Ints, theta: int, labels: int, count: int, weight: float) -> None:
-    """Turn every layer's outputs into weight times the derivative of the samples' cross-entropies by them."""
+def _by_logits(work: Floats, table: Ints, labels: int, count: int, weight: float) -> None:
+    """Turn logits into weight times the derivative of the samples' cross-entropies by them."""
     last = table.shape[0] - 1
     share = splat(np.float32(weight))
     for s in range(0, count, LANES):
@@ -157,6 +167,41 @@ def deltas(work: Floats, table: Ints, theta: int, labels: int, count: int, weigh
             at = table[last, OUTS] + k * TILE + s
             minus = sub(splat(_ZERO), where_equal(label, np.float32(k), share))
             store(work, at, fma(scale, load(work, at), minus))
+
+
+@inlined
+def _by_outputs(work: Floats, table: Ints, places: Ints, count: int, weight: float) -> None:
+    """Turn outputs into weight times the derivative of the samples' other losses by them."""
+    last, loss = table.shape[0] - 1, places[LOSS]
+    outputs = table[last, OUTPUTS]
+    scale = np.float32(weight) / np.float32(outputs)
+    share, zero = splat(scale + scale if loss == SQUARED else scale), splat(_ZERO)
+    least = splat(-work[places[THRESHOLD]])
+    for k in range(outputs):
+        for s in range(0, count, LANES):
+            at = table[last, OUTS] + k * TILE + s
+            z, target = load(work, at), load(work, places[LABELS] + k * TILE + s)
+            if loss == BINARY:
+                # e^min(z, 0) and e^min(-z, 0): their shares are the two probabilities, and neither overflows.
+                up, down = exp(sub(z, larger(z, zero))), exp(sub(sub(zero, z), larger(sub(zero, z), zero)))
+                away = sub(divide(up, add(up, down)), target)
+            else:
+                away = sub(z, target)
+                if loss == HUBER:
+                    cut = sub(zero, larger(sub(zero, larger(away, least)), least))
+                    # The difference is 0, or NaN where the model has stopped being finite.
+                    away = add(cut, sub(away, away))
+            store(work, at, mul(share, away))
+
+
+@inlined
+def deltas(work: Floats, table: Ints, places: Ints, theta: int, count: int, weight: float) -> None:
+    """Turn every layer's outputs into weight times the derivative of the samples' losses by them."""
+    last = table.shape[0] - 1
+    if places[LOSS] == CROSS_ENTROPY:
+        _by_logits(work, table, places[LABELS], count, weight)
+    else:
+        _by_outputs(work, table, places, count, weight)
     columns = -(-count // LANES) * LANES
     for k in range(last, 0, -1):
         out, units = table[k - 1, OUTS], table[k, INPUTS]
@@ -192,17 +237,17 @@ def gradient(
     count: int,
     fresh: bool,
 ) -> None:
-    """MOVE <- keep MOVE + the gradient at POINT of the mean cross-entropy over samples order[start : start + count].
+    """MOVE <- keep MOVE + the gradient at POINT of the mean loss over samples order[start : start + count].
 
     ``fresh`` says that the samples differ from the last call's: a tile that is still there is not gathered again.
     """
-    labels, theta, out = places[LABELS], places[POINT], places[MOVE]
+    theta, out = places[POINT], places[MOVE]
     weight = _ONE / np.float32(count)
     for at in range(start, start + count, TILE):
         here = min(TILE, start + count - at)
         if fresh or count > TILE:
-            gather(work, table, labels, x, y, first, order, at, here)
+            gather(work, table, places, x, y, first, order, at, here)
         forward(work, table, theta, here)
-        deltas(work, table, theta, labels, here, weight)
+        deltas(work, table, places, theta, here, weight)
         kept = keep if at == start else _ONE
         products(work, table, 0, out, kept, here)

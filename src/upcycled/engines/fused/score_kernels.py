@@ -12,12 +12,18 @@ from upcycled.engines.fused.cache import compiled, inlined, kernel
 from upcycled.engines.fused.network import exponentials, forward, gather, pad
 from upcycled.engines.fused.simd import store, take
 from upcycled.engines.fused.workspace import (
+    BINARY,
+    CLASSES,
+    CROSS_ENTROPY,
     LABELS,
     LANES,
+    LOSS,
     OUTPUTS,
     OUTS,
     POINT,
+    SQUARED,
     START,
+    THRESHOLD,
     TILE,
     TOPS,
     TOTALS,
@@ -28,8 +34,30 @@ from upcycled.engines.fused.workspace import (
 
 
 @inlined
-def _tile(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
-    """Return the hits and the summed loss of a tile whose logits are there; the first of equal logits wins."""
+def _other(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
+    """Return the hits and the summed loss of a tile, for losses other than cross-entropy; numbers have no hits."""
+    last, kind = table.shape[0] - 1, places[LOSS]
+    outs, outputs, labels = table[last, OUTS], table[last, OUTPUTS], places[LABELS]
+    threshold = np.float64(work[places[THRESHOLD]])
+    hits, loss = 0, 0.0
+    for k in range(outputs):
+        for s in range(count):
+            z, target = np.float64(work[outs + k * TILE + s]), np.float64(work[labels + k * TILE + s])
+            if kind == BINARY:
+                hits += (z > 0) == (target > 0)
+                loss += max(z, 0.0) - z * target + np.log1p(np.exp(-abs(z)))
+            elif kind == SQUARED:
+                loss += (z - target) ** 2
+            else:
+                away = abs(z - target)
+                near = min(away, threshold)
+                loss += near * (away - 0.5 * near)
+    return hits, loss / outputs
+
+
+@inlined
+def _classes(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
+    """Return them for cross-entropy; the first of equal logits wins."""
     last = table.shape[0] - 1
     logits, classes = table[last, OUTS], table[last, OUTPUTS]
     hits, loss = 0, 0.0
@@ -49,19 +77,27 @@ def _tile(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, flo
     return hits, loss
 
 
+@inlined
+def _tile(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
+    """Return the hits and the summed loss of a tile whose outputs are there."""
+    if places[LOSS] == CROSS_ENTROPY:
+        return _classes(work, table, places, count)
+    return _other(work, table, places, count)
+
+
 @compiled
 def _rows(
     work: Floats, table: Ints, places: Ints, theta: int, x: Floats, y: Ints, first: int, last: int, order: Order
 ) -> tuple[int, float]:
     """Return the hits and the summed loss over rows first .. last - 1; -1 hits if a label is not a class."""
-    classes = table[table.shape[0] - 1, OUTPUTS]
+    classes = places[CLASSES]
     hits, loss = 0, 0.0
     for at in range(first, last, TILE):
         count = min(TILE, last - at)
-        for s in range(count):
+        for s in range(count if classes > 0 else 0):
             if y[at + s] < 0 or y[at + s] >= classes:
                 return -1, 0.0
-        gather(work, table, places[LABELS], x, y, at, order, 0, count)
+        gather(work, table, places, x, y, at, order, 0, count)
         forward(work, table, theta, count)
         more, lost = _tile(work, table, places, count)
         hits += more

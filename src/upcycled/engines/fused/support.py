@@ -13,10 +13,11 @@ from torch import nn
 from upcycled.core.engine import Task
 from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD
 from upcycled.engines.certified import CERTIFIED
+from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
 
-SOLVERS: tuple[type, ...] = (LocalSGD, MoreauSGD, *CERTIFIED)
+SOLVERS: tuple[type, ...] = (LocalSGD, LocalAdam, MoreauSGD, *CERTIFIED)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,35 @@ class DenseStack:
     flattens: bool
 
 
+@dataclass(frozen=True)
+class FusedLoss:
+    """A loss as the kernels know it."""
+
+    code: int
+    targets: int = 1
+    """Numbers of a sample's target."""
+    classes: int = 0
+    """Labels are below it; 0 where targets are no classes."""
+    threshold: float = 0.0
+
+
+def loss_of(task: Task, outputs: int) -> FusedLoss | str:
+    """Describe the task's loss, or say why the kernels have none such."""
+    objective = task.objective
+    if objective == CrossEntropy():
+        return FusedLoss(0, classes=outputs)
+    if objective == BinaryCrossEntropy() and outputs == 1:
+        return FusedLoss(1, classes=2)
+    if isinstance(objective, SquaredError | Huber):
+        targets = 1 if task.train.y.ndim == 1 else int(np.prod(task.train.y.shape[1:]))
+        if targets != outputs or task.train.y.ndim > 2:
+            return f"the model gives {outputs} outputs, but a target has {targets} numbers"
+        if isinstance(objective, Huber):
+            return FusedLoss(3, targets, threshold=objective.threshold)
+        return FusedLoss(2, targets)
+    return f"the fused engine has cross-entropy, binary, squared and Huber loss without weights, not {objective.name}"
+
+
 def refuses(task: Task) -> str | None:
     """Return why the task cannot be trained here, in one sentence, or None."""
     found = stack_of(task.module, task.layout)
@@ -44,6 +74,7 @@ def refuses(task: Task) -> str | None:
         return found
     checks: tuple[Callable[[], str | None], ...] = (
         lambda: _about_solver(task, found),
+        lambda: reason if isinstance(reason := loss_of(task, found.layers[-1].outputs), str) else None,
         lambda: _about_data("training", task.train, found),
         lambda: None if task.test is None else _about_data("test", task.test, found),
         lambda: _about_place(task, found),
@@ -102,8 +133,9 @@ def _about_data(part: str, shards: Shards, stack: DenseStack) -> str | None:
         return f"the fused engine takes float32 features, but the {part} features are {x.dtype}"
     if not x.flags.c_contiguous or not x.flags.aligned:
         return f"the fused engine takes features that lie row by row in memory, but the {part} features do not"
-    if shards.y.dtype != np.int64 or shards.y.ndim != 1:
-        return f"the fused engine takes int64 labels, one a sample, but the {part} labels are {shards.y.dtype}"
+    is_numbers = shards.y.dtype == np.float32 and shards.y.flags.c_contiguous
+    if not is_numbers and (shards.y.dtype != np.int64 or shards.y.ndim != 1):
+        return f"the fused engine takes int64 labels or float32 numbers, but the {part} targets are {shards.y.dtype}"
     per_sample = int(np.prod(x.shape[1:]))
     if per_sample != inputs or (x.ndim != 2 and not stack.flattens):
         shape = "x".join(str(n) for n in x.shape[1:])
@@ -114,7 +146,7 @@ def _about_data(part: str, shards: Shards, stack: DenseStack) -> str | None:
 def _about_place(task: Task, stack: DenseStack) -> str | None:
     if task.device != "cpu":
         return f"the fused engine runs on the cpu, not on {task.device}"
-    if stack.layers[-1].outputs < task.num_classes:
+    if task.objective == CrossEntropy() and stack.layers[-1].outputs < task.num_classes:
         return f"the model gives {stack.layers[-1].outputs} logits, but there are {task.num_classes} classes"
     if importlib.util.find_spec("numba") is None:
         return "the fused engine needs numba, which is not installed"

@@ -16,12 +16,13 @@ from upcycled.engines.fused.network import gradient, pad, unpad
 from upcycled.engines.fused.simd import add, fma, load, splat, store, sub, take
 from upcycled.engines.fused.workspace import (
     ANCHOR,
+    CLASSES,
     LANES,
     LINEAR,
     MOVE,
-    OUTPUTS,
     POINT,
     SIZE,
+    SQUARE,
     START,
     TILE,
     Floats,
@@ -54,18 +55,20 @@ def _begin(work: Floats, table: Ints, places: Ints, b: Floats, lane: int) -> Non
 
 
 @inlined
-def _next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, rows: Ints, table: Ints, faults: Ints) -> int:
+def _next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, rows: Ints, places: Ints, faults: Ints) -> int:
     """Return the next lane to do, or -1 when all are taken.
 
     A client with a label that is no class of the model is marked and left out: trusting it would mean writing beyond
     the arrays.
     """
-    classes = table[table.shape[0] - 1, OUTPUTS]
+    classes = places[CLASSES]
     while True:
         turn = take(queue)
         if turn >= lanes.size:
             return -1
         lane = int(lanes[turn])
+        if classes == 0:
+            return lane
         fit = True
         for i in range(offsets[rows[lane]], offsets[rows[lane] + 1]):
             fit &= 0 <= y[i] < classes
@@ -129,7 +132,7 @@ def train_sgd(
     _clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
     while True:
-        lane = _next_lane(queue, lanes, y, offsets, rows, table, faults)
+        lane = _next_lane(queue, lanes, y, offsets, rows, places, faults)
         if lane < 0:
             break
         first = offsets[rows[lane]]
@@ -142,6 +145,116 @@ def train_sgd(
                 count = min(length, samples - at)
                 gradient(work, table, places, momentum, x, y, first, order, at, count, True)
                 _sgd_step(work, places, lr, a, corrected)
+        unpad(work, table, places[POINT], out[lane])
+
+
+@inlined
+def _correct(work: Floats, places: Ints, a: float) -> None:
+    """g <- g + a (x - w) + b."""
+    point, move, start, linear = places[POINT], places[MOVE], places[START], places[LINEAR]
+    for j in range(places[SIZE]):
+        work[move + j] += np.float32(a) * (work[point + j] - work[start + j]) + work[linear + j]
+
+
+@inlined
+def _scale_down(work: Floats, places: Ints, most: float) -> None:
+    """Scale g down to norm ``most``, as torch's clip_grad_norm_ does."""
+    move, total = places[MOVE], 0.0
+    for j in range(places[SIZE]):
+        total += np.float64(work[move + j]) * np.float64(work[move + j])
+    scale = np.float32(min(1.0, np.float64(most) / (np.sqrt(total) + 1e-6)))
+    for j in range(places[SIZE]):
+        work[move + j] *= scale
+
+
+@inlined
+def _sgd_options(work: Floats, places: Ints, numbers: Floats) -> None:
+    """v <- momentum v + g + decay x, x <- x - lr v, or Nesterov's step in the place of v."""
+    lr, momentum, decay, nesterov = numbers[LR], numbers[MOMENTUM], numbers[DECAY], numbers[VARIANT] > _ZERO
+    point, move, velocity = places[POINT], places[MOVE], places[ANCHOR]
+    for j in range(places[SIZE]):
+        g = work[move + j] + decay * work[point + j]
+        v = momentum * work[velocity + j] + g
+        work[velocity + j] = v
+        work[point + j] -= lr * (g + momentum * v if nesterov else v)
+
+
+@inlined
+def _adam(work: Floats, places: Ints, numbers: Floats, taken: int) -> None:
+    """Adam's step number ``taken``; with the variant AdamW's, whose decay is apart from the moments."""
+    lr, decay, decoupled = numbers[LR], numbers[DECAY], numbers[VARIANT] > _ZERO
+    first, second, eps = numbers[MOMENTUM], numbers[SECOND], numbers[EPS]
+    point, move, mean, square = places[POINT], places[MOVE], places[ANCHOR], places[SQUARE]
+    rate = np.float32(np.float64(lr) / (1.0 - np.float64(first) ** taken))
+    root = np.float32(np.sqrt(1.0 - np.float64(second) ** taken))
+    shrink = np.float32(1.0) - lr * decay
+    for j in range(places[SIZE]):
+        x, g = work[point + j], work[move + j]
+        if decoupled:
+            x *= shrink
+        else:
+            g += decay * x
+        m = work[mean + j] + (np.float32(1.0) - first) * (g - work[mean + j])
+        v = second * work[square + j] + (np.float32(1.0) - second) * g * g
+        work[mean + j], work[square + j] = m, v
+        work[point + j] = x - rate * m / (np.sqrt(v) / root + eps)
+
+
+LR, MOMENTUM, DECAY, VARIANT, MOST, SECOND, EPS = 0, 1, 2, 3, 4, 5, 6
+"""Numbers of an optimiser: VARIANT is Nesterov or AdamW, MOST the largest norm (0 for none), MOMENTUM also beta_1."""
+
+
+@kernel
+def train_optimised(
+    queue: Ints,
+    lanes: Ints,
+    x: Floats,
+    y: Ints,
+    offsets: Ints,
+    rows: Ints,
+    clients: Ints,
+    epochs: Ints,
+    key: np.uint64,
+    batch: int,
+    numbers: Floats,
+    model: Floats,
+    a: float,
+    b: Floats,
+    table: Ints,
+    places: Ints,
+    work: Floats,
+    order: Order,
+    faults: Ints,
+    out: Floats,
+) -> None:
+    """SGD with all its options, or Adam (``numbers[SECOND]`` above 0), on the gradient of the whole objective."""
+    pad(work, table, model, places[START])
+    _clear(work, places[SIZE], places[LINEAR])
+    corrected = a != _ZERO or b.shape[0] > 0
+    while True:
+        lane = _next_lane(queue, lanes, y, offsets, rows, places, faults)
+        if lane < 0:
+            break
+        first = offsets[rows[lane]]
+        samples = offsets[rows[lane] + 1] - first
+        _begin(work, table, places, b, lane)
+        _clear(work, places[SIZE], places[ANCHOR])
+        _clear(work, places[SIZE], places[SQUARE])
+        own, length, taken = client_key(key, clients[lane]), batch if batch > 0 else samples, 0
+        for epoch in range(epochs[lane] if samples > 0 else 0):
+            _arrange(own, epoch, samples, batch, order)
+            for at in range(0, samples, length):
+                count = min(length, samples - at)
+                gradient(work, table, places, _ZERO, x, y, first, order, at, count, True)
+                taken += 1
+                if corrected:
+                    _correct(work, places, a)
+                if numbers[MOST] > _ZERO:
+                    _scale_down(work, places, numbers[MOST])
+                if numbers[SECOND] > _ZERO:
+                    _adam(work, places, numbers, taken)
+                else:
+                    _sgd_options(work, places, numbers)
         unpad(work, table, places[POINT], out[lane])
 
 
@@ -176,7 +289,7 @@ def train_moreau(
     corrected = a != _ZERO or b.shape[0] > 0
     by_gram = not corrected and gram_pays(table, inner_steps)
     while True:
-        lane = _next_lane(queue, lanes, y, offsets, rows, table, faults)
+        lane = _next_lane(queue, lanes, y, offsets, rows, places, faults)
         if lane < 0:
             break
         first = offsets[rows[lane]]

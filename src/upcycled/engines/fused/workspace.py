@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import binding  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from upcycled.engines.fused.support import DenseStack
+from upcycled.engines.fused.support import DenseStack, FusedLoss
 
 Floats: TypeAlias = NDArray[np.float32]
 Ints: TypeAlias = NDArray[np.int64]
@@ -36,7 +36,8 @@ FLAT_WEIGHT, FLAT_BIAS = 8, 9
 """Where its parameters start in the flat vector."""
 _COLUMNS = 10
 
-# Places in the work array: a tile's labels, the largest logit and the sum of exponentials of every sample.
+# Places in the work array: a tile's targets, one row of TILE each; the largest logit and the sum of exponentials of
+# every sample.
 LABELS, TOPS, TOTALS = 0, 1, 2
 SIZE = 3
 """Not a place: the number of padded parameters. The vectors below have that length."""
@@ -46,7 +47,20 @@ GRAM = 9
 """The inner products of a tile's samples. The three below have the shape of the first layer's outputs."""
 PULLED, DRIVEN, SUMMED = 10, 11, 12
 """Its outputs at x; at theta, after every inner step; the sum of the inner steps' deltas."""
-_PLACES = 13
+SQUARE = 13
+"""Adam's second moment; ANCHOR holds the first, or a velocity, of optimisers with steps of their own."""
+# Not places either.
+LOSS = 14
+"""Which loss: one of the four below."""
+TARGETS = 15
+"""Numbers of a sample's target."""
+CLASSES = 16
+"""Labels are below it; 0 where targets are no classes."""
+THRESHOLD = 17
+"""Where Huber's threshold lies."""
+_PLACES = 18
+
+CROSS_ENTROPY, BINARY, SQUARED, HUBER = 0, 1, 2, 3
 
 _LINE = 16
 """float32 numbers in a cache line."""
@@ -59,6 +73,7 @@ class Workspace:
     table: Ints
     places: Ints
     length: int
+    threshold: float
 
     def new_work(self) -> Floats:
         """Return a work array that starts on a cache line; zero but for the ones that biases are multiplied with."""
@@ -69,10 +84,11 @@ class Workspace:
             ones = layer[ACTS] + np.arange(TILE) * layer[ROW] + layer[INPUTS]
             if layer[BIAS]:
                 work[ones] = 1.0
+        work[self.places[THRESHOLD]] = self.threshold
         return work
 
 
-def workspace_for(stack: DenseStack) -> Workspace:
+def workspace_for(stack: DenseStack, loss: FusedLoss) -> Workspace:
     table = np.zeros((len(stack.layers), _COLUMNS), dtype=np.int64)
     places = np.zeros(_PLACES, dtype=np.int64)
     free = 0
@@ -82,8 +98,11 @@ def workspace_for(stack: DenseStack) -> Workspace:
         at, free = free, free + -(-count // _LINE) * _LINE
         return at
 
-    for place in (LABELS, TOPS, TOTALS):
+    places[[LOSS, TARGETS, CLASSES]] = loss.code, loss.targets, loss.classes
+    places[LABELS] = reserve(TILE * loss.targets)
+    for place in (TOPS, TOTALS):
         places[place] = reserve(TILE)
+    places[THRESHOLD] = reserve(1)
     size = 0
     for row, layer in zip(table, stack.layers, strict=True):
         has_bias = layer.bias is not None
@@ -95,12 +114,12 @@ def workspace_for(stack: DenseStack) -> Workspace:
         row[ROW] = pitch + LANES if pitch % 128 == 0 else pitch
         row[ACTS], row[OUTS] = reserve(TILE * int(row[ROW])), reserve(TILE * layer.outputs)
     places[SIZE] = size
-    for place in (START, POINT, MOVE, ANCHOR, LINEAR):
+    for place in (START, POINT, MOVE, ANCHOR, LINEAR, SQUARE):
         places[place] = reserve(size)
     places[GRAM] = reserve(TILE * TILE)
     for place in (PULLED, DRIVEN, SUMMED):
         places[place] = reserve(TILE * stack.layers[0].outputs)
-    return Workspace(table, places, free)
+    return Workspace(table, places, free, loss.threshold)
 
 
 def padded(count: int) -> int:

@@ -230,4 +230,6 @@ class Stacked:
 
 def open_stacked(task: Task) -> Stacked:
     flat = flat_module(task)
-    return Stacked(task, flat, stacked_gradient(flat.module, task.layout, task.objective), stacked_logits(flat.module, task.layout))
+    return Stacked(
+        task, flat, stacked_gradient(flat.module, task.layout, task.objective), stacked_logits(flat.module, task.layout)
+    )
