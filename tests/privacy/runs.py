@@ -24,6 +24,7 @@ def setting(**changes):
         "is_personal": False,
         "remembers": (),
         "local": LocalSGD(),
+        "is_plain_sgd": True,
         "is_local_given": False,
         "gradients_per_step": 1,
         "num_parameters": 42,

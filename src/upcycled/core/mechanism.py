@@ -69,6 +69,9 @@ class Setting:
     remembers: tuple[str, ...]
     """What the algorithm keeps per client, computed from releases."""
     local: LocalSGD
+    """Epochs and batches; and the steps, where they are SGD's own."""
+    is_plain_sgd: bool
+    """Whether local steps are SGD at one rate, perhaps with momentum, and no more."""
     is_local_given: bool
     """Whether the user asked for these SGD settings, or they are the defaults."""
     gradients_per_step: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 
@@ -12,6 +12,7 @@ TargetKind: TypeAlias = Literal["classes", "labels", "numbers"]
 """What a sample's target is: one of K classes; several labels, each 0 or 1; or one or more numbers."""
 
 
+@runtime_checkable
 class Objective(Protocol):
     """A loss: what one sample costs. The mean over samples is what a client minimises.
 

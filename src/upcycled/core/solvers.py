@@ -137,11 +137,8 @@ class LocalSGD:
         if m == 0:
             return self.rate * k
         # sum_{s=1..K} m^s = m (1 - m^K) / (1 - m)
-        total: Real = (k - m * (1 - m**k) / (1 - m)) / (1 - m)
-        if self.nesterov:
-            return self.rate * (k + m * total)
-        # In this order: bits of runs before depend on it.
-        return self.rate * (k - m * (1 - m**k) / (1 - m)) / (1 - m)
+        total: Real = self.rate * (k - m * (1 - m**k) / (1 - m)) / (1 - m)
+        return self.rate * k + m * total if self.nesterov else total
 
 
 @dataclass(frozen=True)

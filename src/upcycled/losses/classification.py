@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -16,13 +18,9 @@ def _weights(given: object, field: str) -> tuple[float, ...] | None:
     """Return weights of classes as plain numbers, each above zero."""
     if given is None:
         return None
-    try:
-        values = tuple(given)  # type: ignore[call-overload]
-    except TypeError:
-        values = ()
-    if not values:
+    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str) or len(given) == 0:
         raise InputError(field=field, value=given, must="a list with a number above 0 for each class")
-    return tuple(float(check_number(field, value, above=0)) for value in values)
+    return tuple(float(check_number(field, value, above=0)) for value in given)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from upcycled.losses.classification import BinaryCrossEntropy, CrossEntropy, Mul
 from upcycled.losses.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
-    kind.name: kind  # type: ignore[misc]
+    kind.name: kind
     for kind in (
         *(CrossEntropy, BinaryCrossEntropy, Multilabel),
         *(SquaredError, AbsoluteError, Huber, Poisson, Quantile),
@@ -66,17 +66,15 @@ def as_objective(loss: object, targets: TargetKind) -> Objective:
     """
     if loss is None:
         return {"classes": CrossEntropy, "labels": Multilabel, "numbers": SquaredError}[targets]()
-    if isinstance(loss, str) and names_code(loss):
-        loss = looked_up(loss, "loss")
-    if isinstance(loss, str):
+    if isinstance(loss, str) and not names_code(loss):
         if loss not in OBJECTIVES:
             raise unknown("loss", loss, list(OBJECTIVES))
         return OBJECTIVES[loss]()
-    if isinstance(loss, type):
-        loss = loss()
-    if hasattr(loss, "per_sample"):
-        return loss  # type: ignore[no-any-return]
-    if callable(loss):
-        return Own(loss, getattr(loss, "__name__", type(loss).__name__), targets)
+    found = looked_up(loss, "loss") if isinstance(loss, str) else loss
+    made: object = found() if isinstance(found, type) else found
+    if isinstance(made, Objective):
+        return made
+    if callable(made):
+        return Own(made, getattr(made, "__name__", type(made).__name__), targets)
     must = f"one of {', '.join(OBJECTIVES)}, one of up.losses, or a function (outputs, targets) -> loss of each sample"
     raise InputError(field="loss", value=loss, must=must)

@@ -80,9 +80,9 @@ def _classes(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, 
 @inlined
 def _tile(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
     """Return the hits and the summed loss of a tile whose outputs are there."""
-    if places[LOSS] == CROSS_ENTROPY:
-        return _classes(work, table, places, count)
-    return _other(work, table, places, count)
+    is_softmax = places[LOSS] == CROSS_ENTROPY
+    found: tuple[int, float] = (_classes if is_softmax else _other)(work, table, places, count)
+    return found
 
 
 @compiled

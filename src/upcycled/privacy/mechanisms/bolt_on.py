@@ -16,7 +16,7 @@ from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import sgd_sensitivity
 from upcycled.privacy.mechanisms.gaussian_noise import gaussian_noise
 from upcycled.privacy.mechanisms.projection import project
-from upcycled.privacy.mechanisms.requirements import DELTA, check_convex, check_delta, check_noise
+from upcycled.privacy.mechanisms.requirements import DELTA, check_convex, check_delta, check_noise, check_plain_sgd
 from upcycled.privacy.mechanisms.rounding import ROUNDING, SoftmaxConstants, check_covered, constants_of, norms
 
 
@@ -52,18 +52,19 @@ class BoltOnSGD:
         """Check the table of needs, and calibrate."""
         check_convex("BoltOnSGD", setting)
         check_delta(self.delta, setting.sizes)
+        check_plain_sgd("BoltOnSGD", setting)
         local, about = setting.local, constants_of(setting, self.norm_bound)
         if local.momentum != 0:
             raise InputError(
                 field="local.momentum", value=local.momentum, but="BoltOnSGD is proven without: it must be 0"
             )
         most = 2 / (about.smoothness + setting.penalty)
-        if local.lr > most * (1 + 1e-12):
-            raise InputError(field="local.lr", value=local.lr, but=f"BoltOnSGD needs at most 2/(S + a) = {most:.6g}")
+        if local.rate > most * (1 + 1e-12):
+            raise InputError(field="local.lr", value=local.rate, but=f"BoltOnSGD needs at most 2/(S + a) = {most:.6g}")
         batches = setting.sizes if local.batch_size is None else np.minimum(local.batch_size, setting.sizes)
         exact = sgd_sensitivity(
             lipschitz=about.lipschitz,
-            lr=local.lr,
+            lr=local.rate,
             passes=local.epochs,
             batch=batches,
             n=setting.sizes,
@@ -90,7 +91,7 @@ class BoltOnSGD:
             (
                 "softmax regression without dropout",
                 f"features projected to norm {self.norm_bound:g}",
-                f"learning rate {local.lr:g} at most 2/(S + a), no momentum",
+                f"learning rate {local.rate:g} at most 2/(S + a), no momentum",
                 "short batches divide by the nominal batch",
                 "rounding in float64 is within the promised sensitivity",
             ),
@@ -120,7 +121,7 @@ class _Covered:
         sizes = self.setting.sizes[cohort.rows]
         steps = local.num_steps(sizes, np.full(cohort.rows.size, local.epochs))
         # A step never takes x further from where it would be at a fixed point: K lr (L + ||b||) bounds all of them.
-        reach = steps * local.lr * (self.about.lipschitz + linear)
-        error = self.about.step_error(self.batches[cohort.rows], size, linear, problem.a, local.lr, reach)
-        check_covered(2 * error * steps * local.lr, ROUNDING / 2 * self.moves[cohort.rows], size)
+        reach = steps * local.rate * (self.about.lipschitz + linear)
+        error = self.about.step_error(self.batches[cohort.rows], size, linear, problem.a, local.rate, reach)
+        check_covered(2 * error * steps * local.rate, ROUNDING / 2 * self.moves[cohort.rows], size)
         return problem

@@ -17,7 +17,14 @@ from upcycled.core.vectors import Ints, Real, grid_step
 from upcycled.privacy.accounting import sampled_gaussian_noise_multiplier
 from upcycled.privacy.mechanisms.clipping import finite_or_sent
 from upcycled.privacy.mechanisms.gaussian_noise import settle
-from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise, rounds_paid
+from upcycled.privacy.mechanisms.requirements import (
+    CLIP_NORM,
+    DELTA,
+    check_delta,
+    check_noise,
+    check_plain_sgd,
+    rounds_paid,
+)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class DPSGD:
             raise InputError(
                 "DPSGD needs gradients sample by sample, but the model has batch norm, which mixes samples"
             )
+        check_plain_sgd("DPSGD", setting)
         check_delta(self.delta, setting.sizes)
         local, sizes = setting.local, setting.sizes
         batches = sizes if local.batch_size is None else np.minimum(local.batch_size, sizes)

@@ -137,7 +137,7 @@ class _Covered:
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a; stop the run if its public vectors are too large for float64."""
         size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, cohort.rows.size)
-        lr, reach = self.made.local.lr, 2 * (self.about.lipschitz + linear) / self.a
+        lr, reach = self.made.local.rate, 2 * (self.about.lipschitz + linear) / self.a
         error = self.about.step_error(self.sizes[cohort.rows], size, linear, self.a, lr, reach)
         if isinstance(self.made, CertifiedGD):
             allowed = ROUNDING / 2 * self.moves[cohort.rows]

@@ -98,6 +98,15 @@ def check_penalty(owner: str, setting: Setting, prox_mu: float) -> float:
     return a
 
 
+def check_plain_sgd(owner: str, setting: Setting) -> None:
+    """Refuse optimisers whose steps the mechanism does not take."""
+    if not setting.is_plain_sgd:
+        raise InputError(
+            f"{owner} takes steps of SGD with momentum at one learning rate: local must be up.LocalSGD without a "
+            "schedule, weight_decay, nesterov and max_grad_norm"
+        )
+
+
 def check_no_stragglers(owner: str, setting: Setting) -> None:
     """Refuse stragglers where only the finished solution is covered."""
     if setting.stragglers > 0:
