@@ -6,8 +6,9 @@ Server:  w <- sum p_i r_i;  c_i' = c_i - c + (w_before - r_i) / D_i;  c <- c + (
 D_i is K_i lr for plain SGD, lr sum_{s<=K_i} (1 - m^s)/(1 - m) with local momentum m: then c_i' is exactly the
 momentum-weighted average of the client's gradients, weight decay included. The official code divides by K_i lr in
 both cases, and uploads a control variate computed from the un-noised model; here c_i comes from the release alone, and
-the server can recompute it. In an upcycled iteration c moves with the model and the c_i do not, so c is then no longer their mean.
-The mean over clients in c is unweighted: with unequal n_i Scaffold settles on the plain mean of the objectives.
+the server can recompute it. In an upcycled iteration c moves with the model and the c_i do not, so c is then no longer
+their mean. The mean over clients in c is unweighted: with unequal n_i Scaffold settles on the plain mean of the
+objectives.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ def as_objective(loss: object, targets: TargetKind) -> Objective:
     if isinstance(loss, str) and not names_code(loss):
         if loss not in OBJECTIVES:
             raise unknown("loss", loss, list(OBJECTIVES))
-        return OBJECTIVES[loss]()
+        known: Objective = OBJECTIVES[loss]()
+        return known
     found = looked_up(loss, "loss") if isinstance(loss, str) else loss
     made: object = found() if isinstance(found, type) else found
     if isinstance(made, Objective):
