@@ -65,7 +65,12 @@ def as_objective(loss: object, targets: TargetKind) -> Objective:
     (Huber(threshold=1.0), 'cross_entropy')
     """
     if loss is None:
-        return {"classes": CrossEntropy, "labels": Multilabel, "numbers": SquaredError}[targets]()
+        usual: dict[TargetKind, Objective] = {
+            "classes": CrossEntropy(),
+            "labels": Multilabel(),
+            "numbers": SquaredError(),
+        }
+        return usual[targets]
     if isinstance(loss, str) and not names_code(loss):
         if loss not in OBJECTIVES:
             raise unknown("loss", loss, list(OBJECTIVES))
