@@ -40,10 +40,18 @@ def prepare_model(
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
         raise InputError(field="model", value=model, must=f"a torch.nn.Module or a known name{named}")
-    # Ones: every vocabulary but the smallest has that token, and no layer takes it for padding.
-    trial = np.ones((2, *facts.shape), dtype=facts.dtype) if samples is None else samples
+    trial = _trial(facts) if samples is None else samples
     _probe(module, as_input(module, trial), facts.classes)
     return module
+
+
+def _trial(facts: Facts) -> NDArray[Any]:
+    """Return two samples made up: ones, which no layer takes for padding, and the largest token where that is known."""
+    trial = np.ones((2, *facts.shape), dtype=facts.dtype)
+    if facts.vocabulary is not None:
+        trial[1] = facts.vocabulary - 1
+        trial[0] = min(1, facts.vocabulary - 1)
+    return trial
 
 
 def _with_vectors(kind: str, options: dict[str, Any], vectors: NDArray[np.floating] | None) -> dict[str, Any]:

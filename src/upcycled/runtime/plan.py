@@ -28,7 +28,7 @@ from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
-from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model
+from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -108,8 +108,12 @@ def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
     """Decide a run on data completely: check everything that spec and data must agree on."""
     if not isinstance(data, FederatedData):
         raise InputError(f"is {type(data).__name__}, but it must be a FederatedData (see up.data)", field="data")
+    is_restricted = spec.has_real_noise and not data.public
+    if is_restricted:
+        _check_given(data, spec.model)
     facts = data.facts(counts_tokens=spec.model == "lstm" and data.train.x.dtype.kind in "iu")
-    return with_data(plan_of(facts, spec, data.train.x[:2]), data)
+    # What a model makes of private samples is no reason to refuse it.
+    return with_data(plan_of(facts, spec, None if is_restricted else data.train.x[:2]), data)
 
 
 def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
@@ -173,6 +177,28 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         device=plan.spec.device,
     )
     return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)))
+
+
+_GIVEN_BY = {
+    "classes": "the number of classes (give num_classes or label_names; in a file data.classes or data.labels)",
+    "vocabulary": "the number of token ids (give vocabulary; in a file data.vocabulary or model.vocabulary)",
+    "dtype": "whether features are whole numbers (give repair=True, and vocabulary for token ids; a file has both)",
+    "sizes": "how many samples are held out (give repair=True, or has_copies=False before the split; a file has both)",
+}
+"""How each fact is given that was read off data."""
+
+
+def _check_given(data: FederatedData, model: Any) -> None:
+    """Refuse public facts that were read off private data: one record may decide them, and no noise covers that."""
+    may_take_tokens = takes_tokens(model) if isinstance(model, nn.Module) else model not in ("logistic", "mlp")
+    inferred = data.inferred if may_take_tokens else data.inferred - {"vocabulary"}
+    if inferred:
+        facts = " and ".join(_GIVEN_BY.get(fact, fact) for fact in sorted(inferred))
+        raise InputError(
+            f"were looked at to find {facts}, but a run with noise='system' must be told what is public, or that the "
+            "data are (public=True; in a file data.public = true)",
+            field="data",
+        )
 
 
 def _made(spec: RunSpec) -> str | nn.Module:

@@ -114,6 +114,11 @@ class RunSpec:
         return Participation(self.participation, self.sampling, self.stragglers)
 
     @property
+    def has_real_noise(self) -> bool:
+        """Whether the run protects somebody, and is no simulation of that."""
+        return self.privacy is not None and self.noise == "system"
+
+    @property
     def ledger_path(self) -> Path | None:
         """Where charges go: a private run that is kept needs them on the disk too."""
         if self.ledger is not None:
