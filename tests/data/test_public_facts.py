@@ -143,6 +143,13 @@ def test_one_label_name_changes_no_public_fact_and_no_other_record(kind, label, 
     assert other.label_names == ("no", "yes")
 
 
+@pytest.mark.parametrize("label", ["yes", "perhaps", GAP, 0.5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_among_class_numbers_does_not_change_how_those_are_read(kind, label, tmp_path):
+    other = check_pair(kind, tmp_path, NUMBERS, CLASSES, ([6, 4], label), label_names=["no", "yes"])
+    assert np.concatenate([other.train.y, other.test.y]).sum() == sum(CLASSES) + (label == "yes")
+
+
 def test_what_is_repaired_counts_as_zero_and_the_holder_is_told(tmp_path):
     x = [[1.5, float("nan")], [float("inf"), 2], [1e39, -1e39]]
     data = FederatedData.from_arrays([x, [["x", 1]]], [[0, 2, 7], [0.5]], num_classes=3, repair=True)
