@@ -212,7 +212,8 @@ def test_check_gives_hints_about_what_is_allowed_and_often_a_slip(upcycled, tmp_
     code, shown, _ = upcycled("check", path)
     first, *lines = shown.splitlines()
     assert (code, first) == (0, f"OK: {path} has 4 clients, 4 samples, 3 classes, 0 test samples")
-    assert lines == [f"hint: {text}" for text in expected]
+    assert lines[0].startswith("read off the data: classes, dtype, vocabulary ")
+    assert lines[1:] == [f"hint: {text}" for text in expected]
     assert json.loads(upcycled("check", path, "--json")[1])["hints"] == expected
 
 
@@ -227,3 +228,30 @@ def test_make_partition_tells_how_many_copies_there_are(upcycled, tmp_path):
     assert code == 0
     assert not train & test
     assert f"hint: {found.train.num_rows - len(train)} of {found.train.num_rows} training samples are copies" in chatter
+
+
+def test_check_says_what_was_read_off_and_what_would_be_repaired(upcycled, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("client,f,label\na,1,no\na,,yes\nb,3,perhaps\n")
+    _, shown, _ = upcycled("check", path, "--labels", "no,yes", "--repair")
+    assert shown.splitlines() == [
+        f"OK: {path} has 2 clients, 3 samples, 2 classes, 0 test samples",
+        "repaired: y: 1 labels that are no class count as class 0, the first of client 'b' at row 0 (counted from 0)",
+        "repaired: x: 1 values that are not a finite float32 count as 0, the first of client 'a' at row 1, column 'f' "
+        "(counted from 0)",
+    ]
+    path.write_text("client,f,label\na,1.5,0\na,2,1\nb,3,1\n")
+    _, shown, _ = upcycled("check", path)
+    assert shown.splitlines()[1:] == ["read off the data: classes, dtype (a run with real noise wants them given)"]
+    found = json.loads(upcycled("check", path, "--json", "--classes", 4, "--repair")[1])
+    assert (found["classes"], found["inferred"], found["notes"]) == (4, [], [])
+    tokens = json.loads(upcycled("describe", path, "--json", "--classes", 2, "--vocabulary", 4, "--repair")[1])
+    assert (tokens["feature_type"], tokens["inferred"]) == ("int64", [])
+
+
+def test_a_dealing_by_labels_is_remembered_as_read_off(upcycled, tmp_path):
+    save(synthetic("iid", clients=2, sizes=20), tmp_path / "a.npz")
+    for scheme, expected in ((["iid"], ["classes"]), (["dirichlet", "--alpha", 5], ["classes", "sizes"])):
+        upcycled("make", "partition", tmp_path / "a.npz", tmp_path / "b.npz", "--scheme", *scheme, "--clients", 2,
+                 "--test-fraction", 0, "--force")  # fmt: skip
+        assert sorted(load(tmp_path / "b.npz").inferred) == expected

@@ -65,7 +65,7 @@ def test_text_and_json_carry_the_numbers():
         "per client": "mean 3.0, sd 1.0, min 2, max 4",
         "test samples": "0",
         "one sample": "2 float32",
-        "classes": "2",
+        "classes": "2 (from the data)",
         "samples per class": "0: 3; 1: 3",
         "label skew": "0.375",
     }

@@ -156,7 +156,10 @@ def without(key):
             "test names its clients by <U3, but it must be int64 as in train",
         ),
         (ROWS | {"client_names": np.array(["ann", "bob"])}, "client_names has 2 names, so the clients"),
-        (ROWS | {"label_names": np.array(["a", "b", "c"])}, "label_names has 3 names, but there are 2 classes"),
+        (
+            ROWS | {"label_names": np.array(["a", "b", "c"]), "num_classes": 2},
+            "label_names has 3 names, but there are 2 classes",
+        ),
         (ROWS | {"feature_names": np.array(["a", "b"])}, "feature_names has 2 names, but a sample of x has shape (1,)"),
         (ROWS | {"num_classes": np.array(1)}, "num_classes is 1, but it must be an integer >= 2"),
         (ROWS | {"train_x": np.array(3.0)}, "train x has shape () and y (4,)"),

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 
 from upcycled.auditing.canaries import Pair, pairs, with_records
-from upcycled.auditing.explain import collected_warnings
 from upcycled.auditing.outcome import Audit, check_claim, claim_of
 from upcycled.auditing.worlds import Silence, World, fresh_noise
 from upcycled.config.experiment import PLAN_KEYS, Experiment
@@ -23,6 +22,7 @@ from upcycled.core.strategy import State
 from upcycled.core.vectors import Real
 from upcycled.privacy.audit import one_run, two_world, two_world_mu
 from upcycled.runtime.plan import Plan, make_plan
+from upcycled.support.warned import collected_warnings
 
 CHEAP_REPLAYS, DEAR_REPLAYS = 6000, 500
 """Of each world: where local work is done once, and where every replay trains."""

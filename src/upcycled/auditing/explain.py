@@ -6,9 +6,6 @@ the run's ledger is filled with its schedule, and read as it would be afterwards
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +20,7 @@ from upcycled.privacy import Ledger
 from upcycled.privacy.ledger.statement import NOT_COVERED
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.support.formats import significant
+from upcycled.support.warned import collected_warnings
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,8 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
             variants.append(_variant(title, iterations, plan, delta))
         own = variants[1] if spec.upcycle is not None else variants[0]
         words = tuple(own.ledger.statement(own.delta).splitlines())
-    return Explanation(words, tuple(variants), _remarks(experiment, variants), tuple(found))
+    remarks = (*_remarks(experiment, variants), *_read_off(data.inferred))
+    return Explanation(words, tuple(variants), remarks, tuple(found))
 
 
 def planned_ledger(plan: Plan) -> Ledger:
@@ -201,6 +200,13 @@ def _remarks(experiment: Experiment, variants: list[Scenario]) -> tuple[str, ...
     return tuple(found)
 
 
+def _read_off(inferred: frozenset[str]) -> tuple[str, ...]:
+    if not inferred:
+        return ()
+    facts = ", ".join(sorted(inferred))
+    return (f'Read off the data: {facts}. A simulation may; with noise = "system" what is public must be given.',)
+
+
 _NOTHING = (
     "Nothing is protected: the file has no [privacy] table, so clients send their trained models as they are. "
     f"Whoever sees them may learn about single records. Also not covered: {NOT_COVERED}."
@@ -216,13 +222,3 @@ def _spread(values: Real) -> dict[str, float]:
 
 def _plain(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-@contextmanager
-def collected_warnings() -> Iterator[list[str]]:
-    """Collect warnings, once each, for the place where they are shown."""
-    texts: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield texts
-    texts.extend(dict.fromkeys(str(one.message) for one in caught))

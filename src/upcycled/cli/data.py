@@ -19,6 +19,7 @@ _BUILT_IN = (
     ("your own file", ".npz with train_x, train_y, train_client; .csv or .parquet with a client and a label column"),
 )
 REAL = ("femnist", "sent140")
+_OF_FILES = ("name", "client", "label", "split", "features", "classes", "labels", "vocabulary", "repair")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,6 +44,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         data_make.file_options(command)
         command.add_argument("--client", metavar="COLUMN", help="the client column (default: client)")
         command.add_argument("--split", metavar="COLUMN", help="a column that says train or test, or 0 or 1")
+        command.add_argument("--classes", type=int, metavar="K", help="the number of classes (default: read off)")
+        command.add_argument(
+            "--labels", metavar="A,B,..", help="the names of the classes, in the order of their numbers"
+        )
+        command.add_argument("--vocabulary", type=int, metavar="K", help="features are token ids below this number")
+        command.add_argument("--repair", action="store_true", help="count what is no number or no class as 0")
         command.add_argument("--test-fraction", type=float, default=0.0, metavar="F", help="to hold out (default: 0)")
         command.add_argument("--seed", type=int, default=0, help="of --test-fraction, or of the set (default: 0)")
         command.add_argument("--source", metavar="PATH", help="of femnist or sent140: the file or folder to read")
@@ -108,9 +115,13 @@ def _load(args: argparse.Namespace) -> FederatedData:
             test_fraction=args.test_fraction,
             features=data_make.columns(args.features),
             seed=args.seed,
+            num_classes=args.classes,
+            label_names=data_make.columns(args.labels),
+            vocabulary=args.vocabulary,
+            repair=args.repair,
         )
-    for name in ("name", "client", "label", "split", "features", "dimension" if args.file == "femnist" else "letters"):
-        if getattr(args, name) is not None:
+    for name in (*_OF_FILES, "dimension" if args.file == "femnist" else "letters"):
+        if getattr(args, name) not in (None, False):
             raise InputError(field=f"--{name}", value=getattr(args, name), must=f"left out for {args.file}")
     if args.test_fraction:
         raise InputError(field="--test-fraction", value=args.test_fraction, must=f"left out for {args.file}")
@@ -134,10 +145,16 @@ def _check(args: argparse.Namespace) -> int:
     slips = hints(data)
     found = {"clients": data.num_clients, "samples": data.train.num_rows, "classes": data.num_classes}
     found["test_samples"] = 0 if data.test is None else data.test.num_rows
+    inferred = sorted(data.inferred)
     if args.json:
-        print_json({"file": args.file, "ok": True, **found, "hints": slips})
+        about = {"hints": slips, "inferred": inferred, "notes": list(data.notes)}
+        print_json({"file": args.file, "ok": True, **found, **about})
     else:
         print(f"OK: {args.file} has " + ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in found.items()))
+        for words in data.notes:
+            print(f"repaired: {words}")
+        if inferred:
+            print(f"read off the data: {', '.join(inferred)} (a run with real noise wants them given)")
         for slip in slips:
             print(f"hint: {slip}")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,8 @@ def _make_partition(args: argparse.Namespace) -> int:
         args.seed,
         client_names=None if pool.column is None else [str(value) for value in np.unique(pool.column)],
     )
+    if args.scheme in ("dirichlet", "classes"):
+        data = replace(data, inferred=data.inferred | {"sizes"})  # who has how many follows from the labels
     for slip in hints(data):
         note(f"hint: {slip}")
     return _write(data, args)

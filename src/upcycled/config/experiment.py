@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 from upcycled.config.overrides import put, with_overrides
 from upcycled.config.ranges import Range, as_values, is_range
 from upcycled.config.registry import CLIENTS, LOCAL, TABLES, Choice, PrivacyTable, places
-from upcycled.config.sources import DataTable, Logistic, ModelTable, model_arguments
+from upcycled.config.sources import DataTable, Logistic, LstmTable, ModelTable, model_arguments
 from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, Seed, Table, Word
 from upcycled.config.wording import Place, from_validation, in_keys, named
 from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unknown
@@ -112,10 +112,12 @@ class Experiment(Table):
     def build_data(self) -> FederatedData:
         """Generate or read the data; validation samples are held out of the training samples.
 
-        A run that is scored on validation data gets them in the place of its test data, which it never sees.
+        A run that is scored on validation data gets them in the place of its test data, which it never sees. Of a
+        restricted experiment data of any content are read alike.
         """
         with in_keys({key: f"data.{key}" for key in type(self.data).model_fields}):
-            data = self.data.load()
+            tokens = self.model.vocabulary if self.is_restricted and isinstance(self.model, LstmTable) else None
+            data = self.data.load(repair=self.is_restricted, vocabulary=tokens)
             fraction = self.data.validation_fraction
             data = data.with_validation(fraction, self.data.seed) if fraction else data
         if self.scored_on == "test":
@@ -152,6 +154,11 @@ class Experiment(Table):
     def noise(self) -> str:
         """Where the noise of a private run comes from."""
         return "seeded" if self.privacy is None else self.privacy.noise
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether noise is real and data are private, so that nothing may follow from them but releases."""
+        return self.privacy is not None and self.noise == "system" and not self.data.public
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain values that a TOML file can hold."""

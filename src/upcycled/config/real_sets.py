@@ -9,7 +9,7 @@ from pydantic import Field
 from upcycled import data as federated
 from upcycled.config.toml_tables import Count, Fraction, Seed, Table, Word, within
 from upcycled.config.wording import in_keys, in_path
-from upcycled.core.errors import COUNT, FRACTION, SEED
+from upcycled.core.errors import COUNT, FRACTION, SEED, InputError
 from upcycled.data import FederatedData
 from upcycled.data.sets.femnist_partition import LETTERS
 
@@ -26,11 +26,18 @@ class Femnist(Table):
     partition: Literal["published", "drawn"] | None = Field(default=None, description="'published' or 'drawn'")
     seed: Seed = Field(default=0, description=SEED.phrase)
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    public: bool = Field(default=False, description="true or false")
 
-    def load(self) -> FederatedData:
+    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
+        _check_public(self.source, repair)
         with in_path(self.path), in_keys({"source": "data.path"}):
             return federated.femnist(
-                self.path, letters=self.letters, devices=self.devices, partition=self.partition, seed=self.seed
+                self.path,
+                letters=self.letters,
+                devices=self.devices,
+                partition=self.partition,
+                seed=self.seed,
+                public=self.public,
             )
 
 
@@ -44,9 +51,26 @@ class Sent140(Table):
     length: Count = Field(default=25, description=COUNT.phrase)
     seed: Seed = Field(default=0, description=SEED.phrase)
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    public: bool = Field(default=False, description="true or false")
 
-    def load(self) -> FederatedData:
+    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
+        _check_public(self.source, repair)
         with in_path(self.path), in_keys({"source": "data.path"}):
             return federated.sent140(
-                self.path, dimension=self.dimension or None, devices=self.devices, length=self.length, seed=self.seed
+                self.path,
+                dimension=self.dimension or None,
+                devices=self.devices,
+                length=self.length,
+                seed=self.seed,
+                public=self.public,
             )
+
+
+def _check_public(source: str, repair: bool) -> None:
+    """Refuse to protect what is dealt out by its labels and words, before any of it is read."""
+    if repair:
+        raise InputError(
+            field="data.public",
+            value=False,
+            but=f"with real noise it must be true: {source} is a published set, whose clients follow from its samples",
+        )

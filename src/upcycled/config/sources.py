@@ -10,11 +10,13 @@ from pydantic import Field, model_validator
 from upcycled import data as federated
 from upcycled.config.real_sets import Femnist, Sent140
 from upcycled.config.toml_tables import AsTuple, Count, Fraction, Seed, Table, Word, within
-from upcycled.config.wording import in_path
-from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError, Limits
+from upcycled.config.wording import in_keys, in_path
+from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError
 from upcycled.data import FederatedData
+from upcycled.data.declared import CLASSES
 
-_CLASSES = Limits(at_least=2, integer=True)
+Classes = Annotated[int, within(CLASSES)]
+Labels = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)]
 
 
 class Synthetic(Table):
@@ -27,13 +29,14 @@ class Synthetic(Table):
     beta: Annotated[float, within(NOT_NEGATIVE)] | None = Field(default=None, description=NOT_NEGATIVE.phrase)
     clients: Count = Field(default=30, description=COUNT.phrase)
     dim: Count = Field(default=20, description=COUNT.phrase)
-    classes: Annotated[int, within(_CLASSES)] = Field(default=2, description=_CLASSES.phrase)
+    classes: Classes = Field(default=2, description=CLASSES.phrase)
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
         default=None, description=f"{COUNT.phrase}, or a list of as many as there are clients"
     )
     seed: Seed = Field(default=0, description=SEED.phrase)
     test_fraction: Fraction = Field(default=0.1, description=FRACTION.phrase)
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    public: bool = Field(default=False, description="true or false")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -47,7 +50,8 @@ class Synthetic(Table):
             raise InputError(field="data.beta", must=f"{NOT_NEGATIVE.phrase} unless data.alpha is 'iid'")
         return self
 
-    def load(self) -> FederatedData:
+    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
+        """Generate the samples, which never need a repair."""
         options = self.model_dump(exclude={"source", "alpha", "beta", "validation_fraction"})
         return federated.synthetic(self.alpha, self.beta, **options)
 
@@ -63,14 +67,18 @@ class NpzFile(Table):
     seed: Seed = Field(default=0, description=SEED.phrase)
     test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    classes: Classes | None = Field(default=None, description=CLASSES.phrase)
+    labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
+    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
+    public: bool = Field(default=False, description="true or false")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         _check_ending(self)
         return self
 
-    def load(self) -> FederatedData:
-        return _read(self)
+    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
+        return _read(self, repair, vocabulary)
 
 
 class ColumnsFile(Table):
@@ -85,14 +93,18 @@ class ColumnsFile(Table):
     seed: Seed = Field(default=0, description=SEED.phrase)
     test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    classes: Classes | None = Field(default=None, description=CLASSES.phrase)
+    labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
+    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
+    public: bool = Field(default=False, description="true or false")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         _check_ending(self)
         return self
 
-    def load(self) -> FederatedData:
-        return _read(self)
+    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
+        return _read(self, repair, vocabulary)
 
 
 DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile | Femnist | Sent140
@@ -116,10 +128,17 @@ def _check_ending(table: NpzFile | ColumnsFile) -> None:
         )
 
 
-def _read(table: NpzFile | ColumnsFile) -> FederatedData:
-    options = table.model_dump(exclude={"source", "validation_fraction"}, exclude_none=True)
-    with in_path(table.path):
-        return federated.load(**options)
+def _read(table: NpzFile | ColumnsFile, repair: bool, vocabulary: int | None) -> FederatedData:
+    left_out = {"source", "validation_fraction", "classes", "labels", "vocabulary"}
+    options = table.model_dump(exclude=left_out, exclude_none=True)
+    with in_path(table.path), in_keys({"num_classes": "data.classes", "label_names": "data.labels"}):
+        return federated.load(
+            **options,
+            num_classes=table.classes,
+            label_names=table.labels,
+            vocabulary=vocabulary if table.vocabulary is None else table.vocabulary,
+            repair=repair,
+        )
 
 
 class Logistic(Table):

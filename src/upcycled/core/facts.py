@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, shown
+from upcycled.core.objective import TargetKind
 from upcycled.core.vectors import Ints
 
 
@@ -21,16 +22,20 @@ class Facts:
     """Of one sample's features."""
     dtype: np.dtype[Any]
     classes: int
+    """Classes; or labels or numbers of a target."""
     sizes: Ints
     """n_i of the clients that are known here."""
     num_clients: int
     """N, all clients."""
     ids: Ints | None = None
     """The numbers of the clients whose sizes are known, ascending; None where that is all of them."""
+    targets: TargetKind = "classes"
     vocabulary: int | None = None
     """How many token ids there are, where features are such."""
     vectors: NDArray[np.float32] | None = None
     """The fixed vectors of the token ids, where the federation has some."""
+    has_vectors: bool = False
+    """Whether a target is a vector, even of one number."""
     shared: Mapping[str, float] = field(default_factory=dict)
     """What a client that knows its own n_i only has to be told of the mechanism (see ``Fitted.shared``)."""
 

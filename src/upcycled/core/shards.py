@@ -13,10 +13,11 @@ from upcycled.core.vectors import Ints
 
 @dataclass(frozen=True)
 class Shards:
-    """Features ``x`` (rows, ...), labels ``y`` (rows,) and ``offsets`` (clients + 1,); may be memory-mapped."""
+    """Features ``x`` (rows, ...), targets ``y`` (rows, ...) and ``offsets`` (clients + 1,); may be memory-mapped."""
 
     x: NDArray[Any]
-    y: Ints
+    y: NDArray[Any]
+    """int64 classes (rows,), or float32 numbers or labels (rows,) or (rows, m)."""
     offsets: Ints
 
     @property
@@ -37,7 +38,7 @@ class Shards:
         sizes: Ints = self.offsets[clients + 1] - self.offsets[clients]
         return sizes
 
-    def client(self, index: int) -> tuple[NDArray[Any], Ints]:
-        """Return one client's features and labels (views, not copies)."""
+    def client(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return one client's features and targets (views, not copies)."""
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return self.x[rows], self.y[rows]

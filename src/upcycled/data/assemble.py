@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,20 +10,32 @@ from numpy.typing import ArrayLike, NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
-from upcycled.data.checks import Names, RawPart, check_offsets, numbers
+from upcycled.data.checks import Names, RawPart, check_offsets, labels_of, numbers
+from upcycled.data.declared import Declared
 
 
-def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike) -> RawPart:
+def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike, declared: Declared) -> RawPart:
     """Return a part of flat arrays whose offsets are sound."""
     prefix = "" if title == "train" else f"{title} "
-    rows = numbers(f"{prefix}x", x)
+    rows = numbers(f"{prefix}x", x, declared.repair)
     if rows.ndim == 0:
         raise InputError(f"{prefix}x is a single number, but it must be (samples, features) or (samples, ...)")
-    return RawPart(title, rows, numbers(f"{prefix}y", y), check_offsets(offsets, len(rows), f"{prefix}offsets"))
+    labels = labels_of(f"{prefix}y", y, declared)
+    return RawPart(title, rows, labels, check_offsets(offsets, len(rows), f"{prefix}offsets"), is_typed(x))
+
+
+def is_typed(values: object) -> bool:
+    """Say whether values have a type of their own: an array has, a list takes it from what is in it."""
+    return hasattr(values, "dtype")
 
 
 def lists_part(
-    title: str, xs: Sequence[ArrayLike], ys: Sequence[ArrayLike], names: Names, shape: tuple[int, ...] | None
+    title: str,
+    xs: Sequence[ArrayLike],
+    ys: Sequence[ArrayLike],
+    names: Names,
+    shape: tuple[int, ...] | None,
+    declared: Declared,
 ) -> RawPart:
     """Join one array per client; ``shape`` is what a sample must look like, None to take the first client's."""
     prefix = "" if title == "train" else f"{title} "
@@ -41,8 +52,8 @@ def lists_part(
     labels: list[NDArray[Any]] = []
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
         x_field, y_field = f"{prefix}x of client {names.client(i)}", f"{prefix}y of client {names.client(i)}"
-        rows, own = numbers(x_field, x), numbers(y_field, y)
-        if own.ndim != 1:
+        rows, own = numbers(x_field, x, declared.repair), labels_of(y_field, y, declared)
+        if own.ndim != 1 and (declared.targets == "classes" or own.ndim != 2):
             raise InputError(f"has shape {own.shape}, but it must have one label per sample: (samples,)", field=y_field)
         if rows.ndim == 0 or len(rows) != len(own):
             found = "a single number" if rows.ndim == 0 else f"{len(rows)} samples"
@@ -69,21 +80,7 @@ def lists_part(
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])]).astype(np.int64)
     x_all = np.concatenate(full) if full else np.zeros((0, *(shape or (1,))), dtype=np.float32)
     y_all = np.concatenate([y for y in labels if len(y)]) if full else np.zeros(0, dtype=np.int64)
-    return RawPart(title, x_all, y_all, offsets)
-
-
-def unique_names(field: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names, or refuse what is not a string or occurs twice."""
-    if names is None:
-        return None
-    result = tuple(names)
-    for name in result:
-        if not isinstance(name, str):
-            raise InputError(f"holds {name!r}, but every name must be a string", field=field)
-    if len(set(result)) != len(result):
-        name, count = Counter(result).most_common(1)[0]
-        raise InputError(f"holds {name!r} {count} times, but every name must be unique", field=field)
-    return result
+    return RawPart(title, x_all, y_all, offsets, all(is_typed(x) for x in xs))
 
 
 def row_numbers(parts: Sequence[ArrayLike], rows: int) -> list[Ints]:

@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from upcycled.core.errors import FRACTION, InputError, check_number
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
+from upcycled.data.declared import Declared
+from upcycled.data.texts import as_numbers, class_numbers
 
 _CHUNK_VALUES = 1 << 20
+_NAMES_SHOWN = 12
 MOST_CLASSES_GUESSED = 1 << 16
 
 
@@ -54,6 +57,8 @@ class RawPart:
     x: NDArray[Any]
     y: NDArray[Any]
     offsets: Ints
+    is_typed: bool = True
+    """Whether the features had a type before they had values: an array has, a list or a column of text has not."""
 
     def field(self, name: str) -> str:
         """Return ``x`` for training rows and ``test x`` for others."""
@@ -75,15 +80,42 @@ def fraction_of(field: str, value: float) -> float:
     return float(FRACTION.check(field, value))
 
 
-def numbers(field: str, value: object) -> NDArray[Any]:
-    """Return an array of numbers, or refuse what is ragged, text or otherwise not a number."""
+def numbers(field: str, value: object, repair: bool = False) -> NDArray[Any]:
+    """Return an array of numbers, or refuse what is ragged, text or otherwise not a number; repaired, that is nan."""
+    array = _array(field, value)
+    if array.dtype.kind in "iufb":
+        return array
+    if repair:
+        return as_numbers(array)
+    raise InputError(f"holds values of type {array.dtype}, but it must hold numbers", field=field)
+
+
+def labels_of(field: str, value: object, declared: Declared) -> NDArray[Any]:
+    """Return labels as numbers; names become the numbers of their classes where those were declared."""
+    array = _array(field, value)
+    if declared.label_names is None or array.dtype.kind in "iufb":
+        return numbers(field, array, declared.repair)
+    found = class_numbers(array, declared.label_names)
+    strange = np.flatnonzero(np.isnan(found))
+    if strange.size and not declared.repair:
+        name = array.reshape(-1)[strange[0]]
+        raise InputError(
+            f"is {str(name)!r} at row {strange[0]} (counted from 0), but it must be {_one_of(declared.label_names)}",
+            field=field,
+        )
+    return found
+
+
+def _array(field: str, value: object) -> NDArray[Any]:
     try:
-        array = np.asarray(value)
+        return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError("is ragged or not an array, but it must be a full array of numbers", field=field) from error
-    if array.dtype.kind not in "iufb":
-        raise InputError(f"holds values of type {array.dtype}, but it must hold numbers", field=field)
-    return array
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    listed = ", ".join(map(repr, names[:_NAMES_SHOWN]))
+    return f"one of {listed}" + (f" and {len(names) - _NAMES_SHOWN} more" * (len(names) > _NAMES_SHOWN))
 
 
 def check_offsets(offsets: object, rows: int, field: str = "offsets") -> Ints:
@@ -99,33 +131,69 @@ def check_offsets(offsets: object, rows: int, field: str = "offsets") -> Ints:
     return result
 
 
-def check_parts(parts: list[RawPart], names: Names, num_classes: int | None) -> tuple[list[Shards], int]:
-    """Return the converted parts, the training part first, and the number of classes."""
+@dataclass(frozen=True)
+class Checked:
+    """Parts that were converted, the training part first, and how."""
+
+    shards: list[Shards]
+    num_classes: int
+    inferred: frozenset[str]
+    """The public facts that were read off the samples."""
+    notes: tuple[str, ...]
+    """What was repaired."""
+
+
+def check_parts(parts: list[RawPart], names: Names, declared: Declared) -> Checked:
+    """Convert the parts, the training part first, or say what is wrong; repaired, only shapes can be wrong."""
     train = parts[0]
     clients = len(train.offsets) - 1
     if clients < 1:
         raise InputError("the data has no clients, but there must be at least one")
     for part in parts:
-        _check_shapes(part, train, names)
+        _check_shapes(part, train, names, declared)
     empty = np.flatnonzero(train.offsets[1:] == train.offsets[:-1])
     if empty.size:
         raise InputError(
             f"client {names.client(int(empty[0]))} has no training samples, but every client needs at least one"
         )
-    # A part without rows says nothing about types.
-    integers = all(part.x.dtype.kind in "iu" for part in parts if len(part.x))
-    dtype = np.dtype(np.int64 if integers else np.float32)
-    labels = [_labels(part, names) for part in parts]
-    num_classes = _num_classes(parts, labels, names, num_classes)
-    return [Shards(_features(p, dtype, names), y, p.offsets) for p, y in zip(parts, labels, strict=True)], num_classes
+    dtype, inferred = _dtype(parts, declared), set[str]()
+    if declared.targets == "classes" and declared.classes is None:
+        inferred.add("classes")
+    if dtype.kind == "i" and declared.vocabulary is None:
+        inferred.add("vocabulary")
+    if declared.vocabulary is None and not declared.repair and not all(part.is_typed for part in parts):
+        inferred.add("dtype")
+    notes: list[str] = []
+    labels: list[NDArray[Any]]
+    if declared.targets == "classes":
+        labels = [_labels(part, names, declared, notes) for part in parts]
+        num_classes = _num_classes(parts, labels, names, declared)
+    else:
+        labels = [_targets(part, names, declared, notes) for part in parts]
+        num_classes = 1 if train.y.ndim == 1 else train.y.shape[1]
+    features = [_features(part, dtype, names, declared, notes) for part in parts]
+    shards = [Shards(x, y, p.offsets) for x, y, p in zip(features, labels, parts, strict=True)]
+    return Checked(shards, num_classes, frozenset(inferred), tuple(notes))
 
 
-def _check_shapes(part: RawPart, train: RawPart, names: Names) -> None:
+def _dtype(parts: list[RawPart], declared: Declared) -> np.dtype[Any]:
+    """Return the features' type: the declared one; else integers stay such, unless anything may be in their place."""
+    integers = declared.vocabulary is not None
+    if not integers and not declared.repair:
+        # A part without rows says nothing about types.
+        integers = all(part.x.dtype.kind in "iu" for part in parts if len(part.x))
+    return np.dtype(np.int64 if integers else np.float32)
+
+
+def _check_shapes(part: RawPart, train: RawPart, names: Names, declared: Declared) -> None:
     x, y = part.field("x"), part.field("y")
     if part.x.ndim < 2 or 0 in part.x.shape[1:]:
         raise InputError(f"has shape {part.x.shape}, but it must be (samples, features) or (samples, ...)", field=x)
-    if part.y.ndim != 1:
-        raise InputError(f"has shape {part.y.shape}, but it must have one label per sample: (samples,)", field=y)
+    if part.y.ndim != 1 and (declared.targets == "classes" or part.y.ndim != 2):
+        right = "one label per sample: (samples,)" if declared.targets == "classes" else "(samples,) or (samples, numbers)"
+        raise InputError(f"has shape {part.y.shape}, but it must have {right}", field=y)
+    if part.y.shape[1:] != train.y.shape[1:]:
+        raise InputError(f"has shape {part.y.shape}, but training targets are {train.y.shape[1:]} each", field=y)
     if len(part.x) != len(part.y):
         raise InputError(
             f"has {len(part.y)} labels, but {x} has {len(part.x)} samples and they must be as many", field=y
@@ -157,66 +225,143 @@ def _ready(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return array.dtype == dtype and array.flags.c_contiguous
 
 
-def _features(part: RawPart, dtype: np.dtype[Any], names: Names) -> NDArray[Any]:
+def _features(part: RawPart, dtype: np.dtype[Any], names: Names, declared: Declared, notes: list[str]) -> NDArray[Any]:
     out = part.x if _ready(part.x, dtype) else np.empty(part.x.shape, dtype)
+    repaired, first = 0, ""
     for start, chunk in chunks(part.x):
-        if chunk.dtype != dtype or out is not part.x:
+        rows = slice(start, start + len(chunk))
+        if out is not part.x:
             with np.errstate(over="ignore", invalid="ignore"):
-                out[start : start + len(chunk)] = chunk
-        bad = _bad_features(chunk, out[start : start + len(chunk)])
-        if bad is not None:
-            client, row = part.where(start + bad[0], names)
-            place = f"row {row}, {names.column(bad[1:])} (counted from 0)"
-            value = chunk[bad]
-            right = "every feature must be a finite number"
-            if np.isfinite(value):
-                right += f" that {dtype} can hold"
-            raise InputError(f"{part.field('x')} of client {client} is {value} at {place}, but {right}")
+                out[rows] = chunk
+        fine = _fine_features(chunk, out[rows], declared.vocabulary)
+        if fine is None or fine.all():
+            continue
+        place = tuple(int(i) for i in np.argwhere(~fine)[0])
+        if not declared.repair:
+            _refuse_feature(part, start, place, chunk[place], dtype, names, declared.vocabulary)
+        if out is part.x:
+            out = np.array(part.x)  # what somebody else owns, perhaps a file, is not written to
+        out[rows][~fine] = 0
+        first = first or " at ".join(_feature_place(part, start, place, names))
+        repaired += int(np.count_nonzero(~fine))
+    if repaired:
+        what = _right_feature(dtype, declared.vocabulary)
+        notes.append(f"{part.field('x')}: {repaired} values that are not {what} count as 0, the first of {first}")
     return out
 
 
-def _bad_features(before: NDArray[Any], after: NDArray[Any]) -> tuple[int, ...] | None:
-    """Return the place of the first value that is not finite or did not survive the conversion."""
+def _fine_features(before: NDArray[Any], after: NDArray[Any], vocabulary: int | None) -> NDArray[np.bool_] | None:
+    """Return where values are finite and survived the conversion; None where that cannot be otherwise."""
     if after.dtype.kind == "f":
-        fine = np.isfinite(after)
-    elif before.dtype.kind == "u":
-        fine = after >= 0  # an unsigned value beyond int64 wraps to a negative one
-    else:
-        return None
-    return None if fine.all() else tuple(int(i) for i in np.argwhere(~fine)[0])
+        return np.asarray(np.isfinite(after))
+    if vocabulary is not None:
+        # nan fails every comparison.
+        is_whole = before == np.floor(before) if before.dtype.kind == "f" else True
+        return np.asarray((before >= 0) & (before < vocabulary) & is_whole)
+    if before.dtype.kind == "u":
+        return np.asarray(after >= 0)  # an unsigned value beyond int64 wraps to a negative one
+    return None
 
 
-def _labels(part: RawPart, names: Names) -> Ints:
+def _right_feature(dtype: np.dtype[Any], vocabulary: int | None) -> str:
+    return f"a finite {dtype}" if vocabulary is None else f"a token id from 0 to {vocabulary - 1}"
+
+
+def _feature_place(part: RawPart, start: int, place: tuple[int, ...], names: Names) -> tuple[str, str]:
+    client, row = part.where(start + place[0], names)
+    return f"client {client}", f"row {row}, {names.column(place[1:])} (counted from 0)"
+
+
+def _refuse_feature(
+    part: RawPart,
+    start: int,
+    place: tuple[int, ...],
+    value: Any,
+    dtype: np.dtype[Any],
+    names: Names,
+    vocabulary: int | None,
+) -> None:
+    client, where = _feature_place(part, start, place, names)
+    right = "every feature must be a finite number"
+    if vocabulary is not None:
+        right = f"every feature must be a token id from 0 to {vocabulary - 1}, because vocabulary is {vocabulary}"
+    elif np.isfinite(value):
+        right += f" that {dtype} can hold"
+    raise InputError(f"{part.field('x')} of {client} is {value} at {where}, but {right}")
+
+
+def _labels(part: RawPart, names: Names, declared: Declared, notes: list[str]) -> Ints:
     out: Ints = part.y if _ready(part.y, np.dtype(np.int64)) else np.empty(part.y.shape, np.int64)
+    limit = np.iinfo(np.int64).max
+    if declared.repair:
+        limit = (MOST_CLASSES_GUESSED if declared.classes is None else declared.classes) - 1
+    repaired, first = 0, -1
     for start, chunk in chunks(part.y):
+        rows = slice(start, start + len(chunk))
         if chunk.dtype.kind == "f":
             # Beyond 2^53 a float no longer tells whole numbers apart; nan fails every comparison.
-            fine = (chunk >= 0) & (chunk < 2.0**53) & (chunk == np.floor(chunk))
+            fine = (chunk >= 0) & (chunk < min(2.0**53, limit + 1)) & (chunk == np.floor(chunk))
         else:
-            fine = (chunk >= 0) & (chunk <= np.iinfo(np.int64).max)
-        if not fine.all():
-            _refuse_label(part, start + int(np.flatnonzero(~fine)[0]), names, "labels must be whole numbers from 0 on")
+            fine = (chunk >= 0) & (chunk <= limit)
         if out is not part.y:
-            out[start : start + len(chunk)] = chunk
+            with np.errstate(invalid="ignore"):
+                out[rows] = chunk
+        if fine.all():
+            continue
+        wrong = np.flatnonzero(~fine)
+        if not declared.repair:
+            _refuse_label(part, start + int(wrong[0]), names, "labels must be whole numbers from 0 on (or targets='numbers')")
+        if out is part.y:
+            out = np.array(part.y)
+        out[rows][wrong] = 0
+        first = start + int(wrong[0]) if first < 0 else first
+        repaired += wrong.size
+    if repaired:
+        client, row = part.where(first, names)
+        notes.append(
+            f"{part.field('y')}: {repaired} labels that are no class count as class 0, the first of client {client} "
+            f"at row {row} (counted from 0)"
+        )
     return out
 
 
-def _num_classes(parts: list[RawPart], labels: list[Ints], names: Names, num_classes: int | None) -> int:
+def _targets(part: RawPart, names: Names, declared: Declared, notes: list[str]) -> NDArray[Any]:
+    """Return numbers or labels as float32."""
+    with np.errstate(over="ignore"):
+        out = part.y.astype(np.float32)
+    fine = np.isfinite(out) if declared.targets == "numbers" else (out == 0) | (out == 1)
+    if fine.all():
+        return out
+    place = tuple(int(i) for i in np.argwhere(~fine)[0])
+    client, row = part.where(place[0], names)
+    right = "a finite float32" if declared.targets == "numbers" else "0 or 1"
+    if not declared.repair:
+        raise InputError(
+            f"{part.field('y')} of client {client} is {part.y[place]} at row {row} (counted from 0), but targets "
+            f"must be {right}"
+        )
+    out[~fine] = 0
+    notes.append(f"{part.field('y')}: {int((~fine).sum())} targets that are not {right} count as 0")
+    return out
+
+
+def _num_classes(parts: list[RawPart], labels: list[Ints], names: Names, declared: Declared) -> int:
     largest = [int(y.max()) if len(y) else 0 for y in labels]
-    if num_classes is None:
+    if declared.classes is None:
         if max(largest) >= MOST_CLASSES_GUESSED:
             worst = largest.index(max(largest))
             row = int(labels[worst].argmax())
             _refuse_label(parts[worst], row, names, "labels must be class numbers from 0 on (or give num_classes)")
-        if max(largest) == 0:
+        if max(largest) == 0 and not declared.repair:
             raise InputError(
                 "holds class 0 only, but there must be two classes or more (or give num_classes)", field="y"
             )
-        return max(largest) + 1
-    count = whole("num_classes", num_classes, at_least=2)
+        return max(2, max(largest) + 1)
+    count = declared.classes
     for part, y, top in zip(parts, labels, largest, strict=True):
         if top >= count:
-            right = f"labels must be whole numbers from 0 to {count - 1}, because num_classes is {count}"
+            why = f"num_classes is {count}" if declared.label_names is None else f"there are {count} label names"
+            right = f"labels must be whole numbers from 0 to {count - 1}, because {why}"
             _refuse_label(part, int(np.flatnonzero(y >= count)[0]), names, right)
     return count
 

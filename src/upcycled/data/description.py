@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from upcycled.core.vectors import Ints
 
 _BLOCK_VALUES = 1 << 20
 _CLASSES_SHOWN = 20
+FROM_DATA = " (from the data)"
+"""Said behind a public fact that was not given."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Description:
     class_counts: tuple[int, ...]
     label_skew: float
     label_names: tuple[str, ...] | None = None
+    inferred: tuple[str, ...] = ()
+    """Facts that were read off the samples."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (what, value) pairs for a table."""
@@ -54,7 +59,13 @@ class Description:
             ("samples per class", "; ".join(counts)),
             ("label skew", f"{self.label_skew:.3f}"),
         ]
+        rows = [(what, value + self._from_data(what)) for what, value in rows]
         return rows if self.validation_samples else [row for row in rows if row[0] != "validation samples"]
+
+    def _from_data(self, what: str) -> str:
+        """Return a word on where a fact comes from, if it was read off the samples."""
+        fact = {"per client": "sizes", "one sample": "dtype", "classes": "classes"}.get(what)
+        return FROM_DATA if fact in self.inferred else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -72,6 +83,7 @@ def describe(
     validation: Shards | None,
     num_classes: int,
     label_names: tuple[str, ...] | None = None,
+    inferred: Iterable[str] = (),
 ) -> Description:
     """Describe the parts; see :class:`Description`."""
     sizes = train.sizes
@@ -91,6 +103,7 @@ def describe(
         class_counts=tuple(int(n) for n in counts),
         label_skew=skew,
         label_names=label_names,
+        inferred=tuple(sorted(inferred)),
     )
 
 

@@ -11,11 +11,22 @@ from numpy.typing import ArrayLike, NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
+from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
 from upcycled.data import splits
-from upcycled.data.assemble import flat_part, lists_part, row_numbers, unique_names
-from upcycled.data.checks import MOST_CLASSES_GUESSED, Names, RawPart, check_parts, fraction_of, numbers, whole
+from upcycled.data.assemble import flat_part, is_typed, lists_part, row_numbers
+from upcycled.data.checks import (
+    MOST_CLASSES_GUESSED,
+    Names,
+    RawPart,
+    check_parts,
+    fraction_of,
+    labels_of,
+    numbers,
+    whole,
+)
+from upcycled.data.declared import Declared, declare, unique_names
 from upcycled.data.description import Description, describe
 
 
@@ -35,6 +46,7 @@ class FederatedData:
     train: Shards
     test: Shards | None
     num_classes: int
+    """Classes; or labels or numbers of a target."""
     client_names: tuple[str, ...] | None = None
     """Names that are not numbers, in the order of the clients."""
     client_ids: Ints | None = None
@@ -49,6 +61,16 @@ class FederatedData:
 
     None looks for copies when samples are held out; ``replace(data, has_copies=False)`` spares the look.
     """
+    public: bool = False
+    """Whether everybody may know the samples, so that nothing about them needs protection."""
+    vocabulary: int | None = None
+    """How many token ids there are, where that was given."""
+    inferred: frozenset[str] = frozenset()
+    """Facts that were read off the samples: "classes", "vocabulary", "dtype", "sizes"; real noise wants them given."""
+    targets: TargetKind = "classes"
+    """What a sample's target is: one of the classes; one or more numbers; or several labels, each 0 or 1."""
+    notes: tuple[str, ...] = ()
+    """What was repaired, and what else a look at the samples said: for their holder, and not to be published."""
 
     @classmethod
     def from_arrays(
@@ -58,18 +80,42 @@ class FederatedData:
         test: tuple[Sequence[ArrayLike], Sequence[ArrayLike]] | None = None,
         num_classes: int | None = None,
         client_names: Sequence[str] | None = None,
+        *,
+        label_names: Sequence[str] | None = None,
+        vocabulary: int | None = None,
+        targets: TargetKind = "classes",
+        repair: bool = False,
+        public: bool = False,
     ) -> FederatedData:
         """Take one feature array and one label array per client; ``test`` is such a pair of lists.
 
         A client may have an empty test array, never an empty training array.
+
+        Args:
+            xs: the features of every client.
+            ys: its labels: class numbers, or names that are in ``label_names``.
+            test: features and labels of test samples.
+            num_classes: the number of classes; one more than the largest label if left out.
+            client_names: what the clients are called.
+            label_names: the names of the classes, which also say how many there are.
+            vocabulary: features are token ids below this number.
+            targets: ``"classes"``; ``"numbers"`` for regression, one or several a sample; or ``"labels"``, several a
+                sample, each 0 or 1.
+            repair: let no value be wrong: features that are no finite number count as 0, labels that are no class as
+                class 0, and ``notes`` says how many did. Features are then float32, or token ids with ``vocabulary``.
+            public: everybody may know the samples.
+
+        >>> FederatedData.from_arrays([[[1.0], ["?"]]], [[0, 7]], num_classes=2, repair=True).train.y.tolist()
+        [0, 0]
         """
         if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
             raise InputError(f"is {type(test).__name__}, but it must be a pair (xs, ys) of lists", field="test")
+        declared = declare(num_classes, label_names, vocabulary, repair, targets)
         names = Names(clients=unique_names("client_names", client_names))
-        parts = [lists_part("train", xs, ys, names, None)]
+        parts = [lists_part("train", xs, ys, names, None, declared)]
         if test is not None:
-            parts.append(lists_part("test", test[0], test[1], names, parts[0].x.shape[1:]))
-        return checked(parts, names, num_classes)
+            parts.append(lists_part("test", test[0], test[1], names, parts[0].x.shape[1:], declared))
+        return replace(checked(parts, names, declared), public=public)
 
     @classmethod
     def from_flat(
@@ -79,21 +125,29 @@ class FederatedData:
         offsets: ArrayLike,
         test: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
         num_classes: int | None = None,
+        *,
+        label_names: Sequence[str] | None = None,
+        vocabulary: int | None = None,
+        targets: TargetKind = "classes",
+        repair: bool = False,
+        public: bool = False,
     ) -> FederatedData:
         """Take flat arrays: client i owns rows ``offsets[i]`` .. ``offsets[i+1] - 1``; ``test`` is such a triple.
 
         Row-major float32 or int64 features and int64 labels are used as they are, memory-mapped ones too: they are
-        read once, in chunks, to check them. Other types are converted, which makes a copy.
+        read once, in chunks, to check them. Other types are converted, which makes a copy, as a repair does. The other
+        arguments are those of :meth:`from_arrays`.
 
         >>> FederatedData.from_flat([[1.0], [2.0], [3.0]], [0, 1, 1], [0, 1, 3]).sizes.tolist()
         [1, 2]
         """
         if test is not None and (not isinstance(test, tuple | list) or len(test) != 3):
             raise InputError(f"is {type(test).__name__}, but it must be a triple (x, y, offsets)", field="test")
-        parts = [flat_part("train", x, y, offsets)]
+        declared = declare(num_classes, label_names, vocabulary, repair, targets)
+        parts = [flat_part("train", x, y, offsets, declared)]
         if test is not None:
-            parts.append(flat_part("test", *test))
-        return checked(parts, Names(), num_classes)
+            parts.append(flat_part("test", *test, declared))
+        return replace(checked(parts, Names(), declared), public=public)
 
     @classmethod
     def from_pool(
@@ -105,16 +159,24 @@ class FederatedData:
         seed: int = 0,
         num_classes: int | None = None,
         client_names: Sequence[str] | None = None,
+        *,
+        label_names: Sequence[str] | None = None,
+        vocabulary: int | None = None,
+        targets: TargetKind = "classes",
+        repair: bool = False,
+        public: bool = False,
     ) -> FederatedData:
         """Deal pooled rows out to clients: ``parts`` has one array of row numbers per client (see ``partition``).
 
-        The number of classes comes from the whole pool, also when some of it is not dealt out.
+        The number of classes, where it is not given, comes from the whole pool, also when some of it is not dealt out.
+        The other arguments are those of :meth:`from_arrays`.
 
         >>> FederatedData.from_pool([[1.0], [2.0], [3.0]], [0, 1, 1], [[2, 0], [1]]).train.y.tolist()
         [1, 0, 1]
         """
-        pool_x, pool_y = numbers("x", x), numbers("y", y)
-        if pool_x.ndim == 0 or pool_y.ndim != 1 or len(pool_x) != len(pool_y):
+        declared = declare(num_classes, label_names, vocabulary, repair, targets)
+        pool_x, pool_y = numbers("x", x, repair), labels_of("y", y, declared)
+        if pool_x.ndim == 0 or pool_y.ndim == 0 or len(pool_x) != len(pool_y):
             raise InputError(
                 f"has shape {pool_y.shape}, but it must have one label for each sample of x, which is {pool_x.shape}",
                 field="y",
@@ -122,9 +184,14 @@ class FederatedData:
         indices = row_numbers(parts, len(pool_y))
         order = np.concatenate(indices)
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in indices])])
-        classes = _classes_in(pool_y) if num_classes is None else num_classes
+        classes = declared.num_classes
+        if targets == "classes" and declared.classes is None:
+            classes = _classes_in(pool_y)
         names = Names(clients=unique_names("client_names", client_names))
-        data = checked([flat_part("train", pool_x[order], pool_y[order], offsets)], names, classes)
+        dealt = flat_part("train", pool_x[order], pool_y[order], offsets, declared)
+        data = checked([replace(dealt, is_typed=is_typed(x))], names, replace(declared, num_classes=classes))
+        inferred = data.inferred | ({"classes"} if targets == "classes" and declared.classes is None else set())
+        data = replace(data, inferred=inferred, public=public)
         return data.split(test_fraction, seed) if fraction_of("test_fraction", test_fraction) else data
 
     @property
@@ -132,14 +199,18 @@ class FederatedData:
         return self.train.num_clients
 
     def facts(self, *, counts_tokens: bool = False) -> Facts:
-        """Return what a simulation makes public of its data, read off them; ``counts_tokens`` looks at every one."""
-        vocabulary = None
-        if counts_tokens:
+        """Return what is public of the data; ``counts_tokens`` looks at every one where a vocabulary was not given."""
+        vocabulary = self.vocabulary
+        if counts_tokens and vocabulary is None:
             parts = [part for part in (self.train, self.test) if part is not None and part.num_rows]
             vocabulary = 1 + max(int(part.x.max()) for part in parts)
         shape, dtype, sizes = self.feature_shape, self.train.x.dtype, self.train.sizes
         return Facts(
-            shape, dtype, self.num_classes, sizes, self.num_clients, vocabulary=vocabulary, vectors=self.vectors
+            *(shape, dtype, self.num_classes, sizes, self.num_clients),
+            targets=self.targets,
+            vocabulary=vocabulary,
+            vectors=self.vectors,
+            has_vectors=self.train.y.ndim > 1,
         )
 
     @property
@@ -182,7 +253,8 @@ class FederatedData:
                 but=f"the data already has {self.test.num_rows} test samples, so it must be 0",
             )
         train, test = self._split_off(test_fraction, seed, splits.TEST)
-        return replace(self, train=train, test=test if test.num_rows else None)
+        inferred = self._inferred_by(test_fraction)
+        return replace(self, train=train, test=test if test.num_rows else None, inferred=inferred)
 
     def with_validation(self, fraction: float = 0.1, seed: int = 0) -> FederatedData:
         """Hold a random part of every client's training samples out for choosing settings; as :meth:`split`."""
@@ -194,10 +266,15 @@ class FederatedData:
                 but=f"the data already has {self.validation.num_rows} validation samples, so it must be 0",
             )
         train, held = self._split_off(fraction, seed, splits.VALIDATION)
-        return replace(self, train=train, validation=held if held.num_rows else None)
+        inferred = self._inferred_by(fraction)
+        return replace(self, train=train, validation=held if held.num_rows else None, inferred=inferred)
 
     def _split_off(self, fraction: float, seed: int, purpose: int) -> tuple[Shards, Shards]:
         return splits.split_off(self.train, fraction, whole("seed", seed, 0), purpose, self.has_copies)
+
+    def _inferred_by(self, fraction: float) -> frozenset[str]:
+        """Return the facts read off so far, with a split that holds so much out: sizes follow copies, if any count."""
+        return self.inferred | {"sizes"} if fraction and self.has_copies is not False else self.inferred
 
     def with_vectors(self, vectors: ArrayLike) -> FederatedData:
         """Give every token id a fixed vector: row i is the vector of id i. A model "lstm" takes them as its embedding.
@@ -216,7 +293,9 @@ class FederatedData:
             raise InputError(
                 f"is given for features of type {parts[0].dtype}, but they must be token ids", field="vectors"
             )
-        low, high = min(int(x.min()) for x in parts), max(int(x.max()) for x in parts)
+        low, high = 0, (self.vocabulary or 0) - 1
+        if self.vocabulary is None:
+            low, high = min(int(x.min()) for x in parts), max(int(x.max()) for x in parts)
         if low < 0 or high >= len(table):
             raise InputError(
                 f"has {len(table)} rows, but the token ids go from {low} to {high}, so they must be >= 0 and "
@@ -227,38 +306,39 @@ class FederatedData:
 
     def describe(self) -> Description:
         """Return sizes, classes and label skew."""
-        return describe(self.train, self.test, self.validation, self.num_classes, self.label_names)
+        return describe(self.train, self.test, self.validation, self.num_classes, self.label_names, self.inferred)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.feature_shape))
         clients = f"{self.num_clients} client{'s' * (self.num_clients != 1)}"
         return (
             f"FederatedData({clients}, {self.train.num_rows} training samples of {shape} features, "
-            f"{self.num_classes} classes)"
+            f"{self.num_classes} {self.targets if self.targets == 'classes' else f'{self.targets} a target'})"
         )
 
 
-def checked(
-    parts: list[RawPart], names: Names, num_classes: int | None, label_names: Sequence[str] | None = None
-) -> FederatedData:
+def checked(parts: list[RawPart], names: Names, declared: Declared) -> FederatedData:
     """Check and convert the parts (training first) and put them together; parts without rows are left out."""
     clients = len(parts[0].offsets) - 1
     if names.clients is not None and len(names.clients) != clients:
         raise InputError(f"has {len(names.clients)} names, but there are {clients} clients", field="client_names")
-    shards, count = check_parts(parts, names, num_classes)
-    labels = unique_names("label_names", label_names)
-    if labels is not None and len(labels) != count:
-        raise InputError(f"has {len(labels)} names, but there are {count} classes", field="label_names")
-    by_title = {part.title: found for part, found in zip(parts, shards, strict=True) if found.num_rows}
+    done = check_parts(parts, names, declared)
+    by_title = {part.title: found for part, found in zip(parts, done.shards, strict=True) if found.num_rows}
     return FederatedData(
         train=by_title["train"],
         test=by_title.get("test"),
-        num_classes=count,
+        num_classes=done.num_classes,
         client_names=names.clients,
         client_ids=names.ids,
         feature_names=names.features,
-        label_names=labels,
+        label_names=declared.label_names,
         validation=by_title.get("validation"),
+        # What is held out must not depend on what it is equal to.
+        has_copies=False if declared.repair else None,
+        vocabulary=declared.vocabulary,
+        inferred=done.inferred,
+        targets=declared.targets,
+        notes=done.notes,
     )
 
 

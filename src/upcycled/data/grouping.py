@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from upcycled.core.errors import InputError, suggest
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import Names, RawPart
+from upcycled.data.declared import Declared
 from upcycled.data.federated import FederatedData, checked
 
 _LISTED = 12
@@ -28,6 +29,8 @@ class GroupedRows:
     x: NDArray[Any]
     y: NDArray[Any]
     client: NDArray[Any]
+    is_typed: bool = True
+    """Whether the features had a type before they had values."""
 
 
 def group(
@@ -35,8 +38,7 @@ def group(
     *,
     client_names: Sequence[str] | None = None,
     feature_names: tuple[str, ...] | None = None,
-    label_names: Sequence[str] | None = None,
-    num_classes: int | None = None,
+    declared: Declared,
 ) -> FederatedData:
     """Sort the rows stably by client, the training part (first) saying who the clients are.
 
@@ -49,7 +51,7 @@ def group(
     for part in parts:
         _check_lengths(part)
         flat.append(_sorted(part, known))
-    return checked(flat, names, num_classes, label_names)
+    return checked(flat, names, declared)
 
 
 def client_column(field: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -130,6 +132,6 @@ def _sorted(part: GroupedRows, known: NDArray[Any]) -> RawPart:
         raise InputError(f"client {who} has {part.title} samples but no training samples, and it needs at least one")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(known)))]).astype(np.int64)
     if bool(np.all(codes[1:] >= codes[:-1])):
-        return RawPart(part.title, part.x, part.y, offsets)  # in order already: no copy
+        return RawPart(part.title, part.x, part.y, offsets, part.is_typed)  # in order already: no copy
     order = np.argsort(codes, kind="stable")
-    return RawPart(part.title, part.x[order], part.y[order], offsets)
+    return RawPart(part.title, part.x[order], part.y[order], offsets, part.is_typed)

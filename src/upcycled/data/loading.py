@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.data.checks import fraction_of, whole
+from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.npz import array_names, load_npz, pixels, read_set, save, set_names
 from upcycled.data.tables import Columns, load_table, read_table
+from upcycled.support.warned import collected_warnings
 
 __all__ = ["EXTENSIONS", "Found", "Pool", "files_in", "load", "read_pool", "save"]
 
@@ -40,6 +44,12 @@ def load(
     test_fraction: float = 0.0,
     features: Sequence[str] | None = None,
     seed: int = 0,
+    *,
+    num_classes: int | None = None,
+    label_names: Sequence[str] | None = None,
+    vocabulary: int | None = None,
+    repair: bool = False,
+    public: bool = False,
 ) -> FederatedData:
     """Read federated data from a file.
 
@@ -56,6 +66,12 @@ def load(
         test_fraction: hold this part of every client's samples out as a test part, for files that have none.
         features: the feature columns of a table; every other column if left out.
         seed: for ``test_fraction``.
+        num_classes: the number of classes; what an .npz says of itself, else one more than the largest label.
+        label_names: the names of the classes, which labels may be written as.
+        vocabulary: features are token ids below this number.
+        repair: let no sample be wrong: features that are no finite number count as 0, labels that are no class as class
+            0, and ``notes`` says how many did. What is held out does not look for copies. See ``docs/data.md``.
+        public: everybody may know the samples.
 
     Raises:
         InputError: in one sentence that names the file, when it cannot be used.
@@ -63,13 +79,19 @@ def load(
     file = _existing(path)
     fraction_of("test_fraction", test_fraction)
     whole("seed", seed, at_least=0)
+    declared = declare(num_classes, label_names, vocabulary, repair)
     try:
         if file.suffix.lower() == ".npz":
             _refuse("a .csv or .parquet", split=split, features=features)
-            data = load_npz(file, name, client, label)
+            read = partial(load_npz, file, name, client, label, declared)
         else:
             _refuse("an .npz", name=name)
-            data = load_table(file, Columns(client or "client", label or "label", split, _listed(features)))
+            columns = Columns(client or "client", label or "label", split, _listed(features))
+            read = partial(load_table, file, columns, declared)
+        # What others' code warns about may follow from samples: of repaired data only their holder is told.
+        with collected_warnings(Warning) if repair else nullcontext(()) as warned:
+            data = read()
+        data = replace(data, notes=(*data.notes, *warned), public=public)
         return data.split(test_fraction, seed) if test_fraction else data
     except InputError as error:
         raise _about(file, error) from error

@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, reason_of
 from upcycled.core.shards import Shards
+from upcycled.data.checks import labels_of, numbers
+from upcycled.data.declared import Declared, declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 
 PARTS = ("train", "test", "validation")
-_ABOUT = ("num_classes", "client_names", "feature_names", "label_names", "vectors", "has_copies")
+_NAMES = ("client_names", "feature_names", "label_names")
+_ABOUT = (*_NAMES, "num_classes", "vectors", "has_copies", "vocabulary", "inferred")
 _SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
 
 
@@ -78,29 +81,55 @@ class Archive:
         raise InputError(missing + nearest(name, others), field=str(self.path))
 
 
-def load_npz(path: Path, name: str | None, client: str | None, label: str | None) -> FederatedData:
-    """Read one set of a file; ``client`` and ``label`` pick other columns than ``client`` and ``y``."""
+def load_npz(path: Path, name: str | None, client: str | None, label: str | None, given: Declared) -> FederatedData:
+    """Read one set of a file; ``client`` and ``label`` pick other columns than ``client`` and ``y``.
+
+    What was given goes before what the file says of itself.
+    """
     client, label = client or "client", label or "y"
     archive = read_set(path, name, ("x", label, client))
-    classes = archive.arrays.get("num_classes")
+    declared = _declared(archive, given)
     data = group(
         [
             GroupedRows(
                 title,
-                pixels(archive.column(title, "x")),
-                archive.column(title, label),
+                pixels(numbers(f"{archive.prefix}{title}_x", archive.column(title, "x"), declared.repair)),
+                labels_of(f"{archive.prefix}{title}_{label}", archive.column(title, label), declared),
                 client_column(f"{archive.prefix}{title}_{client}", archive.column(title, client)),
             )
             for title in archive.parts()
         ],
         client_names=_strings(archive, "client_names"),
         feature_names=_strings(archive, "feature_names"),
-        label_names=_strings(archive, "label_names"),
-        num_classes=None if classes is None or classes.size != 1 else classes.item(),
+        declared=declared,
     )
     vectors, copies = archive.arrays.get("vectors"), archive.arrays.get("has_copies")
     data = data if vectors is None else data.with_vectors(vectors)
-    return replace(data, has_copies=None if copies is None else bool(copies.any()))
+    inferred = data.inferred | {str(fact) for fact in _strings(archive, "inferred") or ()}
+    # The file's arrays have a type, and what is given is not read off.
+    inferred -= {"dtype"}
+    inferred -= {"classes"} if given.classes is not None else set()
+    inferred -= {"vocabulary"} if data.vocabulary is not None else set()
+    if copies is not None and not declared.repair:
+        data = replace(data, has_copies=bool(copies.any()))
+    return replace(data, inferred=inferred)
+
+
+def _declared(archive: Archive, given: Declared) -> Declared:
+    def number(key: str) -> Any:
+        found = archive.arrays.get(key)
+        return None if found is None or found.size != 1 else found.item()
+
+    classes, names = given.num_classes, given.label_names
+    if names is None:
+        names = _strings(archive, "label_names")
+        names = None if names is not None and classes not in (None, len(names)) else names
+        classes = number("num_classes") if classes is None else classes
+    vocabulary = number("vocabulary") if given.vocabulary is None else given.vocabulary
+    vectors = archive.arrays.get("vectors")
+    if given.repair and vocabulary is None and vectors is not None and vectors.size:
+        vocabulary = len(vectors)
+    return declare(classes, names, vocabulary, given.repair)
 
 
 def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
@@ -185,7 +214,7 @@ def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
             f"{title}_y": shards.y,
             f"{title}_client": np.repeat(ids, shards.sizes),
         }
-    for key in ("client_names", "feature_names", "label_names"):
+    for key in _NAMES:
         names: tuple[str, ...] | None = getattr(data, key)
         if names is not None:
             arrays[key] = np.array(names, dtype=np.str_)
@@ -193,4 +222,8 @@ def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
         arrays["vectors"] = data.vectors
     if data.has_copies is not None:
         arrays["has_copies"] = np.array(data.has_copies)
+    if data.vocabulary is not None:
+        arrays["vocabulary"] = np.array(data.vocabulary)
+    if data.inferred:
+        arrays["inferred"] = np.array(sorted(data.inferred), dtype=np.str_)
     return arrays

@@ -11,11 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
+from upcycled.data.checks import labels_of
+from upcycled.data.declared import Declared
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 from upcycled.data.npz import unreadable
+from upcycled.data.texts import as_numbers
 from upcycled.support.extras import needs
 
+NOTHING = Declared()
 _SPLITS = {"train": False, "0": False, "test": True, "1": True}
 
 
@@ -46,20 +50,23 @@ class ColumnTable:
     is_test: NDArray[np.bool_] | None
 
 
-def load_table(path: Path, columns: Columns) -> FederatedData:
+def load_table(path: Path, columns: Columns, declared: Declared) -> FederatedData:
     """Read a table that has a client column."""
-    table = read_table(path, columns)
+    table = read_table(path, columns, declared)
     assert table.client is not None  # the caller names a client column
-    parts = [GroupedRows("train", table.x, table.y, table.client)]
+    parts = [GroupedRows("train", table.x, table.y, table.client, is_typed=False)]
     if table.is_test is not None:
         masks = (("train", ~table.is_test), ("test", table.is_test))
-        parts = [GroupedRows(title, table.x[rows], table.y[rows], table.client[rows]) for title, rows in masks]
-    return group(parts, feature_names=table.feature_names)
+        parts = [
+            GroupedRows(title, table.x[rows], table.y[rows], table.client[rows], is_typed=False)
+            for title, rows in masks
+        ]
+    return group(parts, feature_names=table.feature_names, declared=declared)
 
 
-def read_table(path: Path, columns: Columns) -> ColumnTable:
+def read_table(path: Path, columns: Columns, declared: Declared = NOTHING) -> ColumnTable:
     """Read a table and take its columns apart."""
-    frame = _frame(path, columns.client)
+    frame = _frame(path, columns, declared)
     known = [str(name) for name in frame.columns]
     for field, name in (("client", columns.client), ("label", columns.label), ("split", columns.split)):
         if name is not None and name not in known:
@@ -70,22 +77,25 @@ def read_table(path: Path, columns: Columns) -> ColumnTable:
         raise InputError("has no rows, but it must have at least one sample for every client", field=str(path))
     features = _feature_names(path, columns, known)
     return ColumnTable(
-        x=_features(path, frame, features),
-        y=_label(path, frame, columns.label),
+        x=_any_features(frame, features) if declared.repair else _features(path, frame, features),
+        y=_label(path, frame, columns.label, declared),
         feature_names=features,
         client=None if columns.client is None else clients_of(path, frame, columns.client),
         is_test=None if columns.split is None else _split(path, frame, columns.split),
     )
 
 
-def _frame(path: Path, client: str | None) -> Any:
+def _frame(path: Path, columns: Columns, declared: Declared) -> Any:
     is_csv = path.suffix.lower() == ".csv"
     needs(str(path), "pandas", *(() if is_csv else ("pyarrow",)))
     import pandas
 
     # pandas and pyarrow raise many kinds of errors on damaged files, not all of one family.
     try:
-        frame = _csv(path, client) if is_csv else pandas.read_parquet(path, engine="pyarrow").reset_index(drop=True)
+        if is_csv:
+            frame = _csv(path, columns, declared)
+        else:
+            frame = pandas.read_parquet(path, engine="pyarrow").reset_index(drop=True)
     except InputError:
         raise
     except UnicodeError as error:
@@ -100,7 +110,7 @@ def _frame(path: Path, client: str | None) -> Any:
     return frame
 
 
-def _csv(path: Path, client: str | None) -> Any:
+def _csv(path: Path, columns: Columns, declared: Declared) -> Any:
     import pandas
 
     with path.open("rb") as file:
@@ -108,14 +118,21 @@ def _csv(path: Path, client: str | None) -> Any:
     other = next((name for mark, name in ((b";", "';'"), (b"\t", "a tab")) if mark in header), None)
     if b"," not in header and other is not None:
         raise InputError(f"has {other} between its columns, but it must be a comma", field=str(path))
-    if client is None:
-        return pandas.read_csv(path, low_memory=False)
-    # Clients as text, whatever it is: "007" must not become 7, nor "NA" a missing value. pandas looks for missing
+    if declared.repair:
+        # All as text: what a column holds must not decide how it is read.
+        frame = pandas.read_csv(path, dtype=str, keep_default_na=False, na_filter=False)
+        if columns.client in frame:
+            frame[columns.client] = frame[columns.client].mask(frame[columns.client] == "")
+        return frame
+    # Names as text, whatever it is: "007" must not become 7, nor "NA" a missing value. pandas looks for missing
     # values after the converter, so a mark keeps every text from looking like one.
-    frame = pandas.read_csv(path, low_memory=False, converters={client: "={}".format})
-    if client in frame:
-        names = frame[client].str[1:]
-        frame[client] = names.mask(names == "")
+    names = [columns.client, None if declared.label_names is None else columns.label]
+    marked = {name: "={}".format for name in names if name is not None}
+    frame = pandas.read_csv(path, low_memory=False, converters=marked)
+    for name in marked:
+        if name in frame:
+            texts = frame[name].str[1:]
+            frame[name] = texts.mask(texts == "")
     return frame
 
 
@@ -165,6 +182,22 @@ def _features(path: Path, frame: Any, names: Sequence[str]) -> NDArray[Any]:
     return matrix
 
 
+def _any_features(frame: Any, names: Sequence[str]) -> NDArray[np.float64]:
+    """Return columns of any content; what is no number is nan."""
+    matrix = np.empty((len(frame), len(names)))
+    for j, name in enumerate(names):
+        matrix[:, j] = _any_numbers(frame[name])
+    return matrix
+
+
+def _any_numbers(column: Any) -> NDArray[np.float64]:
+    from pandas.api import types
+
+    if types.is_numeric_dtype(column.dtype) and not types.is_complex_dtype(column.dtype):
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return as_numbers(column.to_numpy(dtype=object))
+
+
 def _first_text(column: Any) -> int:
     """Return the first row whose value is not a number, to quote it."""
     import pandas
@@ -176,10 +209,14 @@ def _first_text(column: Any) -> int:
     return int(rows[0]) if rows.size else 0
 
 
-def _label(path: Path, frame: Any, name: str) -> NDArray[Any]:
+def _label(path: Path, frame: Any, name: str, declared: Declared) -> NDArray[Any]:
     from pandas.api import types
 
     column = frame[name]
+    if declared.label_names is not None:
+        return labels_of(f"column '{name}'", np.array([_text(value) for value in column], dtype=object), declared)
+    if declared.repair:
+        return _any_numbers(column)
     if not types.is_numeric_dtype(column.dtype):
         row = _first_text(column)
         raise InputError(
@@ -190,6 +227,12 @@ def _label(path: Path, frame: Any, name: str) -> NDArray[Any]:
     if types.is_integer_dtype(column.dtype) and not column.hasnans:
         return np.asarray(column.to_numpy())
     return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _text(value: Any) -> str:
+    """Return a value of a label column as a name is written: 3 and 3.0 are "3"."""
+    is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if is_whole else str(value)
 
 
 def clients_of(path: Path, frame: Any, name: str) -> NDArray[Any]:

@@ -208,7 +208,8 @@ def describe_data(data: FederatedData) -> dict[str, Any]:
         digest.update(f"vectors {data.vectors.dtype} {data.vectors.shape}".encode())
         digest.update(np.ascontiguousarray(data.vectors).data)
     rows = {f"{title}_samples": 0 if shards is None else shards.num_rows for title, shards in parts.items()}
-    return {"clients": data.num_clients, "classes": data.num_classes, **rows, "sha256": digest.hexdigest()}
+    facts = {"clients": data.num_clients, "classes": data.num_classes, "inferred": sorted(data.inferred)}
+    return {**facts, **rows, "sha256": digest.hexdigest()}
 
 
 def plain(value: Any) -> Any:

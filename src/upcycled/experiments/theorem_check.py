@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.auditing.explain import collected_warnings
 from upcycled.coefficients import ScalarRule
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
@@ -19,6 +18,7 @@ from upcycled.core.vectors import Real
 from upcycled.runtime.bound_probe import facts_of
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.train import run_plan
+from upcycled.support.warned import collected_warnings
 from upcycled.theory import FORMS, Constants, Form, Report, constants, lambda_schedule, smallest_mu
 from upcycled.theory.assumptions import ProblemFacts
 from upcycled.theory.empirical_risk import objective_of

@@ -14,6 +14,8 @@ from torch import nn
 
 from upcycled.core.errors import InputError, reason_of, suggest
 from upcycled.core.facts import Facts
+from upcycled.core.objective import Objective
+from upcycled.losses import CrossEntropy
 from upcycled.models.builtin import logistic, lstm, mlp
 
 KINDS = ("logistic", "mlp", "lstm")
@@ -22,6 +24,7 @@ KINDS = ("logistic", "mlp", "lstm")
 def prepare_model(
     model: str | nn.Module,
     facts: Facts,
+    objective: Objective,
     seed: int,
     options: Mapping[str, Any] | None = None,
     samples: NDArray[Any] | None = None,
@@ -36,14 +39,23 @@ def prepare_model(
     if isinstance(model, nn.Module):
         module = copy.deepcopy(model)
     elif model in KINDS:
-        module = _build(model, facts, seed, _with_vectors(model, dict(options or {}), facts.vectors))
+        outputs = objective.num_outputs(facts.classes)
+        module = _build(model, facts, outputs, seed, _with_vectors(model, dict(options or {}), facts.vectors))
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
         raise InputError(field="model", value=model, must=f"a torch.nn.Module or a known name{named}")
-    # Ones: every vocabulary but the smallest has that token, and no layer takes it for padding.
-    trial = np.ones((2, *facts.shape), dtype=facts.dtype) if samples is None else samples
-    _probe(module, as_input(module, trial), facts.classes)
+    trial = _trial(facts) if samples is None else samples
+    _probe(module, as_input(module, trial), facts, objective)
     return module
+
+
+def _trial(facts: Facts) -> NDArray[Any]:
+    """Return two samples made up: ones, which no layer takes for padding, and the largest token where that is known."""
+    trial = np.ones((2, *facts.shape), dtype=facts.dtype)
+    if facts.vocabulary is not None:
+        trial[1] = facts.vocabulary - 1
+        trial[0] = min(1, facts.vocabulary - 1)
+    return trial
 
 
 def _with_vectors(kind: str, options: dict[str, Any], vectors: NDArray[np.floating] | None) -> dict[str, Any]:
@@ -51,19 +63,19 @@ def _with_vectors(kind: str, options: dict[str, Any], vectors: NDArray[np.floati
     return options if kind != "lstm" or vectors is None or is_asked else {**options, "vectors": vectors}
 
 
-def _build(kind: str, facts: Facts, seed: int, options: dict[str, Any]) -> nn.Module:
+def _build(kind: str, facts: Facts, outputs: int, seed: int, options: dict[str, Any]) -> nn.Module:
     _check_options(kind, options)
     if kind == "logistic":
-        return logistic(facts.shape, facts.classes, seed=seed, **options)
+        return logistic(facts.shape, outputs, seed=seed, **options)
     if kind == "mlp":
-        return mlp(facts.shape, facts.classes, seed=seed, **options)
+        return mlp(facts.shape, outputs, seed=seed, **options)
     if not np.issubdtype(facts.dtype, np.integer):
         raise InputError(
             f"model 'lstm' needs integer token ids, but the features are {facts.dtype}: "
             "pass integers, or choose another model"
         )
     needed = facts.vocabulary
-    module = lstm(facts.classes, seed=seed, **({"vocabulary": needed} if needed is not None else {}) | options)
+    module = lstm(outputs, seed=seed, **({"vocabulary": needed} if needed is not None else {}) | options)
     if needed is not None and module.embedding.num_embeddings < needed:
         raise InputError(
             f"model 'lstm' has {module.embedding.num_embeddings} token ids in its vocabulary, "
@@ -125,7 +137,27 @@ def is_linear_softmax(module: nn.Module) -> bool:
     return type(module) is nn.Linear
 
 
-def _probe(module: nn.Module, x: NDArray[Any], classes: int) -> None:
+def _try_loss(output: torch.Tensor, facts: Facts, objective: Objective) -> None:
+    """Compute the loss of two outputs against targets of the data's shape."""
+    classes, got = facts.classes, tuple(output.shape[1:])
+    if isinstance(objective, CrossEntropy) and (output.ndim != 2 or output.shape[1] < classes):
+        raise InputError(
+            f"model output has shape {got} per sample, but the labels need one logit for each of {classes} classes"
+        )
+    targets = torch.zeros(2, dtype=torch.int64)
+    if objective.targets != "classes":
+        targets = torch.zeros((2, classes) if facts.has_vectors else 2)
+    try:
+        losses = objective.per_sample(output, targets)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"loss '{objective.name}' failed on outputs of shape {got}: {reason_of(error)}") from error
+    if losses.shape != (2,):
+        raise InputError(f"loss '{objective.name}' gives {tuple(losses.shape)} for two samples, but it must be (2,)")
+
+
+def _probe(module: nn.Module, x: NDArray[Any], facts: Facts, objective: Objective) -> None:
     """Run two samples through a copy in training mode, with the caller's generator put back afterwards."""
     trial = copy.deepcopy(module).cpu().train()
     before = {name: buffer.clone() for name, buffer in trial.named_buffers()}
@@ -138,11 +170,10 @@ def _probe(module: nn.Module, x: NDArray[Any], classes: int) -> None:
             raise InputError(
                 f"model does not take samples of shape {shape} and type {x.dtype}: {reason_of(error)}"
             ) from error
-    if not isinstance(output, torch.Tensor) or output.ndim != 2 or output.shape[0] != 2 or output.shape[1] < classes:
-        got = tuple(output.shape[1:]) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise InputError(
-            f"model output has shape {got} per sample, but the labels need one logit for each of {classes} classes"
-        )
+    if not isinstance(output, torch.Tensor) or output.ndim == 0 or output.shape[0] != 2:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise InputError(f"model output is {got} for two samples, but it must be a tensor with a row for each")
+    _try_loss(output, facts, objective)
     changed = [name for name, buffer in trial.named_buffers() if not torch.equal(buffer, before[name])]
     if changed:
         raise InputError(

@@ -203,7 +203,8 @@ def data_words(part: Part) -> list[tuple[str, str]]:
         ("test_samples", "test samples"),
     ):
         if isinstance(about.get(key), int) and about[key] > 0:
-            words.append((name, f"{about[key]:,}"))
+            is_inferred = isinstance(about.get("inferred"), list) and key in about["inferred"]
+            words.append((name, f"{about[key]:,}{' (from the data)' * is_inferred}"))
     if isinstance(about.get("sha256"), str):
         words.append(("SHA-256", about["sha256"][:16]))
     return words

@@ -79,8 +79,8 @@ class History:
         return [record.metrics.get(name) for record in self.records]
 
     def last_scored(self) -> Record | None:
-        """Return the last record with an accuracy."""
-        return next((r for r in reversed(self.records) if r.accuracy is not None), None)
+        """Return the last record with scores."""
+        return next((r for r in reversed(self.records) if r.loss is not None), None)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the scalar fields and the metrics as one dict per record."""

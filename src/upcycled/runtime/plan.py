@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,6 +22,7 @@ from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting
+from upcycled.core.objective import Objective
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Solver
@@ -29,7 +31,8 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.losses import CrossEntropy
-from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model
+from upcycled.losses.table import as_objective
+from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -42,6 +45,7 @@ class Plan:
     spec: RunSpec
     facts: Facts
     module: nn.Module
+    objective: Objective
     layout: Layout
     initial: Vector
     strategy: Strategy
@@ -109,8 +113,12 @@ def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
     """Decide a run on data completely: check everything that spec and data must agree on."""
     if not isinstance(data, FederatedData):
         raise InputError(f"is {type(data).__name__}, but it must be a FederatedData (see up.data)", field="data")
+    is_restricted = spec.has_real_noise and not data.public
+    if is_restricted:
+        _check_given(data, spec.model)
     facts = data.facts(counts_tokens=spec.model == "lstm" and data.train.x.dtype.kind in "iu")
-    return with_data(plan_of(facts, spec, data.train.x[:2]), data)
+    # What a model makes of private samples is no reason to refuse it.
+    return with_data(plan_of(facts, spec, None if is_restricted else data.train.x[:2]), data)
 
 
 def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
@@ -121,7 +129,9 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     local = LocalSGD() if spec.local is None else spec.local
     algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
     mechanism = NO_PRIVACY
-    module = prepare_model(_made(spec), facts, spec.seed, spec.model_options, samples)
+    objective = as_objective(spec.loss, facts.targets)
+    _check_targets(objective, facts)
+    module = prepare_model(_made(spec), facts, objective, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
     setting = None
@@ -137,7 +147,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             is_local_given=spec.local is not None,
             gradients_per_step=solver.gradients_per_step,
             num_parameters=initial.size,
-            is_linear_softmax=is_linear_softmax(module),
+            is_linear_softmax=is_linear_softmax(module) and objective == CrossEntropy(),
             has_bias=any(name.endswith("bias") for name in layout.names),
             has_batch_norm=has_batch_norm(module),
             num_classes=_num_logits(module, facts.classes),
@@ -157,7 +167,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         solver = mechanism.solver(solver)
         check_budget(spec.budget, mechanism, setting)
     _check_stragglers(spec.stragglers, solver)
-    return Plan(spec, facts, module, layout, initial, strategy, mechanism, who, solver, setting)
+    return Plan(spec, facts, module, objective, layout, initial, strategy, mechanism, who, solver, setting)
 
 
 def with_data(plan: Plan, data: FederatedData) -> Plan:
@@ -167,16 +177,38 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         module=plan.module,
         layout=plan.layout,
         num_classes=plan.facts.classes,
-        train=plan.mechanism.prepare(_with_input(plan.module, data.train)),
-        test=None if test is None or test.num_rows == 0 else _with_input(plan.module, test),
+        train=plan.mechanism.prepare(_as_taken(plan, data.train)),
+        test=None if test is None or test.num_rows == 0 else _as_taken(plan, test),
         solver=plan.solver,
         seed=plan.spec.seed,
-        objective=CrossEntropy(),
+        objective=plan.objective,
         rounds=plan.data_rounds,
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )
     return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)))
+
+
+_GIVEN_BY = {
+    "classes": "the number of classes (give num_classes or label_names; in a file data.classes or data.labels)",
+    "vocabulary": "the number of token ids (give vocabulary; in a file data.vocabulary or model.vocabulary)",
+    "dtype": "whether features are whole numbers (give repair=True, and vocabulary for token ids; a file has both)",
+    "sizes": "how many samples are held out (give repair=True, or has_copies=False before the split; a file has both)",
+}
+"""How each fact is given that was read off data."""
+
+
+def _check_given(data: FederatedData, model: Any) -> None:
+    """Refuse public facts that were read off private data: one record may decide them, and no noise covers that."""
+    may_take_tokens = takes_tokens(model) if isinstance(model, nn.Module) else model not in ("logistic", "mlp")
+    inferred = data.inferred if may_take_tokens else data.inferred - {"vocabulary"}
+    if inferred:
+        facts = " and ".join(_GIVEN_BY.get(fact, fact) for fact in sorted(inferred))
+        raise InputError(
+            f"were looked at to find {facts}, but a run with noise='system' must be told what is public, or that the "
+            "data are (public=True; in a file data.public = true)",
+            field="data",
+        )
 
 
 def _made(spec: RunSpec) -> str | nn.Module:
@@ -228,5 +260,20 @@ def _penalty(algorithm: Algorithm, initial: Vector) -> float:
     return algorithm.problem(algorithm.start(initial), nobody).a
 
 
-def _with_input(module: nn.Module, shards: Shards) -> Shards:
-    return replace(shards, x=as_input(module, shards.x))
+def _as_taken(plan: Plan, shards: Shards) -> Shards:
+    """Return samples as the model takes their features, and targets as the loss takes them."""
+    targets = shards.y if plan.objective.targets == "classes" else shards.y.astype(np.float32, copy=False)
+    return replace(shards, x=as_input(plan.module, shards.x), y=targets)
+
+
+def _check_targets(objective: Objective, facts: Facts) -> None:
+    """Refuse a loss that has nothing to do with the targets; whole numbers may be meant as numbers."""
+    wanted, there = objective.targets, facts.targets
+    if wanted != there and not (wanted == "numbers" and there == "classes"):
+        raise InputError(
+            f"loss '{objective.name}' is for {_TARGETS[wanted]}, but the data have {_TARGETS[there]} "
+            f"(say targets='{wanted}' when they are made, or take another loss)"
+        )
+
+
+_TARGETS = {"classes": "class labels", "labels": "several labels of 0 or 1 a sample", "numbers": "numbers as targets"}

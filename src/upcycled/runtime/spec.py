@@ -35,6 +35,9 @@ class RunSpec:
         model: ``"logistic"``, ``"mlp"``, ``"lstm"``; a torch module, which starts from its own weights; or a function
             that makes one (``"package.module:factory"`` names it), called with torch's generator set to ``seed``.
         model_options: options of a model named by a string, such as ``{"hidden": [196]}``.
+        loss: a name (``"cross_entropy"``, ``"binary_cross_entropy"``, ``"multilabel"``, ``"mse"``, ``"mae"``, ``"huber"``,
+            ``"poisson"``, ``"quantile"``), one of ``up.losses`` with its options, or a function (outputs, targets) -> a
+            loss for each sample; left out, the usual one for the data's targets.
         upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
             makes every even iteration a server-only extrapolation.
         iterations: global iterations, upcycled ones included.
@@ -75,6 +78,7 @@ class RunSpec:
     algorithm: Algorithm
     model: str | nn.Module | Callable[[], nn.Module] = "logistic"
     model_options: Mapping[str, Any] | None = None
+    loss: object = None
     upcycle: object = None
     iterations: Annotated[int, COUNT] = 100
     local: Local | None = None
@@ -112,6 +116,11 @@ class RunSpec:
     def who(self) -> Participation:
         """How cohorts are drawn."""
         return Participation(self.participation, self.sampling, self.stragglers)
+
+    @property
+    def has_real_noise(self) -> bool:
+        """Whether the run protects somebody, and is no simulation of that."""
+        return self.privacy is not None and self.noise == "system"
 
     @property
     def ledger_path(self) -> Path | None:

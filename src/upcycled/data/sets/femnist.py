@@ -43,6 +43,7 @@ def femnist(
     devices: int | None = None,
     partition: str | None = None,
     seed: int = 0,
+    public: bool = False,
 ) -> FederatedData:
     """Load FEMNIST as the paper has it: lower-case letters a to j, 50 devices, 6 letters on each; or up to 26 letters.
 
@@ -61,6 +62,7 @@ def femnist(
             them anew. Left out: "published" where it fits.
         seed: which images a device gets, and its size where that is drawn. Without a source, seed 0 of the published
             devices is the ready file, where there is one.
+        public: the images are published; say so for a run with real noise, which protects nobody here.
 
     Raises:
         InputError: in one sentence; where nothing is found it says how to get it.
@@ -83,8 +85,9 @@ def femnist(
     else:
         count = PUBLISHED_LETTERS if letters is None else letters
         data = deal(_pool(path, count), count, _sizes(count, devices, partition, seed), seed)
-    # Images are used again when a class is exhausted; holding one out must hold out all of it.
-    return replace(data, has_copies=True)
+    # Images are used again when a class is exhausted; holding one out must hold out all of it. Whose they are follows
+    # from their labels.
+    return replace(data, has_copies=True, inferred=data.inferred | {"sizes"}, public=public)
 
 
 def _found(letters: int | None, devices: int | None, partition: str | None, seed: int) -> Path:

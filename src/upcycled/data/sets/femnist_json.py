@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
+from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, group
 from upcycled.data.idx import SPLITS
@@ -42,7 +43,7 @@ def load_json(path: Path, letters: int | None, devices: int | None, seed: int) -
     parts[1:] = [_where(part, part.client >= 0) for part in parts[1:]]
     count = max(2, int(parts[0].y.max()) + 1) if letters is None else letters
     names = [train[i].name for i in users] if devices is None else None
-    data = group(parts, client_names=names, label_names=letter_names(count), num_classes=count)
+    data = group(parts, client_names=names, declared=declare(count, letter_names(count)))
     # FedProx's files have the same images many times.
     return data if test is not None else replace(data, has_copies=True).split(1 - TRAINING_SHARE, seed)
 

@@ -19,6 +19,7 @@ from upcycled.core.errors import InputError, Limits
 from upcycled.core.vectors import Ints
 from upcycled.data.assemble import flat_part
 from upcycled.data.checks import Names
+from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData, checked
 from upcycled.data.npz import pixels
 
@@ -85,14 +86,14 @@ def deal(images: Images, letters: int, per_class: Ints, seed: int) -> FederatedD
         wanted[0].append(labels[:kept])
         wanted[1].append(labels[kept:])
     sides = (("train", images.train_x, images.train_y), ("test", images.test_x, images.test_y))
-    parts = []
+    parts, declared = [], declare(letters, letter_names(letters))
     for (title, x, y), users in zip(sides, wanted, strict=True):
         labels = np.concatenate(users)
         sizes = np.array([own.size for own in users]).reshape(-1, USERS_PER_DEVICE).sum(axis=1)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         rows = _rows(title, labels, y, letters, rng)
-        parts.append(flat_part(title, pixels(x[rows]), y[rows], offsets))
-    return checked(parts, Names(), letters, letter_names(letters))
+        parts.append(flat_part(title, pixels(x[rows]), y[rows], offsets, declared))
+    return checked(parts, Names(), declared)
 
 
 def _rows(title: str, wanted: Ints, pool: Ints, letters: int, rng: np.random.Generator) -> Ints:

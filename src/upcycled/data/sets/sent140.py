@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import whole
+from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, group
 from upcycled.data.leaf import is_leaf, merged
@@ -35,6 +36,7 @@ def sent140(
     devices: int | None = DEVICES,
     length: int = LENGTH,
     seed: int = 0,
+    public: bool = False,
 ) -> FederatedData:
     """Load Sent140 as the paper has it: 52 devices of 15 users each, tweets of 25 tokens, two classes.
 
@@ -51,6 +53,7 @@ def sent140(
         devices: merge users into so many devices, one after the other; None makes every user a device.
         length: tokens per tweet; longer ones are cut, shorter ones filled up at the end.
         seed: which users of the original file are taken, and which tweets are held out where the source does not say.
+        public: the tweets are published; say so for a run with real noise, which protects nobody here.
 
     Raises:
         InputError: in one sentence; where nothing is found it says how to get it.
@@ -77,7 +80,9 @@ def sent140(
         for title, rows in (("train", ~tweets.is_test), ("test", tweets.is_test))
     ]
     # Two people who write the same few words write two tweets.
-    data = replace(group(parts, num_classes=2, label_names=("negative", "positive")), has_copies=False)
+    data = group(parts, declared=declare(label_names=("negative", "positive")))
+    # Words, users and what is held out follow from the tweets.
+    data = replace(data, has_copies=False, inferred=data.inferred | {"sizes"}, public=public)
     return data if table is None else data.with_vectors(table)
 
 

@@ -28,6 +28,7 @@ def synthetic(
     sizes: int | Sequence[int] | Ints | None = None,
     test_fraction: float = 0.1,
     seed: int = 0,
+    public: bool = False,
 ) -> FederatedData:
     """Generate Syn(alpha, beta), or Syn(iid) with ``synthetic("iid")``.
 
@@ -47,6 +48,8 @@ def synthetic(
             50 + lognormal(4, 2), at most 3,104, like the published sets (median about 105, mean about 320).
         test_fraction: the part of every client's samples held out as its test part.
         seed: the same seed gives the same data.
+        public: everybody may know the samples. Left out, a run with real noise keeps what it would keep of anybody's
+            data, so that a rehearsal shows what a real run leaves.
 
     >>> synthetic(0.5, 0.5, clients=3, sizes=[10, 20, 30]).sizes.tolist()
     [9, 18, 27]
@@ -77,7 +80,8 @@ def synthetic(
         x[rows] = own
         y[rows] = np.argmax(own @ weights[k % models] + biases[k % models], axis=1)
     # Draws are never copies of each other, so a million clients need not be searched for any.
-    data = replace(FederatedData.from_flat(x, y, offsets, num_classes=classes), has_copies=False)
+    data = FederatedData.from_flat(x, y, offsets, num_classes=classes, public=public)
+    data = replace(data, has_copies=False)
     return data.split(test_fraction, seed) if test_fraction else data
 
 

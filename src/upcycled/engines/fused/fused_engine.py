@@ -203,7 +203,7 @@ class FusedEngine:
         """Call every kernel that the run will need, on nothing."""
         nobody = np.zeros(0, dtype=np.int64)
         model = np.zeros(self._task.layout.size, dtype=np.float32)
-        self.train(Work(round=0, attempt=0, cohort=Cohort(nobody, nobody), model=model, problem=Problem()))
+        self.train(Work(round=1, attempt=0, cohort=Cohort(nobody, nobody), model=model, problem=Problem()))
         if self._test is not None:
             self._scored(score_rows, nobody, (self._test.x, self._test.y, model), 0)
             if self._local.keeps_private:

@@ -80,9 +80,12 @@ def _classes(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, 
 @inlined
 def _tile(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
     """Return the hits and the summed loss of a tile whose outputs are there."""
-    is_softmax = places[LOSS] == CROSS_ENTROPY
-    found: tuple[int, float] = (_classes if is_softmax else _other)(work, table, places, count)
-    return found
+    hits, loss = 0, 0.0
+    if places[LOSS] == CROSS_ENTROPY:
+        hits, loss = _classes(work, table, places, count)
+    else:
+        hits, loss = _other(work, table, places, count)
+    return hits, loss
 
 
 @compiled
