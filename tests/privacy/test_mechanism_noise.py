@@ -16,8 +16,9 @@ from tests.reference import softmax_gradient
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.mechanism import Trained
 from upcycled.core.streams import Purpose
+from upcycled.core.vectors import grid_step
 from upcycled.privacy.mechanisms.projection import project
-from upcycled.privacy.noise import SeededNoise, SystemNoise, gamma_norm_noise, grid_step
+from upcycled.privacy.noise import SeededNoise, SystemNoise, gamma_norm_noise
 
 NAMES = list(ALGORITHMS)
 CONVEX = [name for name in NAMES if name != "pfedme"]

@@ -41,6 +41,14 @@ class Silence:
         coin = purpose in (Purpose.POISSON, Purpose.COHORT)
         return np.full((clients.size, count), 0.0 if coin else 1.0)
 
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Zero."""
+        return np.zeros((clients.size, count))
+
+    laplace_steps = gaussian_steps
+
     def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return zeros; a direction, which must have a length, where a norm of zero goes with it."""
         direction = purpose in (Purpose.OBJECTIVE, Purpose.COVER)

@@ -45,7 +45,10 @@ class Release:
 
 
 class NoiseSource(Protocol):
-    """Random numbers for one data round, an independent stream per client and purpose."""
+    """Random numbers for one data round, an independent stream per client and purpose.
+
+    Noise is a whole number of grid steps (see ``core.vectors.on_grid``); ``scale`` is in grid steps too, one a client.
+    """
 
     @property
     def name(self) -> str:
@@ -53,6 +56,16 @@ class NoiseSource(Protocol):
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1), shape (clients, count); ``start`` says how many were taken before."""
+
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return Gaussian noise of std ``scale``, shape (clients, count); each pair of numbers takes two uniforms."""
+
+    def laplace_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return noise of density ~ exp(-|k| / scale), shape (clients, count); each number takes one uniform."""
 
     def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return standard normals, shape (clients, count); each pair of them takes two uniforms."""

@@ -10,9 +10,7 @@ import numpy as np
 
 from upcycled.core.mechanism import NoiseSource
 from upcycled.core.streams import Purpose, Words, box_muller, client_keys, uniforms, unit_interval
-from upcycled.core.vectors import Ints, Real, grid_step, on_grid
-
-__all__ = ["SeededNoise", "SystemNoise", "gamma_norm_noise", "grid_step", "on_grid"]
+from upcycled.core.vectors import Ints, Real
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,18 @@ class SeededNoise:
     def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return standard normals, one stream per client."""
         return box_muller(self.uniforms(clients, count + count % 2, purpose, start))[:, :count]
+
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return normals of std ``scale`` rounded to integers."""
+        return np.rint(scale[:, None] * self.normals(clients, count, purpose, start))
+
+    def laplace_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return Laplace numbers of this scale rounded to integers, by inverse transform."""
+        return np.rint(scale[:, None] * _laplace(self.uniforms(clients, count, purpose, start)))
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,24 @@ class SystemNoise:
     def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return standard normals that were never drawn before."""
         return box_muller(self.uniforms(clients, count + count % 2, purpose))[:, :count]
+
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return normals of std ``scale`` rounded to integers."""
+        return np.rint(scale[:, None] * self.normals(clients, count, purpose, start))
+
+    def laplace_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return Laplace numbers of this scale rounded to integers, by inverse transform."""
+        return np.rint(scale[:, None] * _laplace(self.uniforms(clients, count, purpose, start)))
+
+
+def _laplace(uniform: Real) -> Real:
+    """Turn uniforms into numbers of density exp(-|x|) / 2."""
+    found: Real = np.where(uniform < 0.5, np.log(2 * uniform), -np.log(2 * (1 - uniform)))
+    return found
 
 
 def gamma_norm_noise(source: NoiseSource, clients: Ints, size: int, rate: Real, purpose: Purpose) -> Real:

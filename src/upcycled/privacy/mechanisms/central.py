@@ -12,7 +12,7 @@ from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_field
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Vector, grid_step
+from upcycled.core.vectors import Ints, Vector, grid_scale, grid_step
 from upcycled.privacy.accounting import gdp_mu, sampled_gaussian_noise_multiplier
 from upcycled.privacy.accounting.gaussian import ROOM
 from upcycled.privacy.mechanisms.clipping import clip
@@ -141,9 +141,10 @@ class CentralNoise:
         if self.noise_std == 0:
             total = updates.sum(axis=0)
         else:
-            step = float(grid_step(np.array([self.noise_std]))[0])
-            drawn = self.noise_std * noise.normals(np.zeros(1, dtype=np.int64), sent.size, Purpose.CENTRAL)[0]
-            total = step * (np.rint(updates / step).sum(axis=0) + np.rint(drawn / step))
+            std, server = np.array([self.noise_std]), np.zeros(1, dtype=np.int64)
+            step = float(grid_step(std)[0])
+            drawn = noise.gaussian_steps(server, sent.size, grid_scale(std), Purpose.CENTRAL)[0]
+            total = step * (np.rint(updates / step).sum(axis=0) + drawn)
         mean: Vector = (start + total / self.expected).astype(np.float32)
         return mean
 

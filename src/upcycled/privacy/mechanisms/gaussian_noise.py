@@ -10,7 +10,7 @@ import numpy as np
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge, NoiseSource, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
-from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
+from upcycled.core.vectors import Ints, Real, Vector, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import ROOM
 from upcycled.privacy.mechanisms.requirements import rounds_paid
@@ -28,7 +28,7 @@ class GaussianNoise:
     def add(self, values: Real, cohort: Cohort, source: NoiseSource) -> Real:
         """Return values + N(0, noise_std^2 I) on the grid, row by row."""
         std = self.noise_std[cohort.rows]
-        return on_grid(values, std[:, None] * source.normals(cohort.clients, values.shape[-1]), std)
+        return on_grid(values, source.gaussian_steps(cohort.clients, values.shape[-1], grid_scale(std)), std)
 
     def rounded(self, values: Real, cohort: Cohort) -> Real:
         """Return public values (D,) on each client's grid."""

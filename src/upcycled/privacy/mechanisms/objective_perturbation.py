@@ -235,7 +235,8 @@ class _Tilted:
         """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
         rate = np.full(cohort.rows.size, self.cover_alpha)
         cover = gamma_norm_noise(noise, cohort.clients, sent.size, rate, Purpose.COVER)
-        vectors = on_grid(trained.vectors.astype(np.float64), cover, 1 / rate)
+        steps = np.rint(cover / grid_step(1 / rate)[:, None])
+        vectors = on_grid(trained.vectors.astype(np.float64), steps, 1 / rate)
         return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
