@@ -18,7 +18,8 @@ from upcycled.core.mechanism import Trained
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import grid_step
 from upcycled.privacy.mechanisms.projection import project
-from upcycled.privacy.noise import SeededNoise, SystemNoise, gamma_norm_noise
+from upcycled.privacy.noise import SeededNoise, SystemNoise
+from upcycled.privacy.tilt_noise import gamma_norm_noise
 
 NAMES = list(ALGORITHMS)
 CONVEX = [name for name in NAMES if name != "pfedme"]
@@ -37,7 +38,7 @@ def assert_scale(numbers, std):
 @pytest.mark.parametrize("source", [SeededNoise(1, 2), SystemNoise()], ids=["seeded", "system"])
 def test_both_sources_give_standard_normals_and_uniforms(source):
     clients = np.arange(20)
-    normals, uniforms = source.normals(clients, 501), source.uniforms(clients, 500)
+    normals, uniforms = source.normals(clients, 501, Purpose.NOISE), source.uniforms(clients, 500)
     assert normals.shape == (20, 501)
     assert_scale(normals * 0.7, 0.7)
     assert stats.kstest(uniforms.ravel(), "uniform").pvalue > 1e-4

@@ -67,7 +67,10 @@ class NoiseSource(Protocol):
     ) -> Real:
         """Return noise of density ~ exp(-|k| / scale), shape (clients, count); each number takes one uniform."""
 
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard exponentials, shape (clients, count); each takes one uniform."""
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
         """Return standard normals, shape (clients, count); each pair of them takes two uniforms."""
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upcycled.core.mechanism import NoiseSource
 from upcycled.core.streams import Purpose, Words, box_muller, client_keys, uniforms, unit_interval
 from upcycled.core.vectors import Ints, Real
+from upcycled.privacy.discrete_laplace import discrete_laplace
+from upcycled.privacy.tilt_noise import exponentials_from, normals_from
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class SeededNoise:
     def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return standard normals, one stream per client."""
         return box_muller(self.uniforms(clients, count + count % 2, purpose, start))[:, :count]
+
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard exponentials, one stream per client."""
+        return -np.log(self.uniforms(clients, count, purpose, start))
 
     def gaussian_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
@@ -53,15 +58,22 @@ class SystemNoise:
 
     name: str = "system"
 
+    def draw_words(self, count: int) -> Words:
+        """Return words that were never drawn before."""
+        drawn = hashlib.shake_256(os.urandom(32)).digest(8 * count)
+        return np.frombuffer(drawn, dtype="<u8").astype(np.uint64)
+
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1) that were never drawn before."""
-        drawn = hashlib.shake_256(os.urandom(32)).digest(8 * clients.size * count)
-        found: Words = np.frombuffer(drawn, dtype="<u8").astype(np.uint64)
-        return unit_interval(found).reshape(clients.size, count)
+        return unit_interval(self.draw_words(clients.size * count)).reshape(clients.size, count)
 
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
-        """Return standard normals that were never drawn before."""
-        return box_muller(self.uniforms(clients, count + count % 2, purpose))[:, :count]
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard exponentials, of full relative precision."""
+        return exponentials_from(self.draw_words, clients.size * count).reshape(clients.size, count)
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard normals, of full relative precision."""
+        return normals_from(self.draw_words, clients.size * count).reshape(clients.size, count)
 
     def gaussian_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
@@ -72,23 +84,12 @@ class SystemNoise:
     def laplace_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
-        """Return Laplace numbers of this scale rounded to integers, by inverse transform."""
-        return np.rint(scale[:, None] * _laplace(self.uniforms(clients, count, purpose, start)))
+        """Return exact draws of the discrete Laplace distribution, its scale rounded up to an integer."""
+        each = np.repeat(np.ceil(scale).astype(np.int64), count).reshape(clients.size, count)
+        return discrete_laplace(each, self.draw_words).astype(np.float64)
 
 
 def _laplace(uniform: Real) -> Real:
     """Turn uniforms into numbers of density exp(-|x|) / 2."""
     found: Real = np.where(uniform < 0.5, np.log(2 * uniform), -np.log(2 * (1 - uniform)))
     return found
-
-
-def gamma_norm_noise(source: NoiseSource, clients: Ints, size: int, rate: Real, purpose: Purpose) -> Real:
-    """Return vectors of density ~ exp(-rate ||n||), shape (clients, size): a Gamma norm and a uniform direction.
-
-    The norm is Gamma(shape = size, rate), the sum of ``size`` exponentials; the direction is that of a normal vector.
-    """
-    norms = -np.log(source.uniforms(clients, size, purpose)).sum(axis=1) / rate
-    directions = source.normals(clients, size, purpose, start=size)
-    lengths = np.sqrt(np.einsum("cd,cd->c", directions, directions))
-    scaled: Real = directions * (norms / lengths)[:, None]
-    return scaled
