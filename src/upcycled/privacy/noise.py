@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ import numpy as np
 from upcycled.core.mechanism import NoiseSource
 from upcycled.core.streams import Purpose, Words, box_muller, client_keys, uniforms, unit_interval
 from upcycled.core.vectors import Ints, Real
+from upcycled.privacy.sampling.discrete import WordSource, discrete_gaussian, discrete_laplace
 
 
 @dataclass(frozen=True)
@@ -39,45 +39,58 @@ class SeededNoise:
     def laplace_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
-        """Return Laplace numbers of this scale rounded to integers, by inverse transform."""
+        """Return Laplace numbers of this scale rounded to integers."""
         return np.rint(scale[:, None] * _laplace(self.uniforms(clients, count, purpose, start)))
+
+
+def fresh_words(count: int) -> Words:
+    """Return random 64-bit words: AES-256 in counter mode, keyed with 32 fresh bytes of operating-system entropy.
+
+    No key outlives its call, so none can be logged, copied, inherited by a forked process or stored.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES
+    from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+    stream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor().update(bytes(8 * count))
+    found: Words = np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
+    return found
 
 
 @dataclass(frozen=True)
 class SystemNoise:
-    """Noise that protects: SHAKE-256, keyed for every call with 32 fresh bytes of operating-system entropy.
+    """Noise that protects: exact discrete samplers (see ``privacy.sampling``), fed with words that nobody can know.
 
-    No key outlives its call, so none can be logged, copied, inherited by a forked process or stored, and a private run
-    cannot be replayed. What remains is the error of float64 arithmetic in Box-Muller, which does not depend on data.
+    A private run cannot be replayed. Tests and audits may put words of their own in the place of ``words`` and run this
+    very code; such noise protects nobody.
     """
 
+    words: WordSource = fresh_words
     name: str = "system"
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1) that were never drawn before."""
-        drawn = hashlib.shake_256(os.urandom(32)).digest(8 * clients.size * count)
-        found: Words = np.frombuffer(drawn, dtype="<u8").astype(np.uint64)
-        return unit_interval(found).reshape(clients.size, count)
-
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
-        """Return standard normals that were never drawn before."""
-        return box_muller(self.uniforms(clients, count + count % 2, purpose))[:, :count]
+        return unit_interval(self.words(clients.size * count)).reshape(clients.size, count)
 
     def gaussian_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
-        """Return normals of std ``scale`` rounded to integers."""
-        return np.rint(scale[:, None] * self.normals(clients, count, purpose, start))
+        """Return discrete Gaussian integers that were never drawn before."""
+        return discrete_gaussian(scale, count, self.words)
 
     def laplace_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
-        """Return Laplace numbers of this scale rounded to integers, by inverse transform."""
-        return np.rint(scale[:, None] * _laplace(self.uniforms(clients, count, purpose, start)))
+        """Return discrete Laplace integers, of the next whole scale, that were never drawn before."""
+        return discrete_laplace(scale, count, self.words)
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+        """Return standard normals in float64: for the direction of Gamma-norm noise only. No release adds them."""
+        return box_muller(self.uniforms(clients, count + count % 2, purpose))[:, :count]
 
 
 def _laplace(uniform: Real) -> Real:
-    """Turn uniforms into numbers of density exp(-|x|) / 2."""
+    """Turn uniforms into numbers of density exp(-|x|) / 2, by inverse transform."""
     found: Real = np.where(uniform < 0.5, np.log(2 * uniform), -np.log(2 * (1 - uniform)))
     return found
 
