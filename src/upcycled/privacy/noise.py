@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from upcycled.core.streams import Purpose, Words, box_muller, client_keys, uniforms, unit_interval
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.discrete_laplace import discrete_laplace
+from upcycled.privacy.sampling.discrete import WordSource, discrete_gaussian, discrete_laplace
 from upcycled.privacy.tilt_noise import exponentials_from, normals_from
 
 
@@ -44,52 +43,61 @@ class SeededNoise:
     def laplace_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
-        """Return Laplace numbers of this scale rounded to integers, by inverse transform."""
+        """Return Laplace numbers of this scale rounded to integers."""
         return np.rint(scale[:, None] * _laplace(self.uniforms(clients, count, purpose, start)))
+
+
+def fresh_words(count: int) -> Words:
+    """Return random 64-bit words: AES-256 in counter mode, keyed with 32 fresh bytes of operating-system entropy.
+
+    No key outlives its call, so none can be logged, copied, inherited by a forked process or stored.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES
+    from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+    stream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor().update(bytes(8 * count))
+    found: Words = np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
+    return found
 
 
 @dataclass(frozen=True)
 class SystemNoise:
-    """Noise that protects: SHAKE-256, keyed for every call with 32 fresh bytes of operating-system entropy.
+    """Noise that protects: exact discrete samplers (see ``privacy.sampling``), fed with words that nobody can know.
 
-    No key outlives its call, so none can be logged, copied, inherited by a forked process or stored, and a private run
-    cannot be replayed. What remains is the error of float64 arithmetic in Box-Muller, which does not depend on data.
+    A private run cannot be replayed. Tests and audits may put words of their own in the place of ``words`` and run this
+    very code; such noise protects nobody.
     """
 
+    words: WordSource = fresh_words
     name: str = "system"
-
-    def draw_words(self, count: int) -> Words:
-        """Return words that were never drawn before."""
-        drawn = hashlib.shake_256(os.urandom(32)).digest(8 * count)
-        return np.frombuffer(drawn, dtype="<u8").astype(np.uint64)
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1) that were never drawn before."""
-        return unit_interval(self.draw_words(clients.size * count)).reshape(clients.size, count)
+        return unit_interval(self.words(clients.size * count)).reshape(clients.size, count)
 
     def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
-        """Return standard exponentials, of full relative precision."""
-        return exponentials_from(self.draw_words, clients.size * count).reshape(clients.size, count)
+        """Return standard exponentials of full relative precision."""
+        return exponentials_from(self.words, clients.size * count).reshape(clients.size, count)
 
     def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
-        """Return standard normals, of full relative precision."""
-        return normals_from(self.draw_words, clients.size * count).reshape(clients.size, count)
+        """Return standard normals of full relative precision: for a direction only. No release adds them."""
+        return normals_from(self.words, clients.size * count).reshape(clients.size, count)
 
     def gaussian_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
-        """Return normals of std ``scale`` rounded to integers."""
-        return np.rint(scale[:, None] * self.normals(clients, count, purpose, start))
+        """Return discrete Gaussian integers that were never drawn before."""
+        return discrete_gaussian(scale, count, self.words)
 
     def laplace_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
-        """Return exact draws of the discrete Laplace distribution, its scale rounded up to an integer."""
-        each = np.repeat(np.ceil(scale).astype(np.int64), count).reshape(clients.size, count)
-        return discrete_laplace(each, self.draw_words).astype(np.float64)
+        """Return discrete Laplace integers, of the next whole scale, that were never drawn before."""
+        return discrete_laplace(scale, count, self.words)
 
 
 def _laplace(uniform: Real) -> Real:
-    """Turn uniforms into numbers of density exp(-|x|) / 2."""
+    """Turn uniforms into numbers of density exp(-|x|) / 2, by inverse transform."""
     found: Real = np.where(uniform < 0.5, np.log(2 * uniform), -np.log(2 * (1 - uniform)))
     return found

@@ -8,18 +8,18 @@ is that for every outcome of the coins the computed vector lies close to the one
 given from the same coins and all that would follow: then the minimisers lie close as well, and noise covers their
 distance (see ``mechanisms/objective_cover.py``). So real noise has full relative precision everywhere: uniforms of 53
 significant bits however small they are, exponentials also near zero, normals from an angle within an octant, whose
-sine and cosine lose nothing, and three bits that say which octant. With u = 2^-53 and functions of the system's
-library within 2 ulp, that is 4u of the result:
+sine and cosine lose nothing, and three bits that say which octant. With u = 2^-53, and NumPy's functions within the 4
+ulp, 8u, that its vectorised ones are held to:
 
 - a uniform is cut off after its 53rd bit: 2u;
-- an exponential -log(v) with v < 1/2, or -log1p(-v): 2u times at most 1/ln 2, and the function: 7u;
-- a radius: half of that, and the root: 5u; sine and cosine of an angle within 4u: 8u; their product: 14u;
-- a norm: 7u, D u for the sum, and the rate: (D + 8) u;
-- the direction: twice 14u for what its length does to it, (D/2 + 2) u for computing that length; two products.
+- an exponential -log(v) with v < 1/2, or -log1p(-v): 2u times at most 1/ln 2, and the function: 11u;
+- a radius: half of that, and the root: 7u; sine and cosine of an angle within 4u: 12u; their product: 20u;
+- a norm: 11u, D u for the sum, and the rate: (D + 12) u;
+- the direction: 20u, and 20u more by what that does to its length, (D/2 + 2) u for computing the length; two products.
 
 Together less than (2 D + 64) u of the norm, first order, which ``tilt_error`` doubles as ``rounding.py`` does. What
-is left is that fifteen words of zeros in a row count as the last of them having a one: probability 2^-960, far below
-what is assumed of the cipher that the words come from.
+is left is that fifteen words of zeros in a row count as the last of them having a one: probability 2^-960 a number, far
+below what is assumed of the cipher that the words come from.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ import numpy as np
 from upcycled.core.mechanism import NoiseSource
 from upcycled.core.streams import Purpose, Words
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.discrete_laplace import DrawWords
+from upcycled.privacy.sampling.discrete import WordSource
 
 _UNIT = 2.0**-53
-_LEAST_WORDS = 15
+_MOST_WORDS = 15
 
 
 def tilt_error(size: int) -> float:
@@ -51,19 +51,19 @@ def gamma_norm_noise(
     return scaled
 
 
-def exponentials_from(draw_words: DrawWords, count: int) -> Real:
+def exponentials_from(words: WordSource, count: int) -> Real:
     """Return standard exponentials of full relative precision."""
-    half, spare = _uniforms(draw_words, count)
+    half, spare = _uniforms(words, count)
     half = half / 2
     is_large = (spare & np.uint64(1)).astype(bool)
     return -np.where(is_large, np.log(half), np.log1p(-half))
 
 
-def normals_from(draw_words: DrawWords, count: int) -> Real:
+def normals_from(words: WordSource, count: int) -> Real:
     """Return standard normals of full relative precision, independent of one another."""
     pairs = (count + 1) // 2
-    radius = np.sqrt(2 * exponentials_from(draw_words, pairs))
-    part, spare = _uniforms(draw_words, pairs)
+    radius = np.sqrt(2 * exponentials_from(words, pairs))
+    part, spare = _uniforms(words, pairs)
     angle = np.pi / 4 * part
     near, far = radius * np.cos(angle), radius * np.sin(angle)
     swaps, first, second = ((spare >> np.uint64(bit) & np.uint64(1)).astype(bool) for bit in range(3))
@@ -72,15 +72,15 @@ def normals_from(draw_words: DrawWords, count: int) -> Real:
     return both.reshape(-1)[:count]
 
 
-def _uniforms(draw_words: DrawWords, count: int) -> tuple[Real, Words]:
+def _uniforms(words: WordSource, count: int) -> tuple[Real, Words]:
     """Return uniforms in (0, 1) cut off after 53 significant bits, and words whose last 12 bits were not used."""
     exponents, left = np.zeros(count, dtype=np.int32), np.arange(count)
-    for _ in range(_LEAST_WORDS):
-        drawn = draw_words(left.size)
+    for _ in range(_MOST_WORDS):
+        drawn = words(left.size)
         lowest = drawn & (~drawn + np.uint64(1))  # its lowest one; how many zeros follow is geometric
         exponents[left] += np.where(drawn == 0, 64, np.frexp(lowest.astype(np.float64))[1]).astype(np.int32)
         left = left[drawn == 0]
         if not left.size:
             break
-    digits = draw_words(count)
+    digits = words(count)
     return np.ldexp(1 + (digits >> np.uint64(12)).astype(np.float64) * 2.0**-52, -exponents), digits

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from upcycled.core.engine import Task, Work
 from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.arrays import plain
-from upcycled.engines.fused.cache import kernel
 from upcycled.engines.fused.compiled_streams import client_key, shuffle
 from upcycled.engines.fused.simd import take
 from upcycled.engines.fused.workspace import OUTPUTS, TILE, Floats, Ints, Order
+from upcycled.support.kernel_cache import kernel
 
 Doubles = NDArray[np.float64]
 
