@@ -118,7 +118,7 @@ class ObjectivePerturbation:
         alike = {} if self.per_client else {"alpha": float(alpha[0])}
         return Fitted(
             name=self.name,
-            promise=self._promise(a, float(gamma)),
+            promise=self._promise(a, float(gamma), made.steps),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
             problem=work.problem,
@@ -132,14 +132,14 @@ class ObjectivePerturbation:
             paper=PaperTilt(alpha, a),
         )
 
-    def _promise(self, a: float, gamma: float) -> Promise:
+    def _promise(self, a: float, gamma: float, steps: int) -> Promise:
         return Promise(
             "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
             (
                 "softmax regression",
                 f"features projected to norm {self.norm_bound:g}",
                 f"quadratic term a = {a:g} > 0",
-                f"a gradient norm of {gamma:.3g} at most, reached for every data set, rounding included",
+                f"a gradient norm of {gamma:.3g} at most, rounding included, in {steps} steps for all data and tilts",
                 "no stragglers",
             ),
             ("norm_bound and prox_mu were not chosen by looking at private data",),
