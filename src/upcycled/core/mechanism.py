@@ -109,6 +109,13 @@ class Setting:
     participation: float
     shared: Mapping[str, float] = field(default_factory=dict)
     """What a client that knows its own size only is told: see :attr:`Fitted.shared`."""
+    noise: str = "seeded"
+    """``"seeded"``, or ``"system"`` where the noise is real and its sampler's error is to be paid for."""
+
+    @property
+    def draws(self) -> int | None:
+        """Numbers of real noise that one noisy vector takes; None where noise is simulated."""
+        return self.num_parameters if self.noise == "system" else None
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,8 @@ class Charge:
     """q_i of a sampled release."""
     steps: Ints | None = None
     """Noisy steps of a sampled release."""
+    draws: Ints | None = None
+    """Numbers of real Gaussian noise in it, each sampled with a known error; None where noise is simulated."""
 
 
 @dataclass(frozen=True)
