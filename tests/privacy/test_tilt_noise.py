@@ -57,7 +57,7 @@ def test_the_cells_that_the_samplers_are_held_to_are_the_sums_of_their_probabili
     assert cells(3, [-1, 4]) == pytest.approx(sums, rel=1e-12)
 
 
-@pytest.mark.parametrize("scale", [1, 3, 2**20 + 12345, 6 * 2**27])
+@pytest.mark.parametrize("scale", [3, 6 * 2**27])  # test_samplers.py has those between
 def test_the_cover_is_a_discrete_laplace_of_the_stated_scale_and_of_no_other(scale):
     drawn = SystemNoise(known_words(scale)).laplace_steps(np.arange(4), 50_000, np.full(4, float(scale)), Purpose.COVER)
     assert np.array_equal(drawn, np.rint(drawn))
@@ -70,11 +70,6 @@ def test_the_cover_is_a_discrete_laplace_of_the_stated_scale_and_of_no_other(sca
     q = math.exp(-1 / scale)
     odd = stats.binomtest(int((drawn % 2).sum()), drawn.size, 2 * q / (1 + q) ** 2)
     assert odd.pvalue > 1e-4
-
-
-def test_a_scale_between_two_integers_gets_the_larger_one_so_that_there_is_never_less_noise():
-    noise = [SystemNoise(known_words(1)).laplace_steps(np.arange(1), 500, np.array([s])) for s in (6.0001, 7.0)]
-    assert np.array_equal(*noise)
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(1, 7), (40, 7), (1000, 2**20 + 1)])
@@ -149,7 +144,7 @@ def exact_exponentials(kept, rng):
     return [-mpmath.log(u / 2 if bit & 1 else 1 - u / 2) for u, bit in zip(found, spare, strict=True)]
 
 
-@pytest.mark.parametrize("size", [2, 7, 60])
+@pytest.mark.parametrize("size", [2, 7, 700])
 def test_a_real_tilt_lies_as_close_as_stated_to_the_one_that_exact_arithmetic_gives_from_the_same_words(size):
     mpmath.mp.dps = 50
     clients, rate, recording = np.arange(6), np.array([0.1, 1.0, 3.0, 8.0, 20.0, 1e4]), Recording(size)

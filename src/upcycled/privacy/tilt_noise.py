@@ -14,10 +14,10 @@ ulp, 8u, that its vectorised ones are held to:
 - a uniform is cut off after its 53rd bit: 2u;
 - an exponential -log(v) with v < 1/2, or -log1p(-v): 2u times at most 1/ln 2, and the function: 11u;
 - a radius: half of that, and the root: 7u; sine and cosine of an angle within 4u: 12u; their product: 20u;
-- a norm: 11u, D u for the sum, and the rate: (D + 12) u;
-- the direction: 20u, and 20u more by what that does to its length, (D/2 + 2) u for computing the length; two products.
+- a norm: 11u, s u for the sum of D terms (``sum_error``), and the rate: (s + 12) u;
+- the direction: 20u, and 20u more by what that does to its length, (s/2 + 2) u for computing the length; two products.
 
-Together less than (2 D + 64) u of the norm, first order, which ``tilt_error`` doubles as ``rounding.py`` does. What
+Together less than (2 s + 64) u of the norm, first order, which ``tilt_error`` doubles as ``rounding.py`` does. What
 is left is that fifteen words of zeros in a row count as the last of them having a one: probability 2^-960 a number, far
 below what is assumed of the cipher that the words come from.
 """
@@ -33,21 +33,35 @@ from upcycled.privacy.sampling.discrete import WordSource
 
 _UNIT = 2.0**-53
 _MOST_WORDS = 15
+_BLOCK = 256
+"""Numbers that are added up in one go."""
 
 
 def tilt_error(size: int) -> float:
     """Return the part of its norm by which real noise in ``size`` dimensions is off at most: see above."""
-    return 2 * _UNIT * (2 * size + 64)
+    return 2 * _UNIT * (2 * sum_error(size) + 64)
+
+
+def sum_error(size: int) -> float:
+    """Return how many u a sum of ``size`` positive terms is off by at most, its blocks added up in any order."""
+    return min(size, _BLOCK) + size / _BLOCK
+
+
+def row_norms(rows: Real) -> Real:
+    """Return the norms of rows, from sums of squares within ``sum_error``."""
+    parts = [np.einsum("cd,cd->c", block, block) for block in _blocks(rows)]
+    found: Real = np.sqrt(np.sum(parts, axis=0))
+    return found
 
 
 def gamma_norm_noise(
     source: NoiseSource, clients: Ints, size: int, rate: Real, purpose: Purpose, longest: Real | float = np.inf
 ) -> Real:
     """Return vectors of density ~ exp(-rate ||n||), shape (clients, size); those beyond ``longest`` are shortened."""
-    norms = np.minimum(source.exponentials(clients, size, purpose).sum(axis=1) / rate, longest)
+    parts = [block.sum(axis=1) for block in _blocks(source.exponentials(clients, size, purpose))]
+    norms = np.minimum(np.sum(parts, axis=0) / rate, longest)
     directions = source.normals(clients, size, purpose, start=size)
-    lengths = np.sqrt(np.einsum("cd,cd->c", directions, directions))
-    scaled: Real = directions * (norms / lengths)[:, None]
+    scaled: Real = directions * (norms / row_norms(directions))[:, None]
     return scaled
 
 
@@ -84,3 +98,7 @@ def _uniforms(words: WordSource, count: int) -> tuple[Real, Words]:
             break
     digits = words(count)
     return np.ldexp(1 + (digits >> np.uint64(12)).astype(np.float64) * 2.0**-52, -exponents), digits
+
+
+def _blocks(rows: Real) -> list[Real]:
+    return [rows[:, at : at + _BLOCK] for at in range(0, rows.shape[1], _BLOCK)]

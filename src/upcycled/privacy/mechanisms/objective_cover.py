@@ -43,7 +43,7 @@ from upcycled.core.sampler import Cohort
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
 from upcycled.privacy.mechanisms.rounding import UNIT, SoftmaxConstants
-from upcycled.privacy.tilt_noise import tilt_error
+from upcycled.privacy.tilt_noise import row_norms, sum_error, tilt_error
 
 _TAIL = 50.0
 """Tilts that the fold can touch have a probability of e^-50 at most: they are lost for learning, not for privacy."""
@@ -100,8 +100,9 @@ class Cover:
         reach = (pull + 2 * about.lipschitz) / a
         solver = about.step_error(self.sizes[rows], model_norm, pull, a, lr, reach) / (lr * a)
         tilt = (tilt_error(self.size) + 2 * UNIT) * pull
-        # The distance from w errs by (D/2 + 2) u, the factor of it by three more, the sum with w by u of all.
-        fold = 2 * UNIT * a * ((self.size + 10) * 2 * self.radius(rows) + 2 * (model_norm + 2 * self.radius(rows)))
+        # The distance from w errs by half its sum's error and 2u, its factor by 3u more, the sum with w by u of all.
+        far = 2 * self.radius(rows)
+        fold = 2 * UNIT * a * ((sum_error(self.size) + 10) * far + 2 * (model_norm + far))
         found: Real = solver + tilt + fold
         return found
 
@@ -126,6 +127,6 @@ def fold(points: Real, centre: Real, radius: Real) -> Real:
     [[0.5, 0.0], [1.0, 0.0], [0.0, 0.0]]
     """
     away = points - centre
-    distance = np.sqrt(np.einsum("cd,cd->c", away, away))
+    distance = row_norms(away)
     kept = np.maximum(2 * radius - distance, 0) / np.maximum(distance, radius)
     return np.where((distance <= radius)[:, None], points, centre + away * kept[:, None])
