@@ -193,6 +193,8 @@ def test_for_every_tilt_what_leaves_is_within_its_promise_of_the_exact_minimiser
     direction = rng.normal(size=size)
     source, everyone = Tilt(norm, direction, alpha), Cohort(mine, np.array([fitted.solver(None).local.epochs]))
     problem = fitted.problem(Problem(a=a), start, everyone, source)
+    # Rounding is bounded for tilts of this length, so none may be longer.
+    assert np.linalg.norm(problem.b) == pytest.approx(min(norm, longest), rel=1e-13)
     module = up.models.logistic((features,), 2)
     shards = Shards(x, y, np.array([0, n]))
     task = Task(module, layout_of(module), 2, shards, None, fitted.solver(None), 0)
@@ -256,8 +258,10 @@ def test_a_tilt_of_any_length_is_solved_in_the_same_number_of_steps(monkeypatch,
 
 
 def test_objective_perturbation_brings_the_solver_whose_steps_say_nothing_about_the_tilt():
-    solver = up.privacy.ObjectivePerturbation(20.0, norm_bound=1.0).fit(setting()).solver(None)
+    fitted = up.privacy.ObjectivePerturbation(20.0, norm_bound=1.0).fit(setting())
+    solver = fitted.solver(None)
     assert type(solver) is ShiftedMinimiser
+    assert solver.gamma == fitted.shared["gamma"] / 2  # rounding has the other half
     assert solver.local.epochs == solver.steps
 
 
