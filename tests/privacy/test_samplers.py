@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from upcycled.privacy.noise import SystemNoise
 from upcycled.privacy.sampling.discrete import discrete_gaussian, discrete_laplace
 from upcycled.privacy.sampling.gaussian_blocks import COARSE, WAY_OUT, block_tables, levels
-from upcycled.privacy.sampling.kernels import gaussian_row
+from upcycled.privacy.sampling.kernels import gaussian_row, laplace_row
 
 BLOCK = 2**15
 SCALES = [2.0**20, 2.0**20 + 0.3, 1.37 * 2**20, 2.0**21 - 2.0**-30]
@@ -257,3 +258,11 @@ def test_the_discrete_laplace_of_a_grid_is_the_continuous_one_to_the_eye():
     low = np.bincount((drawn * scale[0] % 64).astype(np.int64))
     assert stats.chisquare(low).pvalue > 1e-3
     assert not discrete_laplace(np.zeros(1), 3, words(0)).any()
+
+
+def test_kernels_are_compiled_for_what_the_real_source_gives_them_and_for_nothing_else():
+    """Another kind of array would be compiled anew in every process: only what was warm is kept on the disk."""
+    clients, scale = np.arange(2), np.full(2, 2.0**20)
+    SystemNoise().gaussian_steps(clients, 3, scale)
+    SystemNoise().laplace_steps(clients, 3, scale)
+    assert [len(kernel.signatures) for kernel in (gaussian_row, laplace_row)] == [1, 1]

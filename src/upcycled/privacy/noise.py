@@ -57,7 +57,7 @@ def fresh_words(count: int) -> Words:
     from cryptography.hazmat.primitives.ciphers.modes import CTR
 
     stream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor().update(bytes(8 * count))
-    found: Words = np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
+    found: Words = np.frombuffer(stream, dtype="<u8").astype(np.uint64)  # a copy: kernels are compiled for such
     return found
 
 
