@@ -180,7 +180,7 @@ def test_only_clients_that_no_other_exceeds_are_computed():
     spent = Spent(4)
     one = {"noise_std": [2.0, 2.0, 3.0], "sampling_rate": [0.1, 0.05, 0.2], "steps": [2, 2, 2]}
     spent.add(charge("sampled", [0, 1, 2], **one))
-    assert sorted(spent.worst_points()) == [(2.0, 0.1, -2.0), (2.0, 0.2, -3.0)]
+    assert sorted(spent.worst_points()) == [(2.0, 0.1, -2.0, 0), (2.0, 0.2, -3.0, 0)]
     pure = Spent(5)
     pure.add(charge("pure", [0, 1, 2, 3], epsilon=[0.1, 0.3, 0.2, 0.3]))
     pure.add(charge("pure", [0, 1, 2], epsilon=[0.1, 0.4, 0.2]))

@@ -37,14 +37,24 @@ class Silence:
     name: str = "none"
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
-        """Return coins that say yes; elsewhere ones, whose logarithms give a norm of zero."""
-        coin = purpose in (Purpose.POISSON, Purpose.COHORT)
-        return np.full((clients.size, count), 0.0 if coin else 1.0)
+        """Return coins that say yes."""
+        return np.zeros((clients.size, count))
 
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
-        """Return zeros; a direction, which must have a length, where a norm of zero goes with it."""
-        direction = purpose in (Purpose.OBJECTIVE, Purpose.COVER)
-        return np.full((clients.size, count), 1.0 if direction else 0.0)
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Zero."""
+        return np.zeros((clients.size, count))
+
+    laplace_steps = gaussian_steps
+
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return zeros, the sum of which is a norm of zero."""
+        return np.zeros((clients.size, count))
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return ones: a direction, which must have a length, beside a norm of zero."""
+        return np.ones((clients.size, count))
 
 
 @dataclass(frozen=True)

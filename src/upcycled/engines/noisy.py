@@ -106,8 +106,8 @@ class NoisyGradient:
         for first in range(0, rows.numel(), at_once):
             total += self._clipped_sum(at, rows[first : first + at_once])
         if self.std > 0:
-            normals = self.noise.normals(self.client, size, Purpose.NOISE, start=self.taken * (size + size % 2))[0]
-            total = self.step * (total + np.rint(self.std * normals / self.step))
+            start, scale = self.taken * (size + size % 2), np.array([self.std / self.step])
+            total = self.step * (total + self.noise.gaussian_steps(self.client, size, scale, start=start)[0])
         self.taken += 1
         return torch.from_numpy((total / (self.rate * samples)).astype(np.float32))
 

@@ -151,6 +151,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             sampling=who.sampler.name,
             participation=who.sampler.fraction,
             shared=facts.shared,
+            noise=spec.noise,
         )
         mechanism = spec.privacy.fit(setting)
         if not isinstance(mechanism, Fitted):

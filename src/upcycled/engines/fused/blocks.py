@@ -13,7 +13,6 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 
-from upcycled.engines.fused.cache import compiled
 from upcycled.engines.fused.registers import (
     ARRAY,
     F32,
@@ -31,6 +30,7 @@ from upcycled.engines.fused.registers import (
     write,
 )
 from upcycled.engines.fused.workspace import LANES, Floats
+from upcycled.support.kernel_cache import compiled
 
 _PANEL = 128
 """Columns that ``outers`` stays in for all rows: a tile of samples of that width fits the first cache level."""

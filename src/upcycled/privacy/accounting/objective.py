@@ -54,8 +54,8 @@ def objective_round_epsilon(
     """Return the pure epsilon of one round of objective perturbation of K-class softmax regression.
 
     2 alpha L/n + (K-1) ln(1 + R~^2/(K n a)) with L = sqrt(2) R~. A solver that stops at gradient norm ``gamma``
-    leaves an error of gamma/a, covered by a second noise of density ~ exp(-cover_alpha ||.||) for 2 cover_alpha
-    gamma/a more.
+    leaves an error of gamma/a, covered by a second noise for 2 cover_alpha gamma/a more: one whose log-density changes
+    by cover_alpha at most per unit of distance, such as D independent Laplace numbers of scale sqrt(D)/cover_alpha.
 
     >>> objective_round_epsilon(alpha=20, classes=2, norm_bound_squared=2, n=224, a=0.5)
     0.3660318

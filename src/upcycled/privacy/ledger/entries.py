@@ -47,7 +47,12 @@ def to_line(entry: Entry) -> dict[str, Any]:
         "sensitivity": charge.sensitivity.tolist(),
         "noise_std": charge.noise_std.tolist(),
     }
-    others = {"epsilon": charge.epsilon, "sampling_rate": charge.sampling_rate, "steps": charge.steps}
+    others = {
+        "epsilon": charge.epsilon,
+        "sampling_rate": charge.sampling_rate,
+        "steps": charge.steps,
+        "draws": charge.draws,
+    }
     return line | {name: value.tolist() for name, value in others.items() if value is not None}
 
 
@@ -88,14 +93,16 @@ def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
         raise ValueError(f"its charge is {kind!r}, which is none of {', '.join(NEEDS)}")
     numbers = {name: _numbers(line, name) for name in ("sensitivity", "noise_std", *NEEDS[kind]) if name != "steps"}
     steps = _integers(line, "steps") if "steps" in NEEDS[kind] else None
-    for values in (*numbers.values(), *(() if steps is None else (steps,))):
+    draws = _integers(line, "draws") if "draws" in line else None  # where noise is real
+    for values in (*numbers.values(), *(count for count in (steps, draws) if count is not None)):
         if values.shape != clients.shape:
             raise ValueError("a charge needs one number for each client")
-    if steps is not None and (steps < 0).any():
-        raise ValueError("its steps are below zero")
+    for name, count in (("steps", steps), ("draws", draws)):
+        if count is not None and (count < 0).any():
+            raise ValueError(f"its {name} are below zero")
     if kind == "sampled" and (numbers["sensitivity"] <= 0).any():
         raise ValueError("its sensitivity is not above zero")
-    return Charge(kind, clients, steps=steps, **numbers)
+    return Charge(kind, clients, steps=steps, draws=draws, **numbers)
 
 
 def _integer(line: Mapping[str, Any], name: str) -> int:

@@ -18,7 +18,6 @@ import numpy as np
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.entries import Entry, to_line
@@ -112,10 +111,6 @@ class Ledger:
         self._entries: list[Entry] = []
         self._known: dict[tuple[Any, ...], Entry] = {}
         self._spent = Spent(header.num_clients)
-        budget = header.budget
-        self._most_squares = (
-            gdp_mu(epsilon=budget.epsilon, delta=budget.delta) ** 2 if budget is not None and budget.delta > 0 else 0.0
-        )
         for entry in () if file is None else file.found:
             self._add(entry)
 
@@ -225,8 +220,7 @@ class Ledger:
         paid = self._known.get(("data", round, attempt)) if self.is_simulation else None
         if paid is not None:
             return np.isin(charge.clients, paid.clients)
-        limit = self.budget.epsilon if charge.kind == "pure" else self._most_squares
-        return self._spent.with_charge(charge) <= limit * (1 + 1e-12)
+        return self._spent.fits(charge, self.budget, self._header.data_rounds)
 
     def charge(self, iteration: int, round: int, attempt: int, charge: Charge) -> None:
         """Write a round's charge, before its releases leave."""

@@ -19,9 +19,7 @@ def statement(ledger: Ledger, delta: float) -> str:
     """Return the statement of a ledger, one item a line."""
     promise, rounds = ledger.promise, ledger.rounds
     lines = [
-        "simulation: not private (the noise follows from the seed)"
-        if ledger.is_simulation
-        else "noise: a cryptographic stream keyed by the operating system's entropy",
+        _noise(ledger),
         f"mechanism: {ledger.mechanism}; released: {promise.released}",
         f"unit: one {promise.unit}, replaced by another (replace-one); the clients' sizes are public",
         f"adversary: {promise.adversary}",
@@ -35,6 +33,15 @@ def statement(ledger: Ledger, delta: float) -> str:
         f"not covered: {NOT_COVERED}; this is the cost of this run only",
     ]
     return "\n".join(lines)
+
+
+def _noise(ledger: Ledger) -> str:
+    if ledger.is_simulation:
+        return "simulation: not private (the noise follows from the seed)"
+    words = "noise: a cryptographic stream keyed by the operating system's entropy"
+    if not any(entry.charge is not None and entry.charge.draws is not None for entry in ledger):
+        return words
+    return f"{words}; integers on a grid, sampled up to a proven error whose cost is part of delta"
 
 
 def _epsilons(ledger: Ledger, delta: float) -> str:

@@ -16,7 +16,7 @@ from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.vectors import Ints, Real, grid_step
 from upcycled.privacy.accounting import sampled_gaussian_noise_multiplier
 from upcycled.privacy.mechanisms.clipping import finite_or_sent
-from upcycled.privacy.mechanisms.gaussian_noise import settle
+from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise, settle
 from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise, rounds_paid
 
 
@@ -66,10 +66,11 @@ class DPSGD:
             std, shared = float(self.noise_multiplier or 0.0) * clip, {}
         else:
             paid = steps * rounds_paid(setting)
-            multipliers = _multipliers(rates, paid, self.epsilon, self.delta)
+            rest = delta_for_noise(self.epsilon, self.delta, paid, setting)
+            multipliers = _multipliers(rates, paid, self.epsilon, rest)
             std, shared = settle(lambda moves: multipliers * moves, clip, setting, self.per_client)
         moves = clip + grid_step(std) * np.sqrt(size)
-        charged = _Charged(moves, std, rates, steps)
+        charged = _Charged(moves, std, rates, steps, setting.draws)
         return Fitted(
             name=self.name,
             promise=self._promise(),
@@ -93,14 +94,14 @@ class DPSGD:
         )
 
 
-def _multipliers(rates: Real, steps: Ints, epsilon: float, delta: float) -> Real:
+def _multipliers(rates: Real, steps: Ints, epsilon: float, deltas: Real) -> Real:
     """Return each client's noise multiplier; equal clients share one computation."""
-    pairs = list(zip(rates.tolist(), steps.tolist(), strict=True))
+    asked = list(zip(rates.tolist(), steps.tolist(), np.broadcast_to(deltas, rates.shape).tolist(), strict=True))
     found = {
-        (q, count): sampled_gaussian_noise_multiplier(q=q, epsilon=epsilon, steps=count, delta=delta)
-        for q, count in set(pairs)
+        (q, count, delta): sampled_gaussian_noise_multiplier(q=q, epsilon=epsilon, steps=count, delta=delta)
+        for q, count, delta in set(asked)
     }
-    return np.array([found[pair] for pair in pairs])
+    return np.array([found[one] for one in asked])
 
 
 def _made_noisy(clip_norm: float, noise_std: Real, solver: Solver) -> Solver:
@@ -117,6 +118,8 @@ class _Charged:
     noise_std: Real
     rates: Real
     steps: Ints
+    draws: int | None
+    """Numbers of real noise in one step: see :attr:`Charge.draws`."""
 
     def charge(self, cohort: Cohort) -> Charge:
         """All noisy steps of a round."""
@@ -127,4 +130,5 @@ class _Charged:
             self.noise_std[cohort.rows],
             sampling_rate=self.rates[cohort.rows],
             steps=self.steps[cohort.rows],
+            draws=None if self.draws is None else self.draws * self.steps[cohort.rows],
         )

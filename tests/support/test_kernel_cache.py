@@ -15,7 +15,7 @@ import numba
 import pytest
 
 from upcycled.engines import fused
-from upcycled.engines.fused import cache
+from upcycled.support import kernel_cache as cache
 
 SMALL = f"""
 import importlib.util, sys
@@ -31,7 +31,7 @@ def double(x):
 def warm():
     assert double(21) == 42
 
-cache.prepare(warm)
+cache.prepare(warm, "the fused kernels")
 print(sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.values()))
 """
 
