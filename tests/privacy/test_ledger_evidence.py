@@ -157,8 +157,7 @@ def outcomes(ledgers, path, edits, seed, with_head):
         path.write_bytes(changed)
         try:
             read = Ledger.read(path, head=head, key=key) if with_head else Ledger.read(path)
-        except up.InputError as error:
-            assert "\n" not in str(error)
+        except up.InputError:
             refused += 1
             continue
         if with_head:
@@ -276,7 +275,7 @@ def test_a_forger_without_the_key_gets_past_no_head_and_with_it_past_his_own(tmp
     for made in (own, forged.head):
         assert Ledger.read(path, made).chain == "anchored"
         assert "which no key was asked about" in Ledger.read(path, made).statement(DELTA)
-        with pytest.raises(up.InputError, match="head has (no HMAC|an HMAC of another key)"):
+        with pytest.raises(up.InputError, match=r"head has (no HMAC|an HMAC of another key)"):
             Ledger.read(path, made, KEY)
     # With the key he is the holder.
     signed = hmac.new(KEY, f"upcycled ledger head 10 {forged.head.tip}".encode(), hashlib.sha256).hexdigest()
@@ -337,7 +336,7 @@ def test_a_key_needs_a_head_and_is_never_shown(tmp_path):
     with pytest.raises(up.InputError, match="key is given without a head"):
         Ledger.read(path, key=KEY)
     for wrong in (b"short key", "x" * 32):
-        with pytest.raises(up.InputError, match="^key is not 32 bytes") as error:
+        with pytest.raises(up.InputError, match=r"^key is not 32 bytes") as error:
             Ledger.read(path, head, wrong)
         assert "short" not in str(error.value)
 

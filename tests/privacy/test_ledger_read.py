@@ -367,7 +367,12 @@ def test_a_bad_file_gets_one_sentence(tmp_path, name):
 def test_lines_of_two_kinds_in_a_file_get_one_sentence(tmp_path):
     path = tmp_path / "a"
     opened(path).charge(1, 1, 0, charge("gaussian", [0]))
-    line = json.loads(path.read_text().splitlines()[1]) | {"charge": "pure", "epsilon": [0.1], "iteration": 2, "round": 2}
+    line = json.loads(path.read_text().splitlines()[1]) | {
+        "charge": "pure",
+        "epsilon": [0.1],
+        "iteration": 2,
+        "round": 2,
+    }
     path.write_text(chained([*map(json.loads, path.read_text().splitlines()), line]))
     with pytest.raises(up.InputError, match=r"is damaged in line 3 \(a charge is 'pure', but it must be 'gaussian'"):
         Ledger.read(path)

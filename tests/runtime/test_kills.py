@@ -76,8 +76,8 @@ def charged(folder):
     """Return the whole lines of a ledger's charges."""
     path = folder / "ledger.jsonl"
     content = path.read_bytes() if path.exists() else b""
-    lines = content[: content.rfind(b"\n") + 1].splitlines()[1:]
-    return [line for line in map(json.loads, lines) if line["kind"] == "data"]
+    lines = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()[1:]]
+    return [{name: line[name] for name in line if name != "chain"} for line in lines if line["kind"] == "data"]
 
 
 def released(folder):

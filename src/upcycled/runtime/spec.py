@@ -52,9 +52,9 @@ class RunSpec:
             beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
         device: the torch device of engines that use one.
         ledger: a file (JSON lines) that each charge is written to, durably, before its releases leave.
-        ledger_key: a file with the holder's own key, made where there is none: heads of the ledger are signed with it, so
-            that nobody else can make one for a ledger with fewer charges. With ``noise="system"`` and a checkpoint it
-            lies in that folder, unless another is named; otherwise there is none.
+        ledger_key: a file with the holder's own key, made where there is none: the ledger's heads are signed with it,
+            so that nobody else can make one for a ledger with fewer charges. With ``noise="system"`` and a checkpoint
+            it lies in that folder, unless another is named; otherwise there is none.
         checkpoint: a folder that the run is kept in. Started again with the same arguments, the run goes on from there
             and ends in the same bits as one that was never stopped; a finished one is returned at once. A private run
             then keeps its ledger there too, unless ``ledger`` names another file; with ``noise="system"`` a repeated
@@ -220,7 +220,9 @@ def _check_agreement(spec: RunSpec) -> None:
             reason = f"is given without privacy, but only a private run has something to {what}"
             raise InputError(reason, field=name)
     if spec.ledger_key is not None and spec.ledger_path is None:
-        raise InputError("is given without a ledger or a checkpoint, but there must be a file to sign", field="ledger_key")
+        raise InputError(
+            "is given without a ledger or a checkpoint, but there must be a file to sign", field="ledger_key"
+        )
     if spec.theory and spec.noise == "system":
         raise InputError(
             field="theory",

@@ -136,9 +136,10 @@ def from_json(line: Mapping[str, Any]) -> Header:
     except (TypeError, AttributeError, OverflowError):
         raise ValueError("it holds a value of another type than a ledger's") from None
     # What is the same again has no names that a ledger does not write, lacks none, and agrees with itself.
-    if version > 1 and to_json(header) != line:
-        wrong = [name for name, value in to_json(header).items() if name not in line or line[name] != value]
-        raise ValueError(f"its {shown((wrong or list(set(line) - set(to_json(header))))[0])} is not as a ledger writes it")
+    again = to_json(header)
+    if version > 1 and again != line:
+        wrong = [name for name in again if name not in line or line[name] != again[name]]
+        raise ValueError(f"its {shown([*wrong, *set(line).difference(again)][0])} is not as a ledger writes it")
     return header
 
 
@@ -148,20 +149,19 @@ def _parsed(line: Mapping[str, Any], version: int) -> Header:
         noise = "seeded"
     if noise not in ("seeded", "system"):
         raise ValueError(f"its noise is {shown(noise)}, and a ledger's is 'seeded' or 'system'")
-    sampling, participation = line.get("sampling"), line.get("participation")
+    participation = line.get("participation")
     if version > 1:
-        _check_text(line, "sampling")
         SHARE.check("participation", participation)
     return Header(
-        run=_check_text(line, "run"),
-        mechanism=_check_text(line, "mechanism"),
+        run=_text(line, "run"),
+        mechanism=_text(line, "mechanism"),
         noise=noise,
         promise=_promise(line, version),
         budget=None if budget is None else Budget(budget["epsilon"], budget["delta"]),
         num_clients=num_clients,
         data_rounds=_whole(line, "data_rounds_planned", 0),
         sizes=None if line.get("sizes") is None else _sizes(line["sizes"], num_clients),
-        sampling=sampling,
+        sampling=None if version == 1 else _text(line, "sampling"),
         participation=participation,
         paper=_paper(line.get("paper"), num_clients),
         format=version,
@@ -169,8 +169,8 @@ def _parsed(line: Mapping[str, Any], version: int) -> Header:
 
 
 def _sizes(value: object, num_clients: int) -> Ints:
-    is_right = isinstance(value, list) and len(value) == num_clients
-    if not isinstance(value, list) or not is_right or not all(type(n) is int and n >= 1 for n in value):
+    is_list = isinstance(value, list) and all(type(n) is int and n >= 1 for n in value)
+    if not isinstance(value, list) or not is_list or len(value) != num_clients:
         raise ValueError(f"its sizes are not those of {num_clients} clients")
     return np.array(value, dtype=np.int64)
 
@@ -191,7 +191,8 @@ def _promise(line: Mapping[str, Any], version: int) -> Promise:
     sentences = [line["assumptions_checked"], line["assumptions_trusted"]]
     if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in sentences):
         raise ValueError("its assumptions are no sentences")
-    promise = Promise(_check_text(line, "released"), *map(tuple, sentences), unit=unit, sees=sees)
+    checked, trusted = map(tuple, sentences)
+    promise = Promise(_text(line, "released"), checked, trusted, unit=unit, sees=sees)
     if version == 1:
         return promise
     is_secret, is_claimed, delta = line["sampling_is_secret"], line["is_claimed"], line["delta"]
@@ -202,7 +203,7 @@ def _promise(line: Mapping[str, Any], version: int) -> Promise:
     return replace(promise, sampling_is_secret=is_secret, is_claimed=is_claimed, delta=delta)
 
 
-def _check_text(line: Mapping[str, Any], name: str) -> str:
+def _text(line: Mapping[str, Any], name: str) -> str:
     value = line[name]
     if not isinstance(value, str):
         raise ValueError(f"its {name} is {shown(value)}, and must be a text")

@@ -99,12 +99,13 @@ class Ledger:
             check_key(key)
         header = header_of(mechanism, noise, setting, budget, run)
         file = None if path is None else LedgerFile(path, header)
-        self._begin(header if file is None else replace(header, format=file.format), file, key)
-        if file is not None:
-            self._tips = file.tips
-            self._chain = "anchored" if file.is_new else "unanchored" if self._header.is_chained else "unchained"
-            for entry in file.found:
-                self._add(entry)
+        if file is None:
+            self._begin(header, key, [], None)
+            return
+        header = replace(header, format=file.format)
+        self._begin(header, key, file.tips, "anchored" if file.is_new else _unanchored(header), file)
+        for entry in file.found:
+            self._add(entry)
 
     @classmethod
     def read(cls, path: str | Path, head: Head | Mapping[str, Any] | None = None, key: bytes | None = None) -> Ledger:
@@ -127,8 +128,7 @@ class Ledger:
             raise InputError("is given without a head, but it is only a head that it can check", field="key")
         content = read_file(Path(path))
         ledger = cls.__new__(cls)
-        ledger._begin(content.header, None, key, is_read=True)
-        ledger._tips, ledger._chain = content.tips, "unanchored" if content.header.is_chained else "unchained"
+        ledger._begin(content.header, key, content.tips, _unanchored(content.header), is_read=True)
         with np.errstate(over="ignore"):  # what a file says may be beyond all numbers
             for number, entry in enumerate(content.entries, start=2):
                 try:
@@ -139,11 +139,18 @@ class Ledger:
             ledger.hold_against(head, str(path))
         return ledger
 
-    def _begin(self, header: Header, file: LedgerFile | None, key: bytes | None, is_read: bool = False) -> None:
+    def _begin(
+        self,
+        header: Header,
+        key: bytes | None,
+        tips: list[str],
+        chain: str | None,
+        file: LedgerFile | None = None,
+        is_read: bool = False,
+    ) -> None:
         self._header = header
         self._file, self._is_read = file, is_read
-        self._tips: list[str] = []
-        self._chain: str | None = None
+        self._tips, self._chain = tips, chain  # the tips are the file's own list, which grows with it
         self._key, self._is_keyed = key, key is not None
         self._anchor: Head | None = None
         self._last_head: Head | None = None
@@ -275,8 +282,9 @@ class Ledger:
 
     @property
     def default_delta(self) -> float:
-        """The delta to state epsilon at: the mechanism's own, or a usual one that nobody warns about."""
-        return default_delta(self.promise.delta, self._header.count)
+        """The delta to state epsilon at: the mechanism's own, the budget's, or a usual one that nobody warns about."""
+        own = self.promise.delta
+        return default_delta(self.budget.delta if own is None and self.budget is not None else own, self._header.count)
 
     @property
     def left_out(self) -> Ints:
@@ -418,6 +426,11 @@ class Ledger:
             self._spent.add(entry.charge)
         self._known.setdefault(entry.key, entry)
         self._entries.append(entry)
+
+
+def _unanchored(header: Header) -> str:
+    """Say how far a file that was not held against a head is evidence."""
+    return "unanchored" if header.is_chained else "unchained"
 
 
 _NOBODY = np.zeros(0, dtype=np.int64)

@@ -74,9 +74,7 @@ class LedgerFile:
             raise cannot_write(self.path, error) from error
         self._is_flushed = True
 
-    def _append(
-        self, line: dict[str, Any], *, durable: bool, opener: Callable[[str, int], int] | None = None
-    ) -> None:
+    def _append(self, line: dict[str, Any], *, durable: bool, opener: Callable[[str, int], int] | None = None) -> None:
         before, is_chained = self.tips[-1] if self.tips else START, self.format >= 3
         text, tip = linked(before, line) if is_chained else (canonical(line), "")
         try:

@@ -44,8 +44,8 @@ def evidence(ledger: Ledger) -> str:
         return f"unchained (format {ledger.format}); nothing shows that lines were changed or taken away"
     if ledger.chain == "unanchored":
         return (
-            "unanchored; no line was changed alone, but last lines may be missing, and whoever can write the file could "
-            "have written all of it anew"
+            "unanchored; no line was changed alone, but last lines may be missing, and whoever can write the file "
+            "could have written all of it anew"
         )
     if not ledger.is_held:
         return "anchored; the run wrote every line itself"
