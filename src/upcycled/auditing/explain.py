@@ -83,8 +83,8 @@ class Scenario:
             f"{name} (least, median, most)": ", ".join(map(significant, (noise.min(), np.median(noise), noise.max()))),
         }
         if (budget := self.ledger.budget) is not None:
-            end = "lasts" if self.stops_after is None else f"spent after data round {self.stops_after}"
-            cells |= {"budget": f"{significant(budget.epsilon)} at delta {budget.delta:g}: {end}"}
+            lasts = "to the end" if self.stops_after is None else f"{self.stops_after} data rounds"
+            cells |= {"budget": f"{significant(budget.epsilon)} at {budget.delta:g}", "budget lasts": lasts}
         if not self.ledger.promise.is_claimed:
             cells |= {"epsilon (proven)": "none is claimed"}
         else:

@@ -32,7 +32,7 @@ NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
     "noise": "privacy.noise",
-    "budget": "privacy.budget",
+    "budget.delta": "privacy.budget.delta",
     "model": "model.kind",
 }
 """What a file calls the arguments that sentences about a run begin with."""

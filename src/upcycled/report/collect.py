@@ -143,6 +143,8 @@ class _Reader:
 
 def _nothing(folder: Path, parts: Sequence[Part], problems: Sequence[str]) -> str:
     right = "it must hold a finished run (a folder with summary.json and metrics.jsonl)"
+    if stopped := [sentence for part in parts for sentence in part.stopped]:
+        return f"{folder} holds no finished run, but {right}: {stopped[0]}"
     if problems:
         return f"{folder} holds nothing that can be read, but {right}: {problems[0]}"
     return f"{folder} holds {'no finished run yet' if parts else 'no results'}, but {right}"
