@@ -115,10 +115,9 @@ def test_the_key_is_the_holders_own_and_a_simulation_has_none(here, noise):
 def test_a_report_names_what_stopped_and_counts_it_nowhere(here, capsys):
     run_experiment(load_config("b.toml", ["seeds=[0]"]), "b.toml")
     assert main(["report", "results/b"]) == 2
-    assert (
-        f"holds no finished run, but it must hold a finished run (a folder with summary.json and metrics.jsonl): seed-0 stopped after iteration 2: {REASON}"
-        in capsys.readouterr().err
-    )  # noqa: E501
+    said = capsys.readouterr().err
+    assert "results/b holds no finished run, but it must hold a finished run" in said
+    assert f"seed-0 stopped after iteration 2: {REASON}" in said
     # Another seed with more room finishes.
     (here / "more.toml").write_text((here / "b.toml").read_text().replace("epsilon = 3.0", "epsilon = 30.0"))
     run_experiment(load_config("more.toml", ["seeds=[1]"]), "more.toml")
@@ -141,7 +140,7 @@ def test_a_report_notices_a_ledger_that_lost_its_last_lines(here):
     path = here / FOLDER / "ledger.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
     found = collect(here / "results" / "b")
-    assert any("has 5 whole lines, but it had 7 by its head" in line for line in found.problems)
+    assert [line.partition(" (")[0] for line in found.problems] == ["seed-0/ledger.jsonl is damaged and was left out"]
     assert found.parts[0].seeds[0].evidence == "not this run's, or damaged; the numbers are the summary's"
     path.unlink()
     assert collect(here / "results" / "b").parts[0].seeds[0].evidence == "missing; the numbers are the summary's"
@@ -195,11 +194,8 @@ def test_a_wrong_budget_gets_one_sentence_with_its_key(here, changes, words):
     ],
 )
 def test_objective_perturbation_has_one_epsilon_everywhere(here, privacy):
-    text = (
-        FILE[: FILE.index("mechanism")]
-        .replace('"fedavg"', '"fedprox"\nmu = 0.5')
-        .replace("iterations = 6", "iterations = 1")
-    )
+    text = FILE[: FILE.index("mechanism")].replace("iterations = 6", "iterations = 1")
+    text = text.replace('"fedavg"', '"fedprox"\nmu = 0.5')
     (here / "b.toml").write_text(f'{text}mechanism = "objective_perturbation"\nnorm_bound = 1.0\n{privacy}\n')
     experiment = load_config("b.toml", ["seeds=[0]"])
     planned = explain(experiment, "b.toml").variants[0]
