@@ -38,7 +38,7 @@ def parsed(text: bytes) -> dict[str, Any]:
     try:
         found = json.loads(text.decode("ascii"), object_pairs_hook=_table, parse_constant=_constant)
     except _Repeated as repeated:
-        raise ValueError(f"it has {repeated.args[0]} twice") from None
+        raise ValueError(f"it has {shown(repeated.name)} twice") from None
     except (ValueError, RecursionError):
         raise ValueError("it is no JSON") from None
     if not isinstance(found, dict):
@@ -49,12 +49,16 @@ def parsed(text: bytes) -> dict[str, Any]:
 class _Repeated(Exception):
     """A key that stands twice in a table."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Repeated(shown(next(name for name in names if names.count(name) > 1)))
+        raise _Repeated(next(name for name in names if names.count(name) > 1))
     return found
 
 
