@@ -207,3 +207,19 @@ def test_objective_perturbation_has_one_epsilon_everywhere(here, privacy):
     assert planned.epsilon.tolist() == summary["epsilon"]["clients"]
     assert planned.epsilon.max() == seed.spent.worst[-1]
     assert planned.epsilon[0] == claim.epsilon  # the audit attacks the smallest client, which is the first
+
+
+@pytest.mark.parametrize("noise", ["seeded"])
+def test_explain_stops_with_the_run_though_others_could_still_pay(here):
+    # One round a client, and one client a round: the first that is drawn twice ends the run.
+    changes = ["iterations=12", "clients.participation=0.25", "privacy.budget.epsilon=2.2"]
+    left = []
+    for seed in range(4):
+        experiment = load_config("b.toml", [*changes, f"seeds=[{seed}]"])
+        own = explain(experiment, "b.toml").variants[0]
+        run_experiment(experiment, "b.toml")
+        summary = summary_in(here / f"results/b/seed-{seed}")
+        assert own.stops_after == summary["data_rounds"]
+        assert own.epsilon.tolist() == summary["privacy"]["epsilon"]["clients"]
+        left.append(int((own.ledger.rounds == 0).sum()))
+    assert max(left) > 0

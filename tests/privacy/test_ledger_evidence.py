@@ -356,6 +356,12 @@ def test_an_unchained_file_has_no_head_and_fits_none(tmp_path):
     assert "ledger: unchained (format 2)" in read.statement(DELTA)
     with pytest.raises(up.InputError, match="has format 2, but its head is that of a chained file"):
         Ledger.read(path, head)
+    # It is strict for all that: a name stands once.
+    text = path.read_text()
+    path.write_text(text.replace('"round":2', '"round":1,"round":2', 1))
+    with pytest.raises(up.InputError, match=r"is damaged in line 4 \(it has 'round' twice\)"):
+        Ledger.read(path)
+    path.write_text(text)
     # A run that began in it goes on in it, and says so.
     again = opened(path)
     again.upcycled(9, 4)
