@@ -61,7 +61,10 @@ def test_the_page_states_what_privacy_means_in_all_points(folder, page):
     words = words_of(page)
     files = [folder / "erm-upcycled" / f"seed-{seed}" / "summary.json" for seed in (0, 1)]
     costliest = max((json.loads(file.read_text())["privacy"] for file in files), key=lambda p: p["epsilon"]["max"])
-    for line in costliest["statement"]:
+    # The last line is about the ledger, which the page finds out for itself.
+    assert costliest["statement"][-1] == "ledger: anchored; the run wrote every line itself"
+    assert "ledger anchored; it holds all that its head says, which no key was asked about" in words
+    for line in costliest["statement"][:-1]:
         name, _, rest = line.partition(": ")
         assert f"{name} {rest}" in words
     for name in ("unit", "adversary", "delta", "data rounds charged", "checked", "the user's word"):
@@ -326,6 +329,7 @@ def test_the_command_as_json_names_what_is_missing(copy, tmp_path, capsys):
         "experiments": 1,
         "runs": 1,
         "unfinished": ["seed-1"],
+        "stopped": [],
         "problems": [],
     }
     assert err == "note: not finished, and left out: seed-1\n"

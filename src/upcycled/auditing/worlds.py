@@ -129,11 +129,11 @@ class World:
             cohort_size=len(whom),
         )
         these = Participation(These(whom, who.sampler.fraction), stragglers=who.stragglers)
-        spec = plan.spec.replace(ledger=None, checkpoint=None)
+        spec = plan.spec.replace(ledger=None, ledger_key=None, checkpoint=None)
         self.full = replace(plan, on_data=(task, plan.engine), participation=these, spec=spec)
         self._listener = _Listening(plan.strategy.algorithm)
         alone = Vanilla(cast(Algorithm, self._listener))
-        self.plan = replace(self.full, strategy=alone, spec=spec.replace(budget=None))
+        self.plan = replace(self.full, strategy=alone)
         self.engine = _Remembering(plan.engine.open(task, 1), isinstance(task.solver, NoisySGD))
         self._start = start_run(self.plan)
 

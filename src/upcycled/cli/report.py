@@ -37,13 +37,22 @@ def _run(args: argparse.Namespace) -> int:
     results = collect(Path(args.folder))
     path = write_page(results, Path(args.folder), None if args.output is None else Path(args.output), args.title)
     unfinished = [place for part in results.parts for place in part.unfinished]
-    for line in results.problems:
+    stopped = [sentence for part in results.parts for sentence in part.stopped]
+    for line in (*results.problems, *stopped):
         note(f"note: {line}")
     if unfinished:
         note(f"note: not finished, and left out: {', '.join(unfinished)}")
     if args.json:
         about = {"experiments": len(results.parts), "runs": results.num_seeds}
-        print_json({"report": str(path), **about, "unfinished": unfinished, "problems": list(results.problems)})
+        print_json(
+            {
+                "report": str(path),
+                **about,
+                "unfinished": unfinished,
+                "stopped": stopped,
+                "problems": list(results.problems),
+            }
+        )
     else:
         print(f"Report: {path}")
     return 0

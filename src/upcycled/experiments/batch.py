@@ -22,14 +22,13 @@ from upcycled.experiments.results import (
     begin_seed,
     describe_data,
     finished_summary,
-    forget_seed,
     open_ledger,
     seed_folder,
     write_seed,
 )
 from upcycled.runtime import Callback, Result
 from upcycled.runtime.display.batch_progress import BatchProgress
-from upcycled.runtime.executor import Job, train_each
+from upcycled.runtime.executor import Failed, Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.support.lock import InUseError, locked
 from upcycled.support.statistics import mean_and_sd
@@ -46,10 +45,12 @@ class SeedOutcome:
     """What became of one seed."""
 
     seed: int
-    status: Literal["finished", "reused", "failed"]
+    status: Literal["finished", "reused", "stopped"]
     folder: Path
     summary: dict[str, Any] | None = None
+    """The numbers of a run that went to its end; of one that stopped they are in its folder only."""
     error: str | None = None
+    """Why it stopped: it diverged, or nobody could pay for a round."""
 
     def as_json(self) -> dict[str, Any]:
         about = {"seed": self.seed, "status": self.status, "folder": str(self.folder), "error": self.error}
@@ -109,7 +110,7 @@ class Variant:
     plan: Plan | None
     """The first seed's, which was made to see that all is in order; None where a batch has too many to keep."""
     there: Mapping[int, dict[str, Any]]
-    """The summaries of seeds that are finished."""
+    """The summaries of seeds that are finished or stopped."""
 
     def folder(self, seed: int) -> Path:
         """Return where a seed's results lie."""
@@ -132,14 +133,15 @@ class Batch:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every seed has its result already."""
+        """Whether every seed has its result already, or stopped without one."""
         return all(seed in v.there for v in self.variants for seed in v.experiment.seeds)
 
     def run(self, options: Options | None = None) -> list[Outcome]:
         """Run every seed that has no result yet, and write each as soon as it is there.
 
-        A seed that was begun goes on from its checkpoint. One that diverges is reported; the others go on. The caller
-        holds the folder that all results lie below (see :func:`upcycled.support.lock.locked`).
+        A seed that was begun goes on from its checkpoint. One that diverges or has spent its budget keeps what it had
+        by then, with the reason in its summary, and is not run again; the others go on. The caller holds the folder
+        that all results lie below (see :func:`upcycled.support.lock.locked`).
         """
         return _carry_out(self, options or Options())
 
@@ -196,7 +198,7 @@ def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
                 if summary is None:
                     todo.append((i, seed))
                     continue
-                outcomes[i, seed] = SeedOutcome(seed, "reused", variant.folder(seed), summary=summary)
+                outcomes[i, seed] = _found(seed, variant.folder(seed), summary)
                 options.tell(variant.experiment, outcomes[i, seed])
     table = BatchProgress(len(todo), options.progress)
     with named(batch.source), in_keys(PLAN_KEYS), table.shown():
@@ -211,9 +213,17 @@ def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
     ]
 
 
+def _found(seed: int, folder: Path, summary: dict[str, Any]) -> SeedOutcome:
+    """Return what became of a seed that an earlier command ran; one that stopped would only stop, or pay, again."""
+    if summary.get("error") is not None:
+        said = f"{summary['error']} (in an earlier command, which kept it: remove {folder} to run it again)"
+        return SeedOutcome(seed, "stopped", folder, error=said)
+    return SeedOutcome(seed, "reused", folder, summary=summary)
+
+
 def _train(
     variants: Sequence[Variant], places: Sequence[tuple[int, int]], table: BatchProgress, options: Options
-) -> Iterator[tuple[tuple[int, int], Result | Exception]]:
+) -> Iterator[tuple[tuple[int, int], Result | Failed]]:
     """Yield the results of some seeds as they come."""
     runs, titles = [], []
     for i, seed in places:
@@ -221,36 +231,40 @@ def _train(
         _wait_for_orphans(folder / "checkpoint")
         begin_seed(folder, variant.experiment, seed)
         ledger = None if variant.experiment.privacy is None else open_ledger(folder, variant.experiment)
+        # The holder's own, which nobody who gets the folder's other files needs.
+        key = folder / "private" / "ledger.key" if variant.experiment.noise == "system" else None
         watching = options.watch(variant.experiment, seed)
-        kept = {"checkpoint": folder / "checkpoint", "ledger": ledger, "resume_anyway": options.resume_anyway}
+        kept = {
+            "checkpoint": folder / "checkpoint",
+            "ledger": ledger,
+            "ledger_key": key,
+            "resume_anyway": options.resume_anyway,
+        }
         runs.append(variant.job(seed, watching, **kept))
         titles.append(f"{variant.title}, seed {seed}" if len(variants) > 1 else f"seed {seed}")
     # Closed, not left to the collector: an error here must stop the runs that are under way.
     with closing(train_each(runs, progress=table, titles=titles)) as results:
         for place, result in results:
-            error = result.error
-            if isinstance(error, Exception):
-                yield places[place], error
-            elif isinstance(result, Result):
-                yield places[place], result
+            yield places[place], result
 
 
-def _kept(variant: Variant, seed: int, result: Result | Exception, options: Options) -> SeedOutcome:
+def _kept(variant: Variant, seed: int, ended: Result | Failed, options: Options) -> SeedOutcome:
     """Write a result down; what stopped one run is its outcome, what would stop all is raised."""
-    folder = variant.folder(seed)
-    if isinstance(result, DivergedError | BudgetSpentError):
-        forget_seed(folder)
-        return SeedOutcome(seed, "failed", folder, error=str(result))
-    if isinstance(result, BrokenProcessPool):
+    folder, error = variant.folder(seed), ended.error
+    result = ended.result if isinstance(ended, Failed) else ended
+    if isinstance(error, BrokenProcessPool):
         raise UpcycledError(
             f"a worker process died while {folder} was computed (most often the memory is too small): finished runs "
             "are kept, and the same command goes on"
-        ) from result
-    if isinstance(result, Exception):
-        raise result
+        ) from error
+    if result is None or (error is not None and not isinstance(error, DivergedError | BudgetSpentError)):
+        assert error is not None  # what has no result failed
+        raise error
     summary = write_seed(folder, variant.experiment, seed, variant.data, variant.about, result, parquet=options.parquet)
     if not options.keep_checkpoints:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    if error is not None:
+        return SeedOutcome(seed, "stopped", folder, error=str(error))
     return SeedOutcome(seed, "finished", folder, summary=summary)
 
 

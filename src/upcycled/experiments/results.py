@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import platform
-import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -51,7 +50,7 @@ def write_seed(
     *,
     parquet: bool = False,
 ) -> dict[str, Any]:
-    """Write all files of a finished seed and return its summary.
+    """Write all files of a seed that is finished, or stopped for good, and return its summary.
 
     Args:
         folder: where.
@@ -96,14 +95,6 @@ def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
         write_whole(path, content)
 
 
-def forget_seed(folder: Path) -> None:
-    """Take away what a run left that gave no result: its config and its checkpoints, nothing else."""
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    (folder / "config.toml").unlink(missing_ok=True)
-    with suppress(OSError):  # a ledger, for one, stays
-        folder.rmdir()
-
-
 def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
 
@@ -128,15 +119,14 @@ def open_ledger(folder: Path, experiment: Experiment) -> Path:
 
 def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, Any]:
     """Return a run in a few plain numbers; scores are the last iteration's."""
-    last, totals = result.history[-1], {name: sum(result.history.column(name)) for name in SUMMED}
+    last = result.history[-1] if len(result.history) else None  # a run may stop in its first iteration
+    totals = {name: sum(result.history.column(name)) for name in SUMMED}
     summary = {
         "seed": seed,
-        "accuracy": last.accuracy,
-        "loss": last.loss,
-        "global_accuracy": last.global_accuracy,
-        "global_loss": last.global_loss,
-        "iterations": last.iteration,
-        "data_rounds": last.data_round,
+        "error": None if result.error is None else str(result.error),
+        **{name: getattr(last, name, None) for name in ("accuracy", "loss", "global_accuracy", "global_loss")},
+        "iterations": 0 if last is None else last.iteration,
+        "data_rounds": 0 if last is None else last.data_round,
         **totals,
         "bytes": totals["bytes_up"] + totals["bytes_down"],
         "engine": result.settings["engine"],
@@ -168,13 +158,14 @@ def _privacy(result: Result) -> dict[str, Any] | None:
         "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
         "paper_epsilon": None if paper is None else {"max": float(paper.max()), "median": float(np.median(paper))},
         "statement": ledger.statement(delta).splitlines(),
+        "head": None if ledger.head is None else ledger.head.as_json(),
         "not_covered": "accuracy and loss, here and in metrics.jsonl and clients.jsonl, are a simulation's: they are "
         "computed from test data, which epsilon does not cover",
     }
 
 
 def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a seed that is already there, or None where it has to be run.
+    """Return the summary of a seed that is finished or stopped, or None where it has to be run.
 
     Raises:
         InputError: if the folder belongs to something else; nothing in it is touched.

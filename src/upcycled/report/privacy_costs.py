@@ -50,7 +50,7 @@ def _cost(one: Drawn, worst: Seed) -> Cost:
         number(table.get("median")) if isinstance(table, dict) else math.nan,
         _paper(privacy.get("paper_epsilon")),
         str(privacy["noise"]) if "noise" in privacy else None,
-        tuple(_statement(privacy)),
+        tuple(_statement(privacy, worst.evidence)),
     )
 
 
@@ -62,12 +62,14 @@ def _paper(found: Any) -> float:
     return number(found)
 
 
-def _statement(privacy: Row) -> list[tuple[str, str]]:
+def _statement(privacy: Row, evidence: str | None) -> list[tuple[str, str]]:
     lines = privacy.get("statement")
     items = []
     for line in lines if isinstance(lines, list) else []:
         name, colon, rest = str(line).partition(": ")
         items.append((name, rest) if colon else ("note", str(line)))
+    if evidence is not None:  # as the page finds the file, which is not what the run could say of it
+        items = [*(item for item in items if item[0] != "ledger"), ("ledger", evidence)]
     if isinstance(own := privacy.get("not_covered"), str):
         items.append(("scores", own))
     return items

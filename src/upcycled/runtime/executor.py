@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, UpcycledError
 from upcycled.data import FederatedData
 from upcycled.engines.scratch import scratch_folder
 from upcycled.engines.worker_pool import worker_pool
@@ -37,6 +37,8 @@ class Failed:
     error: Exception
     settings: Mapping[str, Any]
     """What was asked for."""
+    result: Result | None = None
+    """The run up to its last whole iteration, with its ledger; None if it never began, or a foreign error ended it."""
 
 
 Job: TypeAlias = Mapping[str, Any] | tuple[FederatedData, RunSpec] | Plan
@@ -47,8 +49,8 @@ def train_many(runs: Sequence[Job], *, progress: bool = True) -> list[Result | F
     """Train many runs at once, each given as ``(data, spec)`` or as a dict of :func:`train`'s arguments.
 
     Results come in order. A run that cannot start, or fails in a way of its own, comes back as :class:`Failed` with its
-    ``error``; one that ends early (diverged, budget spent) as a ``Result`` with its ``error``; the others finish, and
-    their ``error`` is None.
+    ``error``, and what it had by then as its ``result``; one that ends early (diverged, budget spent) as a ``Result``
+    with its ``error``; the others finish, and their ``error`` is None.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)
@@ -81,13 +83,13 @@ def train_each(
         try:
             jobs.append(_Job(i, _planned(i, run), titles[i] if titles else None))
         except Exception as error:
-            yield i, Failed(error, _settings(run))
+            yield i, _failed(error, run)
     own = isinstance(progress, bool)
     table = BatchProgress(len(jobs), progress) if isinstance(progress, bool) else progress
     carry_out = _alone if len(jobs) == 1 else _together
     with table.shown() if own else nullcontext():
         for i, result in carry_out(jobs, table):
-            yield i, result if isinstance(result, Result) else Failed(result, _settings(runs[i]))
+            yield i, result if isinstance(result, Result) else _failed(result, runs[i])
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,10 @@ def _planned(place: int, run: Job) -> Plan:
             f"run {place} is {type(run).__name__}, but it must be a pair (data, spec), or a dict of train's arguments"
         )
     return make_plan(run[0], spec_from(run[1], {}))
+
+
+def _failed(error: Exception, run: Job) -> Failed:
+    return Failed(error, _settings(run), error.result if isinstance(error, UpcycledError) else None)
 
 
 def _settings(run: Job) -> Mapping[str, Any]:

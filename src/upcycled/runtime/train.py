@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from upcycled.core.errors import BudgetSpentError, DivergedError, InputError
+from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.core.layout import assign
 from upcycled.data import FederatedData
 from upcycled.runtime.bound_probe import BoundProbe, report_of
@@ -52,6 +52,8 @@ def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) ->
 
     Raises:
         InputError: in one sentence, before anything is trained, if something is wrong or does not fit together.
+        DivergedError, BudgetSpentError: if that ends the run before its first whole iteration; ``error.result`` then
+            has the model it began with, and the ledger, which may have charges already.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic(0.5, 0.5, clients=5, seed=0)
@@ -130,6 +132,8 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
     except BaseException as raised:
         if checkpointer is not None:
             checkpointer.save_on_exit(last, records, way)
+        if isinstance(raised, UpcycledError):
+            raised.result = _result(plan, last, records, module, way, raised)
         if not isinstance(raised, (*ENDED_EARLY, KeyboardInterrupt)) or not records:
             raise
         error = raised
@@ -140,9 +144,9 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
             hook.finish()
     if checkpointer is not None:
         checkpointer.save_on_exit(last, records, way)
-    last.memory.back_to(last.state.iteration)
-    last.private.back_to(last.state.iteration)
-    result = _result(plan, last, records, module, way, error)
+    result: Result = (
+        error.result if isinstance(error, UpcycledError) else _result(plan, last, records, module, way, error)
+    )
     if isinstance(error, KeyboardInterrupt):
         raise Interrupted(result) from error
     return result
@@ -151,6 +155,9 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
 def _result(
     plan: Plan, run: Run, records: list[Record], module: nn.Module, way: str, error: BaseException | None
 ) -> Result:
+    """Return the result of the last whole iteration; before the first, the model that the run began with."""
+    run.memory.back_to(run.state.iteration)
+    run.private.back_to(run.state.iteration)
     params = run.state.server.model
     personal = None
     if run.private.names:
@@ -165,7 +172,7 @@ def _result(
         personal_models=personal,
         settings={**plan.settings, "way": way},
         privacy=run.ledger,
-        theory=report_of(plan, records) if plan.spec.theory else None,
+        theory=report_of(plan, records) if plan.spec.theory and records else None,
         error=error,
         spec=plan.spec,
     )

@@ -41,11 +41,13 @@ def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> 
     charge = mechanism.charge(everybody(setting.sizes.size))
     if budget is None or charge is None:
         return
-    check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
+    try:
+        check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
+    except InputError as error:
+        raise error.renamed("budget.delta") from None
     if charge.kind == "gaussian" and budget.delta == 0:
         raise InputError(
-            field="delta",
-            of="Budget",
+            field="budget.delta",
             value=budget.delta,
             but="Gaussian noise reaches no epsilon at delta = 0: it must be > 0",
         )

@@ -31,6 +31,7 @@ def statement(ledger: Ledger, delta: float) -> str:
         f"sampling of clients: {_sampling(ledger)}",
         f"schedule: {_schedule(ledger)}",
         f"not covered: {NOT_COVERED}; this is the cost of this run only",
+        *(() if ledger.chain is None else (f"ledger: {evidence(ledger)}",)),
     ]
     return "\n".join(lines)
 
@@ -42,6 +43,22 @@ def _noise(ledger: Ledger) -> str:
     if not any(entry.charge is not None and entry.charge.draws is not None for entry in ledger):
         return words
     return f"{words}; integers on a grid, sampled up to a proven error whose cost is part of delta"
+
+
+def evidence(ledger: Ledger) -> str:
+    """Return, in words, what shows that the ledger's file is what the run wrote."""
+    if ledger.chain == "unchained":
+        return f"unchained (format {ledger.format}); nothing shows that lines were changed or taken away"
+    if ledger.chain == "unanchored":
+        return (
+            "unanchored; no line was changed alone, but last lines may be missing, and whoever can write the file "
+            "could have written all of it anew"
+        )
+    if not ledger.is_held:
+        return "anchored; the run wrote every line itself"
+    whose = "which the holder's key made" if ledger.is_sealed else "which no key was asked about"
+    after = f"; {ledger.ahead} lines after the head are charged too" if ledger.ahead else ""
+    return f"anchored; it holds all that its head says, {whose}{after}"
 
 
 def _epsilons(ledger: Ledger, delta: float) -> str:

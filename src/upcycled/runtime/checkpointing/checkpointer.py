@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from upcycled.core.errors import InputError
 from upcycled.core.memory import ClientMemory
+from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest, tell_user, tidy, write
 from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
 from upcycled.runtime.checkpointing.identity import check_same, identity_of
@@ -79,6 +80,9 @@ class Checkpointer:
                 f"ledger '{path}' holds {lines} entries, but it held {ledger['lines']} when the checkpoint in "
                 f"'{self._folder}' was made: put that file back, or remove the folder to start again"
             )
+        # Checkpoints of earlier versions have no head, and files of earlier formats can have none.
+        if run.ledger is not None and ledger.get("head") is not None:
+            run.ledger.hold_against(ledger["head"], str(path))
         return run
 
     def maybe_save(self, run: Run, records: Sequence[Record], way: str) -> None:
@@ -112,7 +116,7 @@ class Checkpointer:
         facts = {
             "identity": self._identity,
             "way": way,
-            "ledger": None if ledger is None else {"run": ledger.run, "lines": len(ledger)},
+            "ledger": None if ledger is None else _facts_of(ledger),
         }
         content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts))
         self._kept = [*self._kept, write(self._folder, iteration, content)][-2:]
@@ -120,6 +124,11 @@ class Checkpointer:
         tidy(self._folder, self._kept)
         self._since = time.perf_counter()
         self._pause = _SHARE * (self._since - began)
+
+
+def _facts_of(ledger: Ledger) -> dict[str, Any]:
+    head = ledger.head
+    return {"run": ledger.run, "lines": len(ledger), "head": None if head is None else head.as_json()}
 
 
 def _rows(memory: ClientMemory) -> MemoryRows:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from upcycled.runtime.display.run_progress import LINE_SECONDS, QUIET_SECONDS, Watched, cells
-from upcycled.support.formats import duration, epsilon, fixed, megabytes
+from upcycled.support.formats import duration, fixed, megabytes
 
 DRAW_SECONDS = 0.2
 MOST_ROWS = 16
@@ -84,7 +84,7 @@ class BatchProgress:
         rows = self._rows()
         if not rows:  # worker processes take a while to start
             return self._text()
-        private = any(run.epsilon is not None for run in rows)
+        private = any(run.spent for run in rows)
         table = Table(caption=self._text(), caption_justify="left")
         columns = ["run", "iteration", "kind", "accuracy", "loss", "MB", *(["worst ε"] * private), "left"]
         for column in columns:
@@ -95,7 +95,7 @@ class BatchProgress:
                 f"{run.iteration}/{run.total}",
                 *cells(run.last),
                 megabytes(run.bytes),
-                *(["" if run.epsilon is None else epsilon(run.epsilon)] if private else []),
+                *([run.spent] if private else []),
                 "" if run.left is None else duration(run.left),
             )
         return table

@@ -31,6 +31,7 @@ class Watched:
         self.bytes = 0
         self.epsilon: float | None = None
         """The worst client's, as last computed; None without privacy."""
+        self._is_simulation = False
         self.is_over = False
         self._began = time.perf_counter()
         self._resumed_at = 0
@@ -38,6 +39,7 @@ class Watched:
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         self.total = plan.iterations
+        self._is_simulation = plan.spec.noise == "seeded"
         self._began = time.perf_counter()
         self._worst = WorstEpsilon()
         self._resumed_at = len(before)
@@ -61,6 +63,13 @@ class Watched:
         return 0 if self.last is None else self.last.iteration
 
     @property
+    def spent(self) -> str:
+        """The worst client's epsilon, never without a word where it protects nobody; empty where there is none yet."""
+        if self.epsilon is None:
+            return ""
+        return f"{epsilon(self.epsilon)}{' (simulation)' if self._is_simulation else ''}"
+
+    @property
     def left(self) -> float | None:
         """Seconds left, from the pace so far; None before there is one."""
         done = self.iteration - self._resumed_at
@@ -73,8 +82,8 @@ class Watched:
         parts = [f"iteration {self.iteration}/{self.total}"]
         if record is not None and record.accuracy is not None:
             parts.append(f"accuracy {fixed(record.accuracy, 2, 100)} %, loss {fixed(record.loss, 4)}")
-        if self.epsilon is not None:
-            parts.append(f"worst epsilon {epsilon(self.epsilon)}")
+        if self.spent:
+            parts.append(f"worst epsilon {self.spent}")
         if self.left is not None:
             parts.append(f"{duration(self.left)} left")
         return f"{self.title}: {', '.join(parts)}"
@@ -137,7 +146,7 @@ class LiveProgress:
 
     def _caption(self) -> str:
         run = self._run
-        spent = "" if run.epsilon is None else f", worst epsilon {epsilon(run.epsilon)}"
+        spent = f", worst epsilon {run.spent}" if run.spent else ""
         left = "" if run.left is None else f", {duration(run.left)} left"
         return f"{run.iteration}/{run.total} iterations, {megabytes(run.bytes)} MB moved{spent}{left}"
 
