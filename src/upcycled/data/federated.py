@@ -49,6 +49,8 @@ class FederatedData:
 
     None looks for copies when samples are held out; ``replace(data, has_copies=False)`` spares the look.
     """
+    public: bool = False
+    """Whether everybody may know the samples, so that nothing about them needs protection."""
 
     @classmethod
     def from_arrays(
