@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
-from upcycled.support.files import check_format
+from upcycled.support.files import PRIVATE, check_format
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -42,6 +42,11 @@ class Seed:
     clients: tuple[Row, ...] = ()
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether its scores are the data holder's own."""
+        return self.summary.get("restricted") is True
 
     @property
     def privacy(self) -> Row | None:
@@ -146,10 +151,12 @@ def _nothing(folder: Path, parts: Sequence[Part], problems: Sequence[str]) -> st
 def _seed_folders(folder: Path, depth: int) -> list[Path]:
     """Return the folders of single runs, in natural order.
 
-    An experiment's folder may hold its seeds beside a comparison and a sweep, which have pages of their own.
+    An experiment's folder may hold its seeds beside a comparison and a sweep, which have pages of their own. What is
+    its data holder's own is passed by.
     """
     try:
-        below = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        names = [path for path in folder.iterdir() if path.name != PRIVATE and not path.name.startswith(".")]
+        below = [path for path in names if path.is_dir()]
     except OSError:
         return []
     below.sort(key=_natural)

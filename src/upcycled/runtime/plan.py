@@ -51,6 +51,8 @@ class Plan:
     """The public facts a private run's mechanism was fitted to."""
     on_data: tuple[Task, EngineKind] | None = None
     """The local work, and who does it; None where there are no data."""
+    is_public: bool = False
+    """Whether the data are declared public, so that nothing about them needs protection."""
 
     @property
     def iterations(self) -> int:
@@ -172,7 +174,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )
-    return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)))
+    return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)), is_public=data.public is True)
 
 
 def _made(spec: RunSpec) -> str | nn.Module:

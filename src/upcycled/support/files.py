@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,46 @@ class WriteError(UpcycledError):
     """A result could not be written (exit code 1 on the command line)."""
 
 
-def write_whole(path: Path, content: bytes) -> None:
+PRIVATE = "private"
+"""The folder beside public files that holds what is the data holder's own; what publishes never looks into it."""
+
+
+def write_whole(path: Path, content: bytes, *, is_private: bool = False) -> None:
     """Write a file atomically: under another name first, flushed to the disk, then renamed.
 
     Raises:
         WriteError: in one sentence; a file that was there before is still there, whole.
     """
-    write_together(path.parent, {path.name: content})
+    write_together(path.parent, {path.name: content}, is_private=is_private)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone may look into, or make an existing one such (0700).
+
+    Raises:
+        WriteError: in one sentence.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def key_in(path: Path) -> bytes:
+    """Return the 32 random bytes that a file keeps for its owner; they are drawn where there are none.
+
+    Raises:
+        WriteError: in one sentence.
+    """
+    try:
+        found = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    if len(found) == 32:
+        return found
+    write_whole(path, key := secrets.token_bytes(32), is_private=True)
+    return key
 
 
 RESULTS_FORMAT = 2
@@ -48,8 +82,10 @@ def check_format(document: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_together(folder: Path, files: Mapping[str, bytes], *, is_private: bool = False) -> None:
     """Write several files of a folder, each of them atomically, and flush the folder once.
+
+    What is private has the folder to itself (0700), and its owner alone may read it (0600).
 
     Raises:
         WriteError: in one sentence; files that were there before are still there, whole, or replaced by whole ones.
@@ -58,10 +94,13 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
     path = folder / next(iter(files), "")
     try:
         try:
+            if is_private:
+                make_private(folder)
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in files.items():
                 path = folder / name
-                with temporary[name].open("wb") as stream:
+                handle = os.open(temporary[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if is_private else 0o666)
+                with os.fdopen(handle, "wb") as stream:
                     stream.write(content)
                     stream.flush()
                     os.fsync(stream.fileno())
