@@ -32,6 +32,7 @@ from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import Publication, publication_of
+from upcycled.support.files import PRIVATE, make_private
 from upcycled.support.lock import InUseError, locked
 from upcycled.support.statistics import mean_and_sd
 
@@ -244,8 +245,10 @@ def _train(
         variant, folder, checkpoint = variants[i], variants[i].folder(seed), variants[i].checkpoint(seed)
         _wait_for_orphans(checkpoint)
         begin_seed(folder, variant.experiment, seed)
-        is_private = variant.experiment.privacy is not None
-        ledger = open_ledger(folder, variant.experiment, checkpoint) if is_private else None
+        if variant.shown.is_restricted:
+            make_private(folder / PRIVATE)
+        has_ledger = variant.experiment.privacy is not None
+        ledger = open_ledger(folder, variant.experiment, checkpoint) if has_ledger else None
         watching = options.watch(variant.experiment, seed)
         kept = {"checkpoint": checkpoint, "ledger": ledger, "resume_anyway": options.resume_anyway}
         runs.append(variant.job(seed, watching, **kept))

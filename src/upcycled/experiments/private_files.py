@@ -19,7 +19,7 @@ from upcycled.data import FederatedData
 from upcycled.runtime.checkpointing.identity import DATA_KEY
 from upcycled.runtime.fingerprint import hash_of_data, keyed
 from upcycled.runtime.publication import Publication
-from upcycled.support.files import PRIVATE, key_in, write_together, write_whole
+from upcycled.support.files import PRIVATE, key_in, make_private, write_together, write_whole
 from upcycled.support.formats import fixed
 
 CHECKPOINT, SCORES, NOTES, DATA, LEDGER_KEY = "checkpoint", "scores.jsonl", "notes.jsonl", "data.json", "ledger.key"
@@ -50,7 +50,8 @@ def write_own(seed: Path, files: Mapping[str, bytes], notes: Iterable[str], data
     """
     about = json.dumps({"hmac": _keyed_hash(seed, data)}).encode() + b"\n"
     own = {**files, NOTES: json_lines({"note": words} for words in notes), DATA: about}
-    write_together(seed / PRIVATE, own, is_private=True)
+    make_private(seed / PRIVATE)
+    write_together(seed / PRIVATE, own, private=True)
 
 
 def note_other_data(seed: Path, data: FederatedData) -> None:
@@ -67,7 +68,7 @@ def note_other_data(seed: Path, data: FederatedData) -> None:
     words = f"asked for again with other data (keyed hash {found[:16]}): the finished run was left as it is"
     before = read_lines(place / NOTES)
     if words not in [line.get("note") for line in before]:
-        write_whole(place / NOTES, json_lines([*before, {"note": words}]), is_private=True)
+        write_whole(place / NOTES, json_lines([*before, {"note": words}]), private=True)
 
 
 def own_folders(folder: Path) -> list[Path]:

@@ -96,8 +96,8 @@ class Mlflow:
             self._client.set_terminated(self._run, status, self._now())
 
     def _now(self) -> int:
-        """Return the milliseconds that MLflow wants beside a number."""
-        return int(1000 * time.time()) if self._shows_times else 0
+        """Return the milliseconds that MLflow wants beside a number; it takes zero for none, and asks the clock."""
+        return int(1000 * time.time()) if self._shows_times else 1
 
     def _flush(self) -> None:
         self._client.log_batch(self._run, metrics=self._waiting)

@@ -53,6 +53,8 @@ class Plan:
     """The local work, and who does it; None where there are no data."""
     is_public: bool = False
     """Whether the data are declared public, so that nothing about them needs protection."""
+    notes: tuple[str, ...] = ()
+    """What was noticed when the data were read."""
 
     @property
     def iterations(self) -> int:
@@ -174,7 +176,9 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )
-    return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)), is_public=data.public is True)
+    noticed = tuple(getattr(data, "notes", ()))
+    on_data = (task, choose_engine(plan.spec.engine, task))
+    return replace(plan, on_data=on_data, is_public=data.public is True, notes=noticed)
 
 
 def _made(spec: RunSpec) -> str | nn.Module:

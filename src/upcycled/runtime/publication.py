@@ -57,11 +57,12 @@ class Publication:
         return replace(run, private=ClientMemory((), 0, 0)) if self.is_restricted else run
 
     def plan(self, plan: Plan) -> Plan:
-        """Return a plan as callbacks may see it: without a single sample."""
+        """Return a plan as callbacks may see it: without a single sample, and what was noticed about any."""
         if not self.is_restricted or plan.on_data is None:
             return plan
         task, engine = plan.on_data
-        return replace(plan, on_data=(replace(task, train=_without_rows(task.train), test=None), engine))
+        nothing = replace(task, train=_without_rows(task.train), test=None)
+        return replace(plan, on_data=(nothing, engine), notes=())
 
     def step(self, step: Step) -> Step:
         """Return an iteration as measurements may see it.

@@ -177,5 +177,5 @@ def _result(
         theory=report_of(plan, records) if plan.spec.theory else None,
         error=error,
         spec=plan.spec,
-        private=HoldersOwn(exact, personal, notes) if shown.is_restricted else None,
+        private=HoldersOwn(exact, personal, (*plan.notes, *notes)) if shown.is_restricted else None,
     )

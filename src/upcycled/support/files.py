@@ -20,13 +20,15 @@ PRIVATE = "private"
 """The folder beside public files that holds what is the data holder's own; what publishes never looks into it."""
 
 
-def write_whole(path: Path, content: bytes, *, is_private: bool = False) -> None:
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file atomically: under another name first, flushed to the disk, then renamed.
+
+    With ``private`` it is for its user alone, whatever the umask.
 
     Raises:
         WriteError: in one sentence; a file that was there before is still there, whole.
     """
-    write_together(path.parent, {path.name: content}, is_private=is_private)
+    write_together(path.parent, {path.name: content}, private=private)
 
 
 def make_private(folder: Path) -> None:
@@ -54,7 +56,7 @@ def key_in(path: Path) -> bytes:
         raise cannot_write(path, error) from error
     if len(found) == 32:
         return found
-    write_whole(path, key := secrets.token_bytes(32), is_private=True)
+    write_whole(path, key := secrets.token_bytes(32), private=True)
     return key
 
 
@@ -82,10 +84,8 @@ def check_format(document: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def write_together(folder: Path, files: Mapping[str, bytes], *, is_private: bool = False) -> None:
+def write_together(folder: Path, files: Mapping[str, bytes], *, private: bool = False) -> None:
     """Write several files of a folder, each of them atomically, and flush the folder once.
-
-    What is private has the folder to itself (0700), and its owner alone may read it (0600).
 
     Raises:
         WriteError: in one sentence; files that were there before are still there, whole, or replaced by whole ones.
@@ -94,13 +94,13 @@ def write_together(folder: Path, files: Mapping[str, bytes], *, is_private: bool
     path = folder / next(iter(files), "")
     try:
         try:
-            if is_private:
-                make_private(folder)
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in files.items():
                 path = folder / name
-                handle = os.open(temporary[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if is_private else 0o666)
-                with os.fdopen(handle, "wb") as stream:
+                if private:  # before there is anything in it
+                    temporary[name].touch(0o600)
+                    temporary[name].chmod(0o600)
+                with temporary[name].open("wb") as stream:
                     stream.write(content)
                     stream.flush()
                     os.fsync(stream.fileno())

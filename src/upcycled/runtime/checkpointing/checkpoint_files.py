@@ -40,10 +40,10 @@ def how_often(value: object) -> int | float:
     return float(found[1])
 
 
-def write(folder: Path, iteration: int, content: bytes, *, is_private: bool = False) -> Path:
+def write(folder: Path, iteration: int, content: bytes) -> Path:
     """Write a checkpoint and return its path; raises WriteError in one sentence, with nothing half-written left."""
     path = folder / f"iteration-{iteration:06d}-{_hash(content)}.safetensors"
-    write_whole(path, content, is_private=is_private)
+    write_whole(path, content, private=True)
     return path
 
 

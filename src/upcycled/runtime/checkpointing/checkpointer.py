@@ -44,9 +44,10 @@ class Checkpointer:
 
     def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None] = tell_user) -> None:
         self._plan, self._folder, self._tell = plan, folder, tell
-        self._is_private = publication_of(plan).is_restricted
-        self._identity = identity_of(plan, key_in(folder / DATA_KEY) if self._is_private else None)
+        self._is_restricted = publication_of(plan).is_restricted
+        self._identity = identity_of(plan, key_in(folder / DATA_KEY) if self._is_restricted else None)
         self._notes: tuple[str, ...] = ()
+        """What the holder of a restricted run's data is to know of its being resumed."""
         self._columns = to_columns([])
         self._kept: list[Path] = []
         """The files known to be whole, oldest first."""
@@ -65,14 +66,14 @@ class Checkpointer:
         path, content = newest
         kept = from_bytes(content, str(path))
         before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
-        check_same(self._identity, before, self._folder, is_anyway, compares_data=not self._is_private)
+        check_same(self._identity, before, self._folder, is_anyway, compares_data=not self._is_restricted)
         run = self._with_ledger(kept.facts["ledger"])
         for memory, rows in ((run.memory, kept.memory), (run.private, kept.private)):
             memory.put(rows.clients, rows.vectors)
         self._columns, self._kept = kept.columns, [path]
         self._iteration, self._rounds = kept.state.iteration, kept.state.data_rounds
         self._notes = tuple(kept.facts.get("notes", ()))
-        if self._is_private and has_other_data(self._identity, before):
+        if self._is_restricted and has_other_data(self._identity, before):
             self._notes += (f"the run went on after iteration {self._iteration} with other data than before",)
         return Restored(replace(run, state=kept.state), to_records(kept.columns), kept.facts["way"], self._notes)
 
@@ -122,10 +123,9 @@ class Checkpointer:
             "identity": self._identity,
             "way": way,
             "ledger": None if ledger is None else {"run": ledger.run, "lines": len(ledger)},
-            "notes": self._notes,
-        }
+        } | ({"notes": self._notes} if self._notes else {})
         content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts))
-        self._kept = [*self._kept, write(self._folder, iteration, content, is_private=self._is_private)][-2:]
+        self._kept = [*self._kept, write(self._folder, iteration, content)][-2:]
         self._columns, self._iteration, self._rounds = columns, iteration, run.state.data_rounds
         tidy(self._folder, self._kept)
         self._since = time.perf_counter()

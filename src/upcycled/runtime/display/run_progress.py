@@ -36,7 +36,8 @@ class Watched:
         self.is_over = False
         self._began = time.perf_counter()
         self._resumed_at = 0
-        self._is_restricted = False
+        self.is_restricted = False
+        """Whether its pace is its data holder's own."""
         self._worst = WorstEpsilon()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
@@ -44,7 +45,7 @@ class Watched:
         self._began = time.perf_counter()
         self._worst = WorstEpsilon()
         self._resumed_at = len(before)
-        self._is_restricted = publication_of(plan).is_restricted
+        self.is_restricted = publication_of(plan).is_restricted
         self.bytes = 0
         for record in before:
             self._count(record)
@@ -87,7 +88,7 @@ class Watched:
             parts.append(f"accuracy {fixed(record.accuracy, 2, 100)} %, loss {fixed(record.loss, 4)}")
         if self.epsilon is not None:
             parts.append(f"worst epsilon {epsilon(self.epsilon)}")
-        if self.left is not None and not self._is_restricted:
+        if self.left is not None and not self.is_restricted:
             parts.append(f"{duration(self.left)} left")
         return f"{self.title}: {', '.join(parts)}"
 
