@@ -202,7 +202,7 @@ def file_of(case):
 
 
 def everything_public(folder):
-    """Return every name below a folder with its content, but for private/ and the note of who works there since when."""
+    """Return all names below a folder with their content, but for private/ and who works there since when."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

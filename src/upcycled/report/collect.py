@@ -155,7 +155,8 @@ def _seed_folders(folder: Path, depth: int) -> list[Path]:
     its data holder's own is passed by.
     """
     try:
-        names = [path for path in folder.iterdir() if path.name != PRIVATE and not path.name.startswith(".")]
+        passed_by = {PRIVATE} if (folder / "config.toml").exists() else set()
+        names = [path for path in folder.iterdir() if path.name not in passed_by and not path.name.startswith(".")]
         below = [path for path in names if path.is_dir()]
     except OSError:
         return []
