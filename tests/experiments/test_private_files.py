@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +103,20 @@ def test_the_holder_has_every_number(here):
     # The last scores are the mean over clients of two test samples each.
     assert np.mean([row["accuracy"] for row in clients]) == pytest.approx(scores[-1]["accuracy"])
     assert lines(folder / "private" / "notes.jsonl") == []
+
+
+def test_the_documentation_has_a_line_for_every_file_and_every_number(here):
+    folder = run(parquet=True, watch=open_trackers(["tensorboard", "mlflow"]))
+    assert main(["report", "results/small"]) == 0
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+    section = page.partition("## What a private run leaves")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    documented = {name.rstrip("/") for line in rows for name in re.findall(r"`([^`]+)`", line.split("|")[1])}
+    below = {path for place in (folder, here / "results", here / "results" / "small") for path in place.iterdir()}
+    found = {path.name for path in below if path.name not in ("private", "small", "seed-0", ".lock")}
+    found |= {f"private/{path.name}" for path in (folder / "private").iterdir()}
+    assert found <= documented
+    assert documented - found <= {"compare.json", "private/ledger.key"}
 
 
 def test_secret_draws_leave_no_count_of_who_took_part(here):

@@ -22,6 +22,7 @@ import pytest
 
 from tests.integrations.test_trackers import FROM_ELSEWHERE
 from upcycled.cli.main import main
+from upcycled.config.experiment import load_config
 from upcycled.config.sources import ColumnsFile
 from upcycled.privacy import MECHANISMS
 from upcycled.runtime import executor, loop
@@ -113,11 +114,18 @@ def all_whole_but_one(word):
     return change
 
 
-def another_label(rows):
-    rows[0][-1] = "1" if rows[0][-1] == "0" else "0"
+TRAINING, HELD_OUT = 0, 2
+"""Where a record of the first client lies that is trained on, and one that is held out of training."""
 
 
-PAIRS = {"another label": (lambda rows: None, another_label)}
+def another_label(rows, row=TRAINING):
+    rows[row][-1] = "1" if rows[row][-1] == "0" else "0"
+
+
+PAIRS = {
+    "another label": (lambda rows: None, another_label),
+    "another label of a held-out record": (lambda rows: None, lambda rows: another_label(rows, HELD_OUT)),
+}
 if DECLARES:
     PAIRS |= {
         "a label that is no class": (lambda rows: None, put(0, -1, "7")),
@@ -250,8 +258,25 @@ def check_same(shown):
 RUN = ("run", "replayed.toml", "seeds=[0]")
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("case", CASES)
+def test_the_changed_records_lie_where_they_are_said_to(site):
+    folder = site()
+    (folder / "records.csv").write_text(records())
+    (folder / "replayed.toml").write_text(file_of("model_clipping"))
+    data = load_config("replayed.toml").build_data()
+    for row, part in ((TRAINING, data.train), (HELD_OUT, data.test)):
+        sample = np.array(records().splitlines()[1 + row].split(",")[1:4], dtype=np.float32)
+        assert (part.client(0)[0] == sample).all(axis=1).any()
+
+
+PRODUCT = [
+    # How data are read is no matter of the mechanism: the whole product is for the patient.
+    pytest.param(case, pair, marks=[] if pair == "another label" or case == "personal" else pytest.mark.slow)
+    for pair in PAIRS
+    for case in CASES
+]
+
+
+@pytest.mark.parametrize(("case", "pair"), PRODUCT)
 def test_a_run_shows_nothing_but_releases(site, monkeypatch, capsys, case, pair):
     shown = replayed(site, Tape(monkeypatch), capsys, case, pair, RUN, ("report", "results/replayed"))
     assert shown[0][0] == [0, 0]
