@@ -208,17 +208,15 @@ def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapp
         return None
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        before = summary["data"].get("sha256")
-        if before is None:
-            summary["data"]["id"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        before = summary["data"]["sha256"] if "sha256" in data else None
+    except (OSError, ValueError, KeyError, TypeError):
         _check_same_config(folder, experiment.for_seed(seed))
         return None
     check_format(summary, folder / "summary.json")
     if summary.get("fingerprint") != experiment.fingerprint(seed):
         # Of an earlier version, or of another run: the files say which, and what differs.
         _check_same_config(folder, experiment.for_seed(seed))
-    if "sha256" in data and before != data["sha256"]:
+    if before != data.get("sha256"):
         raise InputError(f"{folder} holds a run on other data, {_way_out()}")
     return summary
 
