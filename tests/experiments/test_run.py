@@ -372,7 +372,8 @@ def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_i
     assert [json.loads(line)["kind"] for line in ledger[1:]] == ["data", "upcycled", "data", "upcycled"]
     # A finished run comes back from its checkpoint and releases nothing; without that it is made again.
     (folder / "summary.json").unlink()
-    for path in (folder / "checkpoint").glob("*.safetensors"):
+    kept = folder / "private" / "checkpoint" if noise == "system" else folder / "checkpoint"
+    for path in kept.glob("*.safetensors"):
         path.unlink()
     run_experiment(experiment, str(source))
     lines = [json.loads(line) for path in folder.glob("ledger*.jsonl") for line in path.read_text().splitlines()]

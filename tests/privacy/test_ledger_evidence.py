@@ -483,7 +483,7 @@ def test_a_key_is_made_once_for_its_user_alone(tmp_path, open_umask):
     assert key_at(tmp_path / "other") != key
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
     path.write_bytes(b"cut off")
-    with pytest.raises(up.InputError, match=r"ledger\.key holds 7 bytes, but a ledger's key has 32: put the key back"):
+    with pytest.raises(up.InputError, match=r"ledger\.key holds 7 bytes, but a key has 32: put the key back"):
         key_at(path)
 
 

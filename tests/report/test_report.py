@@ -24,11 +24,12 @@ from tests.report.report_cases import (
 from upcycled.cli.main import main
 from upcycled.config.experiment import parse
 from upcycled.experiments.compare import compare_experiment
-from upcycled.experiments.results import describe_data, write_seed
+from upcycled.experiments.results import write_seed
 from upcycled.experiments.sweep import How, sweep_experiment
 from upcycled.report import collect, render, write_report
 from upcycled.report.findings import comparison
 from upcycled.report.settings import families, labels, run_command
+from upcycled.runtime.publication import Publication
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +254,7 @@ def test_the_convergence_record_is_drawn_beside_its_bound(tmp_path):
     experiment = parse(raw | {"local": {"lr": 0.02, "epochs": 60, "batch_size": "full"}})
     data = experiment.build_data()
     result = up.train(data, experiment.spec(0), theory=True, progress=False)
-    write_seed(tmp_path / "theory" / "seed-0", experiment, 0, data, describe_data(data), result)
+    write_seed(tmp_path / "theory" / "seed-0", experiment, 0, data, Publication().about(data), result)
     page = write_report(tmp_path / "theory").read_text(encoding="utf-8")
     lines = charts_of(page)["parts"][0]["theory"]
     assert lines["gradient_norm"]["x"] == [1, 2, 3]

@@ -101,8 +101,8 @@ def names_of(text: str) -> list[str]:
 
 
 def warn_about_tuning(experiment: Experiment, runs: str) -> None:
-    """Say of a private experiment what its epsilon does not cover."""
-    if experiment.privacy is not None:
+    """Say of a simulated private experiment what its epsilon does not cover; real noise on private data is refused."""
+    if experiment.privacy is not None and experiment.noise == "seeded":
         note(
             f"warning: {runs} on private data is not covered by the stated epsilon, which is that of one run: all runs "
             "on the same data add up, the choice between them included"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable
 from upcycled.cli.show import note, note_left_out, print_json, print_table
-from upcycled.support.formats import NONE, interval, mean_sd, signed
+from upcycled.support.formats import NONE, count, epsilon, interval, mean_sd, megabytes, signed
 
 if TYPE_CHECKING:
     from upcycled.experiments.compare import Compared, Row
@@ -72,6 +72,9 @@ def _run(args: argparse.Namespace) -> int:
 def _show(found: Compared) -> None:
     from upcycled.experiments.compare import EQUAL_WORDS
 
+    if found.is_restricted:
+        _show_costs(found)
+        return
     several = len(found.rows) > 1
     verdicts = ["verdict", *(["after Holm's correction"] if several else [])]
     print_table(
@@ -80,6 +83,28 @@ def _show(found: Compared) -> None:
         [_cells(row, several) for row in found.rows],
         words=verdicts,
     )
+    _show_rest(found)
+
+
+def _show_costs(found: Compared) -> None:
+    """Print what runs cost, where nobody but the holder may compare what they gave."""
+    from upcycled.experiments.compare import EQUAL_WORDS
+
+    rows = []
+    for row in found.rows:
+        for name, outcome in (("vanilla", row.vanilla), ("upcycled", row.upcycled)):
+            means = {key: value["mean"] for key, value in outcome.summary().items()}
+            numbers = [count(means["data_rounds"]), count(means["messages"]), megabytes(means["bytes"])]
+            rows.append([f"{row.algorithm}, {name}", *numbers, epsilon(outcome.worst_epsilon)])
+    print_table(
+        f"{found.experiment.name}: vanilla against upcycled {EQUAL_WORDS[found.equal]}",
+        ["runs", "data rounds", "messages", "MB", "worst epsilon"],
+        rows,
+    )
+    _show_rest(found)
+
+
+def _show_rest(found: Compared) -> None:
     for line in found.notes:
         print(line)
     print(f"Results: {found.folder}")

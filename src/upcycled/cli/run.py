@@ -107,6 +107,11 @@ def _show(outcome: Outcome) -> None:
         )
     if done:
         print(f"Results: {Path(experiment.results) / experiment.name}")
+    if outcome.is_restricted:
+        print(
+            "The data holder's own (scores, checkpoints) is in private/ of each seed's folder; see "
+            f"`upcycled privacy own {Path(experiment.results) / experiment.name}`."
+        )
 
 
 def _row(seed: SeedOutcome) -> list[str]:

@@ -18,9 +18,9 @@ from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.data import FederatedData
+from upcycled.experiments.private_files import checkpoint_folder, ledger_key, note_other_data
 from upcycled.experiments.results import (
     begin_seed,
-    describe_data,
     finished_summary,
     open_ledger,
     seed_folder,
@@ -30,6 +30,8 @@ from upcycled.runtime import Callback, Result
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Failed, Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.publication import Publication, publication_of
+from upcycled.support.files import PRIVATE, make_private
 from upcycled.support.lock import InUseError, locked
 from upcycled.support.statistics import mean_and_sd
 
@@ -69,6 +71,18 @@ class Outcome:
         """Whether every seed has a result."""
         return all(seed.summary is not None for seed in self.seeds)
 
+    @property
+    def is_restricted(self) -> bool:
+        """Whether scores of its runs are the data holder's own."""
+        return any(seed.summary is not None and seed.summary.get("restricted") is True for seed in self.seeds)
+
+    @property
+    def worst_epsilon(self) -> float | None:
+        """The largest proven epsilon of a client in a seed; None without privacy, or where none is proven."""
+        spent = [(seed.summary or {}).get("privacy") for seed in self.seeds]
+        found = [one["epsilon"]["max"] for one in spent if one is not None]
+        return None if not found or None in found else max(found)
+
     def summary(self) -> dict[str, dict[str, float | None]]:
         """Return mean and standard deviation over the seeds that have a result."""
         done = [seed.summary for seed in self.seeds if seed.summary is not None]
@@ -106,7 +120,9 @@ class Variant:
     """What tables and sentences call it."""
     data: FederatedData
     about: dict[str, Any]
-    """What identifies the data."""
+    """What may be said of the data."""
+    shown: Publication
+    """What may be seen of its runs."""
     plan: Plan | None
     """The first seed's, which was made to see that all is in order; None where a batch has too many to keep."""
     there: Mapping[int, dict[str, Any]]
@@ -115,6 +131,10 @@ class Variant:
     def folder(self, seed: int) -> Path:
         """Return where a seed's results lie."""
         return seed_folder(self.experiment, seed)
+
+    def checkpoint(self, seed: int) -> Path:
+        """Return where a seed's run is kept while it goes on."""
+        return checkpoint_folder(self.folder(seed), self.shown)
 
     def job(self, seed: int, watching: Sequence[Callback], **changes: Any) -> Job:
         """Return a seed's run, kept and watched as is said."""
@@ -154,26 +174,29 @@ def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequen
         source: the file's name, for error sentences.
         titles: what tables and sentences call the experiments; their names if left out.
     """
-    known: dict[str, tuple[FederatedData, dict[str, Any]]] = {}
+    known: dict[str, FederatedData] = {}
+    described: dict[tuple[str, bool], dict[str, Any]] = {}
     variants = []
     with named(source):
         for i, experiment in enumerate(experiments):
             # Experiments on the same data share it.
             key = f"{experiment.data!r} {experiment.scored_on}"
             if key not in known:
-                data = experiment.build_data()
-                known[key] = data, describe_data(data)
-            title = experiment.name if titles is None else titles[i]
-            data, about = known[key]
+                known[key] = experiment.build_data()
+            title, data = experiment.name if titles is None else titles[i], known[key]
             with _named_after(title, len(experiments)):
                 with in_keys(PLAN_KEYS):
                     plan = make_plan(data, experiment.spec(experiment.seeds[0]))
+                shown = publication_of(plan)
+                if (key, shown.is_restricted) not in described:
+                    described[key, shown.is_restricted] = shown.about(data)
+                about = described[key, shown.is_restricted]
                 there = {
                     seed: summary
                     for seed in experiment.seeds
                     if (summary := finished_summary(seed_folder(experiment, seed), experiment, seed, about)) is not None
                 }
-            variants.append(Variant(experiment, title, data, about, plan if i < AT_ONCE else None, there))
+            variants.append(Variant(experiment, title, data, about, shown, plan if i < AT_ONCE else None, there))
     return Batch(tuple(variants), source)
 
 
@@ -198,6 +221,8 @@ def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
                 if summary is None:
                     todo.append((i, seed))
                     continue
+                if variant.shown.is_restricted:
+                    note_other_data(variant.folder(seed), variant.data)
                 outcomes[i, seed] = _found(seed, variant.folder(seed), summary)
                 options.tell(variant.experiment, outcomes[i, seed])
     table = BatchProgress(len(todo), options.progress)
@@ -227,17 +252,18 @@ def _train(
     """Yield the results of some seeds as they come."""
     runs, titles = [], []
     for i, seed in places:
-        variant, folder = variants[i], variants[i].folder(seed)
-        _wait_for_orphans(folder / "checkpoint")
+        variant, folder, checkpoint = variants[i], variants[i].folder(seed), variants[i].checkpoint(seed)
+        _wait_for_orphans(checkpoint)
         begin_seed(folder, variant.experiment, seed)
-        ledger = None if variant.experiment.privacy is None else open_ledger(folder, variant.experiment)
-        # The holder's own, which nobody who gets the folder's other files needs.
-        key = folder / "private" / "ledger.key" if variant.experiment.noise == "system" else None
+        if variant.shown.is_restricted:
+            make_private(folder / PRIVATE)
+        has_ledger = variant.experiment.privacy is not None
         watching = options.watch(variant.experiment, seed)
         kept = {
-            "checkpoint": folder / "checkpoint",
-            "ledger": ledger,
-            "ledger_key": key,
+            "checkpoint": checkpoint,
+            "ledger": open_ledger(folder, variant.experiment, checkpoint) if has_ledger else None,
+            # The holder's own, which nobody who gets the folder's other files needs.
+            "ledger_key": ledger_key(folder) if variant.experiment.noise == "system" and has_ledger else None,
             "resume_anyway": options.resume_anyway,
         }
         runs.append(variant.job(seed, watching, **kept))
@@ -262,7 +288,7 @@ def _kept(variant: Variant, seed: int, ended: Result | Failed, options: Options)
         raise error
     summary = write_seed(folder, variant.experiment, seed, variant.data, variant.about, result, parquet=options.parquet)
     if not options.keep_checkpoints:
-        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+        shutil.rmtree(variant.checkpoint(seed), ignore_errors=True)
     if error is not None:
         return SeedOutcome(seed, "stopped", folder, error=str(error))
     return SeedOutcome(seed, "finished", folder, summary=summary)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.statement import evidence
-from upcycled.support.files import check_format
+from upcycled.support.files import PRIVATE, check_format
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -45,6 +45,11 @@ class Seed:
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
     """How far a private run's ledger, held against the summary's head, shows that it is whole."""
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether its scores are the data holder's own."""
+        return self.summary.get("restricted") is True
 
     @property
     def privacy(self) -> Row | None:
@@ -153,10 +158,13 @@ def _nothing(folder: Path, parts: Sequence[Part], problems: Sequence[str]) -> st
 def _seed_folders(folder: Path, depth: int) -> list[Path]:
     """Return the folders of single runs, in natural order.
 
-    An experiment's folder may hold its seeds beside a comparison and a sweep, which have pages of their own.
+    An experiment's folder may hold its seeds beside a comparison and a sweep, which have pages of their own. What is
+    its data holder's own is passed by.
     """
     try:
-        below = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        passed_by = {PRIVATE} if (folder / "config.toml").exists() else set()
+        names = [path for path in folder.iterdir() if path.name not in passed_by and not path.name.startswith(".")]
+        below = [path for path in names if path.is_dir()]
     except OSError:
         return []
     below.sort(key=_natural)

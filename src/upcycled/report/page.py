@@ -88,6 +88,7 @@ def render(results: Results, title: str | None = None) -> str:
             notes={name: notes(document) for name, document in documents.items()},
             lines=lines(every),
             is_simulated=is_any_simulated(every),
+            is_restricted=any(seed.is_restricted for one in every for seed in one.part.seeds),
             axes=known_axes(every),
             stills={score: still(every, score) for score in SCORES},
             num_hidden=max(0, len(every) - MOST_SHOWN),

@@ -207,6 +207,8 @@ def data_words(part: Part) -> list[tuple[str, str]]:
             words.append((name, f"{about[key]:,}{' (from the data)' * is_inferred}"))
     if isinstance(about.get("sha256"), str):
         words.append(("SHA-256", about["sha256"][:16]))
+    if isinstance(about.get("id"), str):
+        words.append(("random id", about["id"]))
     return words
 
 

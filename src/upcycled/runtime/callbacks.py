@@ -42,6 +42,9 @@ class Step:
 class Callback(Protocol):
     """Told when a run starts, after each iteration, and at its end (also when it failed); what it lacks is not called.
 
+    It is told what everybody may see (:mod:`upcycled.runtime.publication`): in a restricted run no score, no seconds,
+    no sample and no personal model.
+
     In a batch the runs' callbacks are called from other threads, those of one run never at the same time.
     """
 
@@ -61,7 +64,9 @@ class Callback(Protocol):
 class Probe(Protocol):
     """A callback that measures; it may have :class:`Callback`'s methods too.
 
-    It goes along where a run has a process of its own, so it must be picklable there.
+    It goes along where a run has a process of its own, so it must be picklable there. In a restricted run it is shown
+    no sample, and its numbers stay with the holder, but for those whose names are in an attribute ``publishes``: its
+    author says by it that they follow from what it is shown, or are charged.
     """
 
     def measure(self, step: Step) -> Mapping[str, float]:

@@ -15,7 +15,7 @@ from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.executor import train_many
 from upcycled.runtime.result import Result
-from upcycled.support.formats import fixed, interval, signed
+from upcycled.support.formats import count, epsilon, fixed, interval, signed
 from upcycled.support.statistics import Paired
 
 EQUALS = ("work", "epsilon")
@@ -32,7 +32,13 @@ class Comparison:
 
     @property
     def paired(self) -> Paired:
-        """The differences in accuracy, seed by seed, and what they show."""
+        """The differences in accuracy, seed by seed, and what they show.
+
+        Raises:
+            InputError: if the runs are restricted: their scores are the data holder's own (``result.private``).
+        """
+        if self.is_restricted:
+            raise InputError("the accuracies of private runs are their holder's own: comparing by them is a release")
         found = _accuracies(self.upcycled) - _accuracies(self.vanilla)
         return Paired(tuple(found.tolist()), self.confidence)
 
@@ -55,7 +61,25 @@ class Comparison:
         """Whether the interval excludes zero."""
         return self.paired.is_significant
 
+    @property
+    def is_restricted(self) -> bool:
+        """Whether runs can be compared by what they cost only."""
+        return any(result.private is not None for result in (*self.vanilla, *self.upcycled))
+
+    def _costs(self) -> str:
+        words = []
+        for name, runs in (("vanilla", self.vanilla), ("upcycled", self.upcycled)):
+            worst = [run.privacy.max_epsilon(run.privacy.default_delta) for run in runs if run.privacy is not None]
+            messages = count(runs[0].history.total("messages"))
+            words.append(
+                f"{name} {runs[0].history[-1].data_round} data rounds, {messages} messages, worst epsilon "
+                f"{epsilon(max(worst, default=None))}"
+            )
+        return f"{'; '.join(words)}; accuracies are the data holder's own"
+
     def __str__(self) -> str:
+        if self.is_restricted:
+            return self._costs()
         vanilla, upcycled = (fixed(_accuracies(runs).mean(), 2, 100) for runs in (self.vanilla, self.upcycled))
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (

@@ -51,6 +51,10 @@ class Plan:
     """The public facts a private run's mechanism was fitted to."""
     on_data: tuple[Task, EngineKind] | None = None
     """The local work, and who does it; None where there are no data."""
+    is_public: bool = False
+    """Whether the data are declared public, so that nothing about them needs protection."""
+    notes: tuple[str, ...] = ()
+    """What was noticed when the data were read."""
 
     @property
     def iterations(self) -> int:
@@ -177,7 +181,8 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )
-    return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)))
+    on_data = (task, choose_engine(plan.spec.engine, task))
+    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes)
 
 
 _GIVEN_BY = {

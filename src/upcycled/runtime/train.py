@@ -21,7 +21,8 @@ from upcycled.runtime.display.run_progress import LiveProgress
 from upcycled.runtime.history import History, Record
 from upcycled.runtime.loop import iterate
 from upcycled.runtime.plan import Plan, make_plan
-from upcycled.runtime.result import PersonalModels, Result
+from upcycled.runtime.publication import publication_of
+from upcycled.runtime.result import HoldersOwn, PersonalModels, Result
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.support.lock import locked
@@ -104,21 +105,22 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
         nameless = f"{plan.spec.unnamed[0]} has no name that a later process could find it by"
         way_out = ": it must be a function or class of a module, or the run be one without a checkpoint"
         raise InputError(field="checkpoint", value=str(plan.checkpoint), but=nameless, hint=way_out)
-    with locked(plan.checkpoint):
+    with locked(plan.checkpoint, is_private=publication_of(plan).is_restricted):
         return _carry_out(plan, hooks, threads, Checkpointer(plan, plan.checkpoint))
 
 
 def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpointer: Checkpointer | None) -> Result:
     module = copy.deepcopy(plan.task.module)
     found = None if checkpointer is None else checkpointer.restore()
-    last, records, way = (start_run(plan), list[Record](), "") if found is None else found
+    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
     probes = [one for one in hooks if measures(one.value)] + ([Hooks(BoundProbe(plan))] if plan.spec.theory else [])
     error: BaseException | None = None
+    shown = publication_of(plan)
     try:
         for hook in hooks:
-            hook.start(plan, tuple(records))
+            hook.start(shown.plan(plan), tuple(map(shown.record, records)))
         if engine is not None:
             way = engine.way
             for run, record in iterate(plan, engine, last, probes):
@@ -127,13 +129,14 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
                 if checkpointer is not None:
                     checkpointer.maybe_save(last, records, way)
                 # All are told before any of them ends the run.
-                if STOP in [hook.record(record, run) for hook in hooks]:
+                seen, seen_run = shown.record(record), shown.run(run)
+                if STOP in [hook.record(seen, seen_run) for hook in hooks]:
                     break
     except BaseException as raised:
         if checkpointer is not None:
             checkpointer.save_on_exit(last, records, way)
         if isinstance(raised, UpcycledError):
-            raised.result = _result(plan, last, records, module, way, raised)
+            raised.result = _result(plan, last, records, module, way, raised, notes)
         if not isinstance(raised, (*ENDED_EARLY, KeyboardInterrupt)) or not records:
             raise
         error = raised
@@ -145,7 +148,7 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
     if checkpointer is not None:
         checkpointer.save_on_exit(last, records, way)
     result: Result = (
-        error.result if isinstance(error, UpcycledError) else _result(plan, last, records, module, way, error)
+        error.result if isinstance(error, UpcycledError) else _result(plan, last, records, module, way, error, notes)
     )
     if isinstance(error, KeyboardInterrupt):
         raise Interrupted(result) from error
@@ -153,12 +156,18 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
 
 
 def _result(
-    plan: Plan, run: Run, records: list[Record], module: nn.Module, way: str, error: BaseException | None
+    plan: Plan,
+    run: Run,
+    records: list[Record],
+    module: nn.Module,
+    way: str,
+    error: BaseException | None,
+    notes: tuple[str, ...],
 ) -> Result:
     """Return the result of the last whole iteration; before the first, the model that the run began with."""
     run.memory.back_to(run.state.iteration)
     run.private.back_to(run.state.iteration)
-    params = run.state.server.model
+    params, shown, exact = run.state.server.model, publication_of(plan), History(tuple(records))
     personal = None
     if run.private.names:
         clients = run.private.clients
@@ -168,11 +177,12 @@ def _result(
     return Result(
         params=torch.from_numpy(params.copy()),
         model=final.eval(),
-        history=History(tuple(records)),
-        personal_models=personal,
+        history=History(tuple(map(shown.record, records))),
+        personal_models=None if shown.is_restricted else personal,
         settings={**plan.settings, "way": way},
         privacy=run.ledger,
         theory=report_of(plan, records) if plan.spec.theory and records else None,
         error=error,
         spec=plan.spec,
+        private=HoldersOwn(exact, personal, (*plan.notes, *notes)) if shown.is_restricted else None,
     )

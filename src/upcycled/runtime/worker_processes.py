@@ -24,6 +24,7 @@ from upcycled.runtime.display.privacy_monitor import WorstEpsilon
 from upcycled.runtime.display.run_progress import Watched
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import Result
 from upcycled.runtime.train import run_plan
 
@@ -155,7 +156,7 @@ class EventStream:
     def _tell(self, kind: str, value: Any) -> None:
         for one in self._callbacks:
             if kind == "start":
-                one.start(self._plan, value)
+                one.start(publication_of(self._plan).plan(self._plan), value)
             elif kind == "record":
                 if one.record(value[0], None) is STOP_RUN:
                     self._stop.touch()

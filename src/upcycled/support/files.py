@@ -15,6 +15,10 @@ class WriteError(UpcycledError):
     """A result could not be written (exit code 1 on the command line)."""
 
 
+PRIVATE = "private"
+"""The folder beside public files that holds what is the data holder's own; what publishes never looks into it."""
+
+
 def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file atomically: under another name first, flushed to the disk, then renamed.
 
@@ -24,6 +28,19 @@ def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
         WriteError: in one sentence; a file that was there before is still there, whole.
     """
     write_together(path.parent, {path.name: content}, private=private)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone may look into, or make an existing one such (0700).
+
+    Raises:
+        WriteError: in one sentence.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
 
 
 RESULTS_FORMAT = 2

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import lock_descriptor
 
 from upcycled.core.errors import UpcycledError
-from upcycled.support.files import cannot_write
+from upcycled.support.files import cannot_write, make_private
 
 LOCK = ".lock"
 
@@ -21,11 +21,12 @@ class InUseError(UpcycledError):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, is_private: bool = False) -> Iterator[None]:
     """Make the folder and keep everybody else out of it while the block runs: processes, and threads of this one.
 
     The lock is the system's, on ``<folder>/.lock``, so it goes with the process however that ends; the file stays and
-    says who had it. Where there is no such lock (some network file systems) nobody is kept out.
+    says who had it. Where there is no such lock (some network file systems) nobody is kept out. A private folder is its
+    owner's alone (0700).
 
     Raises:
         InUseError: in one sentence, if somebody is there already.
@@ -39,9 +40,11 @@ def locked(folder: Path) -> Iterator[None]:
     ...
     upcycled.support.lock.InUseError: ...
     """
+    if is_private:
+        make_private(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600 if is_private else 0o666)
     except OSError as error:
         raise cannot_write(folder, error) from error
     try:

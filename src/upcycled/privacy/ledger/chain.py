@@ -150,7 +150,7 @@ def key_at(path: Path) -> bytes:
     except OSError as error:
         raise cannot_write(path, error) from error
     if len(key) != KEY_BYTES:
-        raise InputError(f"{path} holds {len(key)} bytes, but a ledger's key has {KEY_BYTES}: put the key back")
+        raise InputError(f"{path} holds {len(key)} bytes, but a key has {KEY_BYTES}: put the key back")
     return key
 
 

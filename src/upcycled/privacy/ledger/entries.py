@@ -138,9 +138,10 @@ def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
     if not isinstance(kind, str) or kind not in NEEDS:
         raise ValueError(f"its charge is {shown(kind)}, which is none of {', '.join(NEEDS)}")
     needs = ("sensitivity", "noise_std", *NEEDS[kind])
-    counts = {name: _integers(line, name) for name in COUNTS if name in needs or (name == "draws" and name in line)}
     numbers = {name: _numbers(line, name) for name in needs if name not in COUNTS}
-    return Charge(kind, clients, **counts, **numbers)
+    steps = _integers(line, "steps") if "steps" in needs else None
+    draws = _integers(line, "draws") if "draws" in line else None
+    return Charge(kind, clients, steps=steps, draws=draws, **numbers)
 
 
 def _integer(line: Mapping[str, Any], name: str) -> int:

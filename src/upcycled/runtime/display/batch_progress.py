@@ -66,7 +66,8 @@ class BatchProgress:
             return
         while not self._over.wait(LINE_SECONDS):
             now = "; ".join(run.text for run in self._rows()[:MOST_IN_A_LINE])
-            print(f"{self._text()}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
+            shows_pace = not any(run.is_restricted for run in list(self._running))
+            print(f"{self._text(shows_pace)}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
 
     def _draw(self) -> None:
         from rich.console import Console
@@ -104,9 +105,9 @@ class BatchProgress:
         """Return the runs that have begun and are not over."""
         return [run for run in list(self._running) if run.last is not None and not run.is_over]
 
-    def _text(self) -> str:
+    def _text(self, shows_pace: bool = True) -> str:
         parts = sum(run.iteration / run.total for run in list(self._running))
         share = min((self._done + parts) / max(self.runs, 1), 1.0)
         seconds = time.perf_counter() - self._began
-        left = f", {duration(seconds * (1 - share) / share)} left" if share else ""
+        left = f", {duration(seconds * (1 - share) / share)} left" if share and shows_pace else ""
         return f"{self._done} of {self.runs} runs done, {fixed(share, 0, 100)} %{left}"
