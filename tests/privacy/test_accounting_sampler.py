@@ -13,6 +13,7 @@ from upcycled.core.errors import InputError
 from upcycled.privacy.accounting import gdp_delta, gdp_epsilon, gdp_mu, sampled_gaussian_epsilon
 from upcycled.privacy.accounting.sampler import PARTS, epsilon_of_draws, part_of_delta, sampler_delta
 from upcycled.privacy.ledger import Budget, Ledger
+from upcycled.runtime.plan import make_plan
 
 LARGE = {"num_parameters": 155_800, "algorithm": "fedavg", "penalty": 0.0, "is_linear_softmax": False}
 ETA = 2.0**-43
@@ -153,45 +154,38 @@ def test_a_run_with_real_noise_writes_its_draws_and_reads_them_again(tmp_path):
             Ledger.read(path)
 
 
-def test_a_budget_sets_aside_what_its_draws_need_and_ends_when_they_are_used_up():
-    about = facts("gaussian", "system", data_rounds=40)
-    fitted = MECHANISMS["gaussian"](noise_std=40.0).fit(about)
-    charge, budget = fitted.charge(cohort(range(50))), Budget(2.0, 1e-5)
-    ledger = Ledger(fitted, "system", about, budget)
-    squares = (charge.sensitivity[0] / charge.noise_std[0]) ** 2
-    rounds = 0
-    while ledger.can_pay(charge).all():
-        rounds += 1
-        ledger.charge(rounds, rounds, 0, charge)
-    # The claim: the squares at what is left of delta, and the draws for the rest of it.
-    cost = (1 + math.exp(2)) * ETA * math.sqrt(rounds * 155_800)
-    assert gdp_delta(mu=math.sqrt(rounds * squares), epsilon=2.0) + cost <= 1e-5
-    assert rounds == math.floor(gdp_mu(epsilon=2.0, delta=1e-5 * (1 - 2.0**-10)) ** 2 / squares)
+def rounds_paid(charge, planned):
+    """Return how often everybody can pay a charge within epsilon 2 at delta 1e-5."""
+    about = facts("gaussian", "system", data_rounds=planned)
+    ledger = Ledger(MECHANISMS["gaussian"](noise_std=40.0).fit(about), "system", about, Budget(2.0, 1e-5))
+    for round in range(1000):
+        if not ledger.can_pay(charge).all():
+            return round
+        ledger.charge(round + 1, round + 1, 0, charge)
+    return math.inf
+
+
+@pytest.mark.parametrize(("draws", "rounds"), [(None, 10), (155_800, 9)])
+def test_a_budget_sets_aside_what_its_draws_need(draws, rounds):
+    """Ten rounds that fit all of delta, but not what 40 rounds of 155,800 draws leave of it: 2^-10 less."""
+    everything, rest = (gdp_mu(epsilon=2.0, delta=1e-5 * part) ** 2 for part in (1, 1 - 2.0**-10))
+    std = math.sqrt(10 / ((everything + rest) / 2))
+    draws = None if draws is None else np.full(50, draws)
+    charge = up.Charge("gaussian", np.arange(50), np.ones(50), np.full(50, std), draws=draws)
+    assert rounds_paid(charge, 40) == rounds
 
 
 def test_a_budget_ends_when_the_draws_that_were_paid_for_are_used_up():
     """With next to no sensitivity only they count: 2^-10 of delta pays for so many, whatever rounds were planned."""
-    about, budget = facts("gaussian", "system", data_rounds=2), Budget(2.0, 1e-5)
-    ledger = Ledger(MECHANISMS["gaussian"](noise_std=40.0).fit(about), "system", about, budget)
     draws = np.full(50, 20 * 155_800)
     charge = up.Charge("gaussian", np.arange(50), np.full(50, 1e-9), np.full(50, 40.0), draws=draws)
-    rounds = 0
-    while ledger.can_pay(charge).all():
-        rounds += 1
-        ledger.charge(rounds, rounds, 0, charge)
-    assert rounds == math.floor((2.0**-10 * 1e-5 / ((1 + math.exp(2)) * ETA)) ** 2 / draws[0])
-    assert rounds > 2
+    paid = math.floor((2.0**-10 * 1e-5 / ((1 + math.exp(2)) * ETA)) ** 2 / draws[0])
+    assert rounds_paid(charge, 2) == paid > 2
 
 
-def test_a_budget_whose_delta_the_draws_would_spend_is_refused_before_training():
+def test_a_budget_whose_delta_the_draws_would_spend_is_refused_when_the_run_is_planned():
     data = wide(sizes=(9, 8), features=5, classes=3)
+    asked = {"algorithm": up.FedAvg(), "privacy": up.privacy.ModelClipping(1.0, 40.0), "iterations": 2}
+    make_plan(data, up.RunSpec(**asked, budget=Budget(2.0, 1e-12)))
     with pytest.raises(InputError, match=r"delta is 1e-12, but it must be .* real noise of 36 numbers"):
-        up.train(
-            data,
-            algorithm=up.FedAvg(),
-            privacy=up.privacy.ModelClipping(1.0, 40.0),
-            noise="system",
-            budget=Budget(2.0, 1e-12),
-            iterations=2,
-            **QUIET,
-        )
+        make_plan(data, up.RunSpec(**asked, budget=Budget(2.0, 1e-12), noise="system"))
