@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from upcycled.privacy.noise import SystemNoise
-from upcycled.privacy.sampling.discrete import discrete_gaussian, discrete_laplace
+from upcycled.privacy.sampling.discrete import discrete_gaussian, discrete_laplace, rates
 from upcycled.privacy.sampling.gaussian_blocks import COARSE, WAY_OUT, block_tables, levels
 from upcycled.privacy.sampling.kernels import gaussian_row, laplace_row
 
@@ -69,10 +69,8 @@ def one_trial(scale, tables, path, last):
     """Return what the kernel makes of one trial's words; None if it rejects."""
     size = len(tables.thresholds) + 1
     given = np.array([*path, last, *([0] * (size - len(path) - 1))], dtype=np.uint64)
-    narrow = 0.5 / scale**2
-    wide = 0.5 * (tables.scale - scale) * (tables.scale + scale) / (scale * tables.scale) ** 2
     out = np.zeros(1)
-    done, _ = gaussian_row(out, 0, given, 0, tables.thresholds, tables.outcomes, narrow, wide)
+    done, _ = gaussian_row(out, 0, given, 0, tables.thresholds, tables.outcomes, *rates(scale, tables.scale))
     return int(out[0]) if done else None
 
 

@@ -37,8 +37,7 @@ def discrete_gaussian(scales: Real, count: int, words: WordSource) -> Real:
         if not _LEAST_SCALE <= scale <= _LARGEST_SCALE:
             raise ValueError(f"the scale is {scale}, but it must be from 2^20 to 2^21")
         tables = block_tables(math.ceil(scale / COARSE) * COARSE)
-        narrow = 0.5 / scale**2
-        wide = 0.5 * (tables.scale - scale) * (tables.scale + scale) / (scale * tables.scale) ** 2
+        narrow, wide = rates(scale, tables.scale)
         done = 0
         while done < count:
             done, position = gaussian_row(
@@ -47,6 +46,11 @@ def discrete_gaussian(scales: Real, count: int, words: WordSource) -> Real:
             if done < count:
                 drawn, position = words(_enough(2.1 * ((scales.size - i) * count - done))), 0
     return out
+
+
+def rates(scale: float, envelope: int) -> tuple[float, float]:
+    """Return 1/(2 s^2), and 1/(2 s^2) - 1/(2 S^2) without cancellation."""
+    return 0.5 / scale**2, 0.5 * (envelope - scale) * (envelope + scale) / (scale * envelope) ** 2
 
 
 def discrete_laplace(scales: Real, count: int, words: WordSource) -> Real:
