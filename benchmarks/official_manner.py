@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.workloads import Workload
 from upcycled.core.sampler import Participation
-from upcycled.models import prepare_model
+from upcycled.models.prepare import prepare_model
 
 
 def run(workload: Workload, rounds: int, evaluate: bool = True, seed: int = 0) -> float:

@@ -44,6 +44,12 @@ class LocalSGD:
 
     ``batch_size=None`` is one full-batch step an epoch. The momentum buffer starts at zero in every round.
 
+    Args:
+        lr: the learning rate.
+        momentum: the part of v that is kept.
+        epochs: passes over a client's samples in a data round.
+        batch_size: samples of a minibatch; None takes all.
+
     >>> LocalSGD(lr=0.1, epochs=2, batch_size=32).num_steps(np.array([33, 32]), np.array([2, 1])).tolist()
     [4, 1]
     """

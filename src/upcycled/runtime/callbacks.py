@@ -43,6 +43,17 @@ class Callback(Protocol):
     """Told when a run starts, after each iteration, and at its end (also when it failed); what it lacks is not called.
 
     In a batch the runs' callbacks are called from other threads, those of one run never at the same time.
+
+    >>> import upcycled as up
+    >>> class UntilGood:
+    ...     def record(self, record, run):
+    ...         return up.STOP if record.accuracy > 0.6 else None
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(
+    ...     data, algorithm=up.FedAvg(), iterations=50, callbacks=[UntilGood()], progress=False
+    ... )
+    >>> len(run.history) < 50, run.accuracy > 0.6
+    (True, True)
     """
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
@@ -62,6 +73,17 @@ class Probe(Protocol):
     """A callback that measures; it may have :class:`Callback`'s methods too.
 
     It goes along where a run has a process of its own, so it must be picklable there.
+
+    >>> import numpy as np, upcycled as up
+    >>> class Length:
+    ...     def measure(self, step):
+    ...         return {"moved": float(np.linalg.norm(step.after - step.before))}
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(
+    ...     data, algorithm=up.FedAvg(), iterations=2, callbacks=[Length()], progress=False
+    ... )
+    >>> all(moved > 0 for moved in run.history.column("moved"))
+    True
     """
 
     def measure(self, step: Step) -> Mapping[str, float]:

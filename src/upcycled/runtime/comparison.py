@@ -82,6 +82,22 @@ def compare(
     charges. ``equal="epsilon"``: as many iterations each, with noise calibrated to the same proven epsilon, so the
     mechanism must be given ``epsilon=``.
 
+    Args:
+        data: with a test part.
+        equal: what the two have the same of, ``"work"`` or ``"epsilon"``.
+        upcycle: the coefficient or rule of the upcycled runs.
+        iterations: of an upcycled run, upcycled ones included.
+        seeds: two or more; each gives a pair of runs.
+        confidence: of the interval.
+        progress: show a live table on standard error.
+        **arguments: of :class:`~upcycled.RunSpec`, for all runs.
+
+    Returns:
+        The runs and their paired difference; ``print`` shows it.
+
+    Raises:
+        InputError: in one sentence, if something is wrong or does not fit together.
+
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)
     >>> found = up.compare(data, algorithm=up.FedAvg(), iterations=4, seeds=(0, 1), progress=False)

@@ -50,6 +50,13 @@ def train_many(runs: Sequence[Job], *, progress: bool = True) -> list[Result | F
     ``error``; one that ends early (diverged, budget spent) as a ``Result`` with its ``error``; the others finish, and
     their ``error`` is None.
 
+    Args:
+        runs: the runs, with callbacks of their own where they have some.
+        progress: show a live table on standard error.
+
+    Returns:
+        The results, in the order of the runs.
+
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)
     >>> runs = [dict(data=data, algorithm=up.FedAvg(), iterations=2, seed=seed) for seed in (0, 1)]

@@ -40,6 +40,12 @@ def rate_bound(
     m = 1, as here, and the left side may include ||grad f(w(0))||^2; (1/M) is then no mean, but the inequality holds.
     The h terms depend on the clients drawn: an expectation belongs around them too.
 
+    Returns:
+        The bound.
+
+    Raises:
+        InputError: for terms that are no finite numbers >= 0, or a floor above the initial loss.
+
     >>> from upcycled.theory import constants
     >>> about = constants(smoothness=1, dissimilarity=1, mu=4, strong_convexity=4, cohort=None, lam=4, form="repaired")
     >>> about.C1, about.C2, about.C3
@@ -78,6 +84,17 @@ def inexactness(constants: Constants, *, gradient_norm: ArrayLike, step: ArrayLi
         gradient_norm: g = ||grad f(w(2m-1))||.
         step: ||w(2m-1) - w(2m-2)||.
         residual: r, over all clients, of data round m+1.
+
+    Returns:
+        What is added, for each of the rounds given.
+
+    Raises:
+        InputError: in the form "paper", whose proof does not hold.
+
+    >>> from upcycled.theory import constants
+    >>> about = constants(smoothness=1, dissimilarity=1, mu=4, strong_convexity=4, cohort=None, lam=4, form="repaired")
+    >>> inexactness(about, gradient_norm=[1.0, 1.0], step=[0.0, 0.0], residual=[0.0, 0.5]).tolist()
+    [0.0, 0.1953125]
     """
     if constants.form == "paper":
         raise InputError(

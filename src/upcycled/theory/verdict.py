@@ -183,6 +183,12 @@ def report(
         curvature: the lowest curvature of the F_i (rho = mu + curvature), likewise.
         floor: anything below f*; 0 if left out.
 
+    Returns:
+        The report, judged anew.
+
+    Raises:
+        InputError: for a run without ``theory=True``, or a number out of its range.
+
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, sizes=30, seed=0)
     >>> local = up.LocalSGD(lr=0.2, epochs=60, batch_size=None)
