@@ -61,9 +61,9 @@ def test_the_page_states_what_privacy_means_in_all_points(folder, page):
     words = words_of(page)
     files = [folder / "erm-upcycled" / f"seed-{seed}" / "summary.json" for seed in (0, 1)]
     costliest = max((json.loads(file.read_text())["privacy"] for file in files), key=lambda p: p["epsilon"]["max"])
-    for line in costliest["statement"]:
-        name, _, rest = line.partition(": ")
-        assert f"{name} {rest}" in words
+    assert len(costliest["statement"]) == 12
+    for topic, text in costliest["statement"]:
+        assert f"{topic} {text}" in words
     for name in ("unit", "adversary", "delta", "data rounds charged", "checked", "the user's word"):
         assert name in words
     for name in ("sampling of clients", "schedule", "not covered"):

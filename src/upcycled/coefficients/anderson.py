@@ -54,7 +54,6 @@ class Anderson:
         check_fields(self)
 
     def start(self) -> RuleState:
-        """No points yet."""
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:

@@ -67,7 +67,6 @@ class LambdaHalf:
         _settle_schedule(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return lambda_m / 2."""
         return _at(self.lam, data_round) / 2
 
 
@@ -91,7 +90,6 @@ class Proximal:
         _settle_schedule(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return mu / (mu + lambda_m)."""
         return self.mu / (self.mu + _at(self.lam, data_round))
 
 
@@ -114,7 +112,6 @@ class Decaying:
         check_fields(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return c / sqrt(M) or c / sqrt(m)."""
         rounds = data_round if self.open_ended or horizon is None else horizon
         return float(self.c / np.sqrt(rounds))
 

@@ -53,7 +53,6 @@ class Hypergradient:
         check_fields(self)
 
     def start(self) -> RuleState:
-        """Nothing is known: the plain step."""
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:

@@ -48,7 +48,6 @@ class Repeated:
 
     @property
     def per_round(self) -> int:
-        """Upcycled iterations after each data round."""
         return self.times
 
     @property

@@ -111,7 +111,6 @@ class MoreauSGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """The inner steps."""
         return self.inner_steps
 
     def step_sum(self, num_steps: Ints) -> Real:
@@ -196,7 +195,6 @@ class NominalSGD:
         return 1
 
     def step_sum(self, num_steps: Ints) -> Real:
-        """Return K lr."""
         return self.local.step_sum(num_steps)
 
 
@@ -220,7 +218,6 @@ class NoisySGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """As without noise."""
         return self.plain.gradients_per_step
 
     def rate_for(self, samples: int) -> float:
@@ -232,5 +229,4 @@ class NoisySGD:
         return self.local.batch_for(samples) / samples
 
     def step_sum(self, num_steps: Ints) -> Real:
-        """As without noise."""
         return self.plain.step_sum(num_steps)

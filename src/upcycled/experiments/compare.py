@@ -19,6 +19,7 @@ from upcycled.report import write_report
 from upcycled.runtime.comparison import vanilla_iterations
 from upcycled.support.extras import missing
 from upcycled.support.files import write_json
+from upcycled.support.formats import general
 from upcycled.support.lock import locked
 from upcycled.support.statistics import Paired, holm, verdict
 
@@ -102,7 +103,7 @@ class Compared:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table has to know."""
-        percent, seeds = f"{100 * self.confidence:g}", len(self.experiment.seeds)
+        percent, seeds = general(100 * self.confidence), len(self.experiment.seeds)
         found = [
             f"Accuracy on test data after the last iteration in percent, mean ± standard deviation over {seeds} seeds; "
             f"difference in points, paired by seed, with Student's {percent} % interval."

@@ -30,12 +30,10 @@ class Cost:
 
     @property
     def has_paper(self) -> bool:
-        """Whether the paper's formula has a number."""
         return not math.isnan(self.paper)
 
 
 def costs(every: Sequence[Drawn]) -> list[Cost]:
-    """Return the private experiments."""
     return [_cost(one, max(seeds, key=worst_epsilon)) for one in every if (seeds := private_seeds(one.part))]
 
 
@@ -63,14 +61,19 @@ def _paper(found: Any) -> float:
 
 
 def _statement(privacy: Row) -> list[tuple[str, str]]:
-    lines = privacy.get("statement")
-    items = []
-    for line in lines if isinstance(lines, list) else []:
-        name, colon, rest = str(line).partition(": ")
-        items.append((name, rest) if colon else ("note", str(line)))
+    said = privacy.get("statement")
+    items = [_item(one) for one in said] if isinstance(said, list) else []
     if isinstance(own := privacy.get("not_covered"), str):
         items.append(("scores", own))
     return items
+
+
+def _item(said: object) -> tuple[str, str]:
+    """Return a topic and its text, as summaries have them; those of earlier versions have lines."""
+    if isinstance(said, list) and len(said) == 2:
+        return str(said[0]), str(said[1])
+    topic, colon, text = str(said).partition(": ")
+    return (topic, text) if colon else ("note", str(said))
 
 
 def is_simulation(seed: Seed) -> bool:

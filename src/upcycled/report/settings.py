@@ -14,7 +14,7 @@ import tomli_w
 from upcycled.algorithms import ALGORITHMS
 from upcycled.config.experiment import flat
 from upcycled.report.collect import Part, Results, Row
-from upcycled.support.formats import setting
+from upcycled.support.formats import count, setting
 
 NOT_SETTINGS = ("name", "seeds", "results", "data.path")
 PAIRED = ("upcycle", "iterations")
@@ -203,7 +203,7 @@ def data_words(part: Part) -> list[tuple[str, str]]:
         ("test_samples", "test samples"),
     ):
         if isinstance(about.get(key), int) and about[key] > 0:
-            words.append((name, f"{about[key]:,}"))
+            words.append((name, count(about[key])))
     if isinstance(about.get("sha256"), str):
         words.append(("SHA-256", about["sha256"][:16]))
     return words

@@ -123,8 +123,6 @@ class Hooks:
 
 @dataclass(frozen=True)
 class _Function:
-    """A plain function as a callback."""
-
     call: Callable[..., object]
     takes_run: bool
 

@@ -15,7 +15,7 @@ from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.executor import train_many
 from upcycled.runtime.result import Result
-from upcycled.support.formats import fixed, interval, signed
+from upcycled.support.formats import fixed, general, interval, signed
 from upcycled.support.statistics import Paired
 
 EQUALS = ("work", "epsilon")
@@ -60,7 +60,7 @@ class Comparison:
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (
             f"vanilla {vanilla} % ({rounds[0]} data rounds), upcycled {upcycled} % ({rounds[1]}): "
-            f"{signed(self.gain, 2, 100)} points, {100 * self.confidence:g} % interval "
+            f"{signed(self.gain, 2, 100)} points, {general(100 * self.confidence)} % interval "
             f"{interval(*self.interval, 2, 100)}: {self.paired.verdict}"
         )
 

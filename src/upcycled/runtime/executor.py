@@ -21,7 +21,7 @@ from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.result import Result
 from upcycled.runtime.spec import RunSpec
 from upcycled.runtime.train import spec_from
-from upcycled.runtime.worker_processes import STOP, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
+from upcycled.runtime.worker_processes import STOP_FILE, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
@@ -99,15 +99,12 @@ def train_each(
 
 @dataclass(frozen=True)
 class _Job:
-    """One run of a batch."""
-
     place: int
     plan: Plan
     title: str | None
 
     @property
     def callbacks(self) -> Sequence[object]:
-        """Who is told of the run."""
         return self.plan.spec.callbacks
 
 
@@ -204,7 +201,7 @@ def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _En
         finally:
             running = [future for future in started if not future.cancel() and not future.done()]
             if running:
-                (folder / STOP).touch()
+                (folder / STOP_FILE).touch()
                 _wait_or_kill(running, workers)
 
 

@@ -64,12 +64,10 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """What engines are opened on."""
         return self._with_data()[0]
 
     @property
     def engine(self) -> EngineKind:
-        """Who does the local work."""
         return self._with_data()[1]
 
     @property
