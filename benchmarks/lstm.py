@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def products() -> float:
 
 def main() -> None:
     data, module = federation()
-    arguments = {
+    arguments: dict[str, Any] = {
         "algorithm": up.FedAvg(),
         "model": module,
         "local": up.LocalSGD(lr=0.05, momentum=0.5, epochs=EPOCHS, batch_size=BATCH),
