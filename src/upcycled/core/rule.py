@@ -61,9 +61,7 @@ class Rule(Protocol):
     ...         rho = float(own["rho"]) / 2
     ...         return up.Move(up.coefficients.extrapolate(seen, rho, moves), rho), {"rho": np.array(rho)}
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
-    >>> run = up.train(
-    ...     data, algorithm=up.FedAvg(), upcycle=Halving(), iterations=4, progress=False
-    ... )
+    >>> run = up.train(data, algorithm=up.FedAvg(), upcycle=Halving(), iterations=4, progress=False)
     >>> [record.coefficient for record in run.history]
     [None, 0.5, None, 0.25]
     """

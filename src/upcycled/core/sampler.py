@@ -28,9 +28,7 @@ class Sampler(Protocol):
     ...     def draw(self, seed, round, num_clients, attempt):
     ...         return np.arange(round % 2, num_clients, 2)
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
-    >>> run = up.train(
-    ...     data, algorithm=up.FedAvg(), participation=Turns(), iterations=2, progress=False
-    ... )
+    >>> run = up.train(data, algorithm=up.FedAvg(), participation=Turns(), iterations=2, progress=False)
     >>> [record.clients.tolist() for record in run.history]
     [[1, 3], [0, 2]]
     """

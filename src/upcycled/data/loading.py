@@ -41,7 +41,7 @@ def load(
     features: Sequence[str] | None = None,
     seed: int = 0,
 ) -> FederatedData:
-    """Read federated data from a file.
+    r"""Read federated data from a file.
 
     An ``.npz`` has arrays ``[<set>_]{train,test}_{x,y,client}`` (``validation`` too, if you like); uint8 images
     become float32 / 255. A ``.csv`` or ``.parquet`` has one row per sample. Client ids may be any whole numbers or
@@ -57,8 +57,18 @@ def load(
         features: the feature columns of a table; every other column if left out.
         seed: for ``test_fraction``.
 
+    Returns:
+        The data, checked.
+
     Raises:
         InputError: in one sentence that names the file, when it cannot be used.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = Path(folder) / "visits.csv"
+    ...     _ = table.write_text("client,age,weight,label\nann,31,60,0\nann,47,71,1\nbob,25,80,1\n")
+    ...     load(table)
+    FederatedData(2 clients, 3 training samples of 2 features, 2 classes)
     """
     file = _existing(path)
     fraction_of("test_fraction", test_fraction)

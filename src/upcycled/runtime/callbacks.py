@@ -49,9 +49,7 @@ class Callback(Protocol):
     ...     def record(self, record, run):
     ...         return up.STOP if record.accuracy > 0.6 else None
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
-    >>> run = up.train(
-    ...     data, algorithm=up.FedAvg(), iterations=50, callbacks=[UntilGood()], progress=False
-    ... )
+    >>> run = up.train(data, algorithm=up.FedAvg(), iterations=50, callbacks=[UntilGood()], progress=False)
     >>> len(run.history) < 50, run.accuracy > 0.6
     (True, True)
     """
@@ -79,9 +77,7 @@ class Probe(Protocol):
     ...     def measure(self, step):
     ...         return {"moved": float(np.linalg.norm(step.after - step.before))}
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
-    >>> run = up.train(
-    ...     data, algorithm=up.FedAvg(), iterations=2, callbacks=[Length()], progress=False
-    ... )
+    >>> run = up.train(data, algorithm=up.FedAvg(), iterations=2, callbacks=[Length()], progress=False)
     >>> all(moved > 0 for moved in run.history.column("moved"))
     True
     """

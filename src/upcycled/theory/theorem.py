@@ -27,6 +27,11 @@ def rate_bound(
     (f(w(0)) - f*) / (M C1) + sum_m (C2 h1_m + C3 h2_m) / (M C1); infinity where C1 <= 0, since the theorem says nothing
     then.
 
+    About the printed theorem: its sums run over m = 0 .. M, but w(-1) does not exist. With the convention w(-1) = w(-2)
+    = w(0) the terms h_0 are zero and the lemma at m = 0 is FedProx's own first step, so the sums may as well start at
+    m = 1, as here, and the left side may include ||grad f(w(0))||^2; (1/M) is then no mean, but the inequality holds.
+    The h terms depend on the clients drawn: an expectation belongs around them too.
+
     Args:
         constants: C1, C2, C3; C2 and C3 with one entry per data round, or one for all.
         initial_loss: f(w(0)).
@@ -34,11 +39,6 @@ def rate_bound(
         h2: h2_m = ||w(2m-1) - w(2m-2)||^2.
         floor: f*, or anything below it: a cross-entropy is never negative.
         extra: what else a round's inequality holds, summed over rounds (:func:`inexactness`).
-
-    About the printed theorem: its sums run over m = 0 .. M, but w(-1) does not exist. With the convention w(-1) = w(-2)
-    = w(0) the terms h_0 are zero and the lemma at m = 0 is FedProx's own first step, so the sums may as well start at
-    m = 1, as here, and the left side may include ||grad f(w(0))||^2; (1/M) is then no mean, but the inequality holds.
-    The h terms depend on the clients drawn: an expectation belongs around them too.
 
     Returns:
         The bound.

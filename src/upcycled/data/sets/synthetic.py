@@ -48,6 +48,12 @@ def synthetic(
         test_fraction: the part of every client's samples held out as its test part.
         seed: the same seed gives the same data.
 
+    Returns:
+        The data, with a test part unless ``test_fraction`` is 0.
+
+    Raises:
+        InputError: for a number out of its range.
+
     >>> synthetic(0.5, 0.5, clients=3, sizes=[10, 20, 30]).sizes.tolist()
     [9, 18, 27]
     >>> synthetic("iid", dim=4, classes=3).num_clients

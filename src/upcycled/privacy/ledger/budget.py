@@ -23,6 +23,10 @@ class Budget:
     holds for a schedule fixed in advance only. That a client is left out discloses what it spent, which depends on its
     size and the schedule, not on its records.
 
+    Args:
+        epsilon: the most.
+        delta: the delta that goes with it; 0 for pure releases only.
+
     >>> Budget(epsilon=2.0, delta=1e-5)
     Budget(epsilon=2.0, delta=1e-05)
     """

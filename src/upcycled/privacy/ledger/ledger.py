@@ -24,7 +24,7 @@ from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.entries import Entry, to_line
 from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
-from upcycled.privacy.ledger.statement import statement
+from upcycled.privacy.ledger.statement import statement_items
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 
 MOST_COMPUTED = {"pure": 60, "sampled": 8}
@@ -91,8 +91,21 @@ class Ledger:
             path: the file, such as ``results/NAME/seed-0/ledger.jsonl``.
             head: where an anchor will go that shows the file to be complete; this version has none.
 
+        Returns:
+            The ledger, with every charge of the file.
+
         Raises:
             InputError: if the file is no ledger, in one sentence that names the line.
+
+        >>> import tempfile, upcycled as up
+        >>> data = up.data.synthetic("iid", clients=3, sizes=40, seed=0)
+        >>> clipping = up.privacy.ModelClipping(clip_norm=1.0, noise_std=4.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = f"{folder}/ledger.jsonl"
+        ...     asked = {"algorithm": up.FedAvg(), "privacy": clipping, "iterations": 2}
+        ...     _ = up.train(data, **asked, ledger=file, progress=False)
+        ...     up.privacy.Ledger.read(file).rounds.tolist()
+        [2, 2, 2]
         """
         if head is not None:
             raise InputError(f"head is {head!r}, but it must be None: ledgers of this version have no chain to anchor")
@@ -306,7 +319,11 @@ class Ledger:
 
     def statement(self, delta: float) -> str:
         """Return, in words, what is protected, against whom, under which assumptions, and at what epsilon."""
-        return statement(self, delta)
+        return "\n".join(f"{topic}: {text}" for topic, text in self.statement_items(delta))
+
+    def statement_items(self, delta: float) -> tuple[tuple[str, str], ...]:
+        """Return the statement's lines as pairs: a topic, and what is said of it."""
+        return statement_items(self, delta)
 
     def _check_delta(self, delta: float) -> None:
         if self.kind in ("gaussian", "sampled"):
