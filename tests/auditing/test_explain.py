@@ -65,7 +65,7 @@ def check_same(file, tmp_path):
     assert own.epsilon.tolist() == said["epsilon"]["clients"]
     assert own.epsilon.max() == said["epsilon"]["max"]
     assert (None if own.paper_epsilon is None else own.paper_epsilon.max()) == (said["paper_epsilon"] or {}).get("max")
-    assert list(found.sentences) == [f"{topic}: {text}" for topic, text in said["statement"]]
+    assert list(found.sentences) == said["statement"]
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -62,8 +62,8 @@ def test_the_page_states_what_privacy_means_in_all_points(folder, page):
     words = words_of(page)
     files = [folder / "erm-upcycled" / f"seed-{seed}" / "summary.json" for seed in (0, 1)]
     costliest = max((json.loads(file.read_text())["privacy"] for file in files), key=lambda p: p["epsilon"]["max"])
-    assert len(costliest["statement"]) == 12
-    for topic, text in costliest["statement"]:
+    assert len(costliest["statement_items"]) == 12
+    for topic, text in costliest["statement_items"]:
         assert f"{topic} {text}" in words
     for name in ("unit", "adversary", "delta", "data rounds charged", "checked", "the user's word"):
         assert name in words
@@ -77,7 +77,7 @@ def test_a_statement_is_read_as_topics_and_texts_and_as_the_lines_of_earlier_ver
     pairs = [["adversary", "whoever sees: all"], ["delta", "1e-05"]]
     lines = ["adversary: whoever sees: all", "delta: 1e-05"]
     expected = [("adversary", "whoever sees: all"), ("delta", "1e-05")]
-    assert _statement({"statement": pairs}) == _statement({"statement": lines}) == expected
+    assert _statement({"statement": lines, "statement_items": pairs}) == _statement({"statement": lines}) == expected
     assert _statement({"statement": ["no topic"], "not_covered": "x"}) == [("note", "no topic"), ("scores", "x")]
     assert _statement({}) == _statement({"statement": "damaged"}) == []
 

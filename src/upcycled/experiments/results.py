@@ -167,7 +167,8 @@ def _privacy(result: Result) -> dict[str, Any] | None:
         "delta": delta,
         "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
         "paper_epsilon": None if paper is None else {"max": float(paper.max()), "median": float(np.median(paper))},
-        "statement": ledger.statement_items(delta),
+        "statement": ledger.statement(delta).splitlines(),
+        "statement_items": ledger.statement_items(delta),
         "not_covered": "accuracy and loss, here and in metrics.jsonl and clients.jsonl, are a simulation's: they are "
         "computed from test data, which epsilon does not cover",
     }

@@ -61,7 +61,7 @@ def _paper(found: Any) -> float:
 
 
 def _statement(privacy: Row) -> list[tuple[str, str]]:
-    said = privacy.get("statement")
+    said = privacy.get("statement_items", privacy.get("statement"))
     items = [_item(one) for one in said] if isinstance(said, list) else []
     if isinstance(own := privacy.get("not_covered"), str):
         items.append(("scores", own))
@@ -69,7 +69,7 @@ def _statement(privacy: Row) -> list[tuple[str, str]]:
 
 
 def _item(said: object) -> tuple[str, str]:
-    """Return a topic and its text, as summaries have them; those of earlier versions have lines."""
+    """Return a topic and its text, as summaries have them; those of earlier versions have lines only."""
     if isinstance(said, list) and len(said) == 2:
         return str(said[0]), str(said[1])
     topic, colon, text = str(said).partition(": ")
