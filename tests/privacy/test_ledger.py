@@ -137,7 +137,9 @@ def test_a_pure_budget_is_filtered_by_plain_sums(federation):
 
 
 def test_the_statement_has_every_item(federation):
-    words = run(federation).privacy.statement(DELTA)
+    ledger = run(federation).privacy
+    words = ledger.statement(DELTA)
+    assert words.splitlines() == [f"{topic}: {text}" for topic, text in ledger.statement_items(DELTA)]
     for item in (
         "simulation: not private", "unit: one record", "replace-one", "adversary: whoever sees every release",
         "delta: 1e-05", "data rounds charged: 3 to 3", "worst client", "median", "paper's formula",

@@ -28,6 +28,7 @@ from upcycled.experiments.results import write_seed
 from upcycled.experiments.sweep import How, sweep_experiment
 from upcycled.report import collect, render, write_report
 from upcycled.report.findings import comparison
+from upcycled.report.privacy_costs import _statement
 from upcycled.report.settings import families, labels, run_command
 from upcycled.runtime.publication import Publication
 
@@ -62,18 +63,27 @@ def test_the_page_states_what_privacy_means_in_all_points(folder, page):
     words = words_of(page)
     files = [folder / "erm-upcycled" / f"seed-{seed}" / "summary.json" for seed in (0, 1)]
     costliest = max((json.loads(file.read_text())["privacy"] for file in files), key=lambda p: p["epsilon"]["max"])
-    # The last line is about the ledger, which the page finds out for itself.
-    assert costliest["statement"][-1] == "ledger: anchored; the run wrote every line itself"
+    # The last item is about the ledger, which the page finds out for itself.
+    assert costliest["statement_items"][-1] == ["ledger", "anchored; the run wrote every line itself"]
     assert "ledger anchored; it holds all that its head says, which no key was asked about" in words
-    for line in costliest["statement"][:-1]:
-        name, _, rest = line.partition(": ")
-        assert f"{name} {rest}" in words
+    assert len(costliest["statement_items"]) == 13
+    for topic, text in costliest["statement_items"][:-1]:
+        assert f"{topic} {text}" in words
     for name in ("unit", "adversary", "delta", "data rounds charged", "checked", "the user's word"):
         assert name in words
     for name in ("sampling of clients", "schedule", "not covered"):
         assert name in words
     assert "simulation: not private" in words
     assert "seeds, sweeps and repeats on the same data add up" in words
+
+
+def test_a_statement_is_read_as_topics_and_texts_and_as_the_lines_of_earlier_versions():
+    pairs = [["adversary", "whoever sees: all"], ["delta", "1e-05"]]
+    lines = ["adversary: whoever sees: all", "delta: 1e-05"]
+    expected = [("adversary", "whoever sees: all"), ("delta", "1e-05")]
+    assert _statement({"statement": lines, "statement_items": pairs}) == _statement({"statement": lines}) == expected
+    assert _statement({"statement": ["no topic"], "not_covered": "x"}) == [("note", "no topic"), ("scores", "x")]
+    assert _statement({}) == _statement({"statement": "damaged"}) == []
 
 
 def test_the_papers_number_stands_beside_the_proven_one_and_is_no_guarantee(tmp_path):

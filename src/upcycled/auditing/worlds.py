@@ -22,7 +22,7 @@ from upcycled.core.solvers import NoisySGD
 from upcycled.core.strategy import State, Vanilla
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector
-from upcycled.models import as_input
+from upcycled.models.prepare import as_input
 from upcycled.privacy import Ledger
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.loop import iterate

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import add_config
+from upcycled.cli.batches import add_config, add_json
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
-from upcycled.support.formats import fixed
+from upcycled.support.formats import fixed, general
 
 if TYPE_CHECKING:
     from upcycled.auditing.explain import Explanation, Scenario
@@ -70,7 +70,6 @@ OPTIONS: dict[str, tuple[type, str]] = {
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``privacy`` and its sub-commands."""
     layout = argparse.RawDescriptionHelpFormatter
     parser = subparsers.add_parser(
         "privacy", help="privacy calculators; explain a config file", description=__doc__, epilog=EXAMPLES,
@@ -86,7 +85,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             command.add_argument(_flag(name), metavar="K" if kind is int else "X", help=words)
         command.add_argument("--no-bias", action="store_true", help="softmax regression without a bias")
         command.add_argument("--adjacency", metavar="NAME", help="sampled: replace (default) or add_remove")
-        command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+        add_json(command)
         command.set_defaults(run=_calculate, question=question)
     text = "what a config file protects, against whom, under which assumptions, at what epsilon; nothing is trained"
     command = commands.add_parser(
@@ -96,7 +95,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_config(command)
     command.add_argument("--delta", metavar="X", help="the delta to state epsilon at (default: the file's, or 1e-5)")
     command.add_argument("--clients", action="store_true", help="a line for every client")
-    command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(command)
     command.set_defaults(run=_explain)
     text = "where a private run left what is the data holder's own; with --scores also print it"
     command = commands.add_parser(
@@ -147,7 +146,7 @@ def _calculate(args: argparse.Namespace) -> int:
     print(f"{args.formula}: {TABLE[args.formula].about}")
     for answer in answers:
         label = "" if answer.is_proven else "  (not proven)"
-        print(f"{answer.name} = {answer.value:.10g}{label}\n    {answer.words}")
+        print(f"{answer.name} = {general(answer.value, 10)}{label}\n    {answer.words}")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from upcycled.cli.batches import Subparsers, add_command, add_json
 from upcycled.cli.show import note, print_json
 
 EXAMPLES = """\
@@ -14,20 +15,19 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "report",
         help="one self-contained HTML page from a results folder",
         description="Write one HTML page that opens from disk and needs no network. DIR is the folder of a seed, of an "
         "experiment, or of several (a demo, a comparison, a sweep).",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     parser.add_argument("folder", metavar="DIR", help="the results folder")
     parser.add_argument("--output", metavar="FILE", help="where the page goes (default: DIR/report.html)")
     parser.add_argument("--title", metavar="T", help="the page's title")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 

@@ -112,7 +112,6 @@ class InputError(UpcycledError, ValueError):
         return self if self.where[:1] == (where,) else self._with(where=(where, *self.where))
 
     def hinted(self, hint: str) -> Self:
-        """Return it with more help."""
         return self._with(hint=self.hint + hint)
 
     def _with(self, **facts: Any) -> Self:

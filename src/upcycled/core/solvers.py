@@ -44,6 +44,12 @@ class LocalSGD:
 
     ``batch_size=None`` is one full-batch step an epoch. The momentum buffer starts at zero in every round.
 
+    Args:
+        lr: the learning rate.
+        momentum: the part of v that is kept.
+        epochs: passes over a client's samples in a data round.
+        batch_size: samples of a minibatch; None takes all.
+
     >>> LocalSGD(lr=0.1, epochs=2, batch_size=32).num_steps(np.array([33, 32]), np.array([2, 1])).tolist()
     [4, 1]
     """
@@ -105,7 +111,6 @@ class MoreauSGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """The inner steps."""
         return self.inner_steps
 
     def step_sum(self, num_steps: Ints) -> Real:
@@ -225,7 +230,6 @@ class NominalSGD:
         return 1
 
     def step_sum(self, num_steps: Ints) -> Real:
-        """Return K lr."""
         return self.local.step_sum(num_steps)
 
 
@@ -249,7 +253,6 @@ class NoisySGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """As without noise."""
         return self.plain.gradients_per_step
 
     def rate_for(self, samples: int) -> float:
@@ -261,7 +264,6 @@ class NoisySGD:
         return self.local.batch_for(samples) / samples
 
     def step_sum(self, num_steps: Ints) -> Real:
-        """As without noise."""
         return self.plain.step_sum(num_steps)
 
 

@@ -163,7 +163,7 @@ class Batch:
         by then, with the reason in its summary, and is not run again; the others go on. The caller holds the folder
         that all results lie below (see :func:`upcycled.support.lock.locked`).
         """
-        return _carry_out(self, options or Options())
+        return _run_all(self, options or Options())
 
 
 def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequence[str] | None = None) -> Batch:
@@ -211,7 +211,7 @@ def _named_after(title: str, of: int) -> Iterator[None]:
         raise error.at(title) from error
 
 
-def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
+def _run_all(batch: Batch, options: Options) -> list[Outcome]:
     outcomes: dict[tuple[int, int], SeedOutcome] = {}
     todo: list[tuple[int, int]] = []
     with named(batch.source):

@@ -19,7 +19,7 @@ from upcycled.core.vectors import Ints, Real
 from upcycled.data import FederatedData
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import pieces
-from upcycled.models import as_input
+from upcycled.models.prepare import as_input
 from upcycled.runtime import History, Result
 from upcycled.runtime.result import HoldersOwn, PersonalModels
 

@@ -19,6 +19,7 @@ from upcycled.report import write_report
 from upcycled.runtime.comparison import vanilla_iterations
 from upcycled.support.extras import missing
 from upcycled.support.files import write_json
+from upcycled.support.formats import general
 from upcycled.support.lock import locked
 from upcycled.support.statistics import Paired, holm, verdict
 
@@ -116,7 +117,7 @@ class Compared:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table has to know."""
-        percent, seeds = f"{100 * self.confidence:g}", len(self.experiment.seeds)
+        percent, seeds = general(100 * self.confidence), len(self.experiment.seeds)
         if self.is_restricted:
             found = [
                 f"Means over {seeds} seeds, and the worst client's epsilon of a seed. Accuracy and loss are the data "

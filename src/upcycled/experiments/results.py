@@ -167,6 +167,7 @@ def _privacy(result: Result) -> dict[str, Any] | None:
         "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
         "paper_epsilon": None if paper is None else {"max": float(paper.max()), "median": float(np.median(paper))},
         "statement": ledger.statement(delta).splitlines(),
+        "statement_items": ledger.statement_items(delta),
         "head": None if ledger.head is None else ledger.head.as_json(),
         "not_covered": _not_covered(result),
     }

@@ -132,7 +132,6 @@ class How:
 
     @property
     def words(self) -> str:
-        """The way in words."""
         if self.optuna is not None:
             return f"{self.optuna} points of Optuna's, seed {self.draw_seed}"
         return "grid" if self.random is None else f"{self.random} random draws, seed {self.draw_seed}"

@@ -15,7 +15,7 @@ from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.executor import train_many
 from upcycled.runtime.result import Result
-from upcycled.support.formats import count, epsilon, fixed, interval, signed
+from upcycled.support.formats import count, epsilon, fixed, general, interval, signed
 from upcycled.support.statistics import Paired
 
 EQUALS = ("work", "epsilon")
@@ -84,7 +84,7 @@ class Comparison:
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (
             f"vanilla {vanilla} % ({rounds[0]} data rounds), upcycled {upcycled} % ({rounds[1]}): "
-            f"{signed(self.gain, 2, 100)} points, {100 * self.confidence:g} % interval "
+            f"{signed(self.gain, 2, 100)} points, {general(100 * self.confidence)} % interval "
             f"{interval(*self.interval, 2, 100)}: {self.paired.verdict}"
         )
 
@@ -105,6 +105,22 @@ def compare(
     ``equal="work"``: as many data rounds each, so the vanilla runs have half the iterations; same clients, bytes and
     charges. ``equal="epsilon"``: as many iterations each, with noise calibrated to the same proven epsilon, so the
     mechanism must be given ``epsilon=``.
+
+    Args:
+        data: with a test part.
+        equal: what the two have the same of, ``"work"`` or ``"epsilon"``.
+        upcycle: the coefficient or rule of the upcycled runs.
+        iterations: of an upcycled run, upcycled ones included.
+        seeds: two or more; each gives a pair of runs.
+        confidence: of the interval.
+        progress: show a live table on standard error.
+        **arguments: of :class:`~upcycled.RunSpec`, for all runs.
+
+    Returns:
+        The runs and their paired difference; ``print`` shows it.
+
+    Raises:
+        InputError: in one sentence, if something is wrong or does not fit together.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)

@@ -21,7 +21,7 @@ from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.result import Result
 from upcycled.runtime.spec import RunSpec
 from upcycled.runtime.train import spec_from
-from upcycled.runtime.worker_processes import STOP, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
+from upcycled.runtime.worker_processes import STOP_FILE, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
@@ -51,6 +51,13 @@ def train_many(runs: Sequence[Job], *, progress: bool = True) -> list[Result | F
     Results come in order. A run that cannot start, or fails in a way of its own, comes back as :class:`Failed` with its
     ``error``, and what it had by then as its ``result``; one that ends early (diverged, budget spent) as a ``Result``
     with its ``error``; the others finish, and their ``error`` is None.
+
+    Args:
+        runs: the runs, with callbacks of their own where they have some.
+        progress: show a live table on standard error.
+
+    Returns:
+        The results, in the order of the runs.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)
@@ -94,15 +101,12 @@ def train_each(
 
 @dataclass(frozen=True)
 class _Job:
-    """One run of a batch."""
-
     place: int
     plan: Plan
     title: str | None
 
     @property
     def callbacks(self) -> Sequence[object]:
-        """Who is told of the run."""
         return self.plan.spec.callbacks
 
 
@@ -203,7 +207,7 @@ def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _En
         finally:
             running = [future for future in started if not future.cancel() and not future.done()]
             if running:
-                (folder / STOP).touch()
+                (folder / STOP_FILE).touch()
                 _wait_or_kill(running, workers)
 
 

@@ -28,7 +28,7 @@ from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
-from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
+from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -68,12 +68,10 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """What engines are opened on."""
         return self._with_data()[0]
 
     @property
     def engine(self) -> EngineKind:
-        """Who does the local work."""
         return self._with_data()[1]
 
     @property

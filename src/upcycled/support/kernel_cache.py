@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,6 +29,8 @@ from llvmlite import binding
 from numba.core import event
 
 from upcycled.support import cache_folder as folders
+from upcycled.support.files import WriteError
+from upcycled.support.lock import locked
 
 Compiled: TypeAlias = Callable[..., Any]
 """A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""
@@ -108,16 +110,28 @@ def fingerprint(sources: Path) -> str:
 def prepare(warm: Callable[[], None], what: str) -> None:
     """Have kernels ready: ``warm``, which stands beside them, calls each once; that loads or compiles it.
 
-    A compilation that goes on for over a second says so on stderr, and ``what`` is compiled.
+    A compilation that goes on for over a second says so on stderr, and ``what`` is compiled. Another process that wants
+    kernels meanwhile waits, and finds these: it would compile the same, and take files that are not yet sealed for
+    damaged ones.
     """
     folder = cache_folder(Path(inspect.getfile(warm)).parent)
-    with _opening, _notice(what):
+    with _opening, _alone_in(folder), _notice(what):
         if folder is None:
             warm()
             return
         drop_damaged(folder)
         _retry(warm, folder)
         seal(folder)
+
+
+@contextmanager
+def _alone_in(folder: Path | None) -> Iterator[None]:
+    """Wait until no other process prepares kernels; where a lock cannot be had, they get into each other's way."""
+    with ExitStack() as held:
+        if folder is not None:
+            with suppress(WriteError):
+                held.enter_context(locked(folder, waits=True))
+        yield
 
 
 def drop_damaged(folder: Path) -> None:

@@ -21,8 +21,10 @@ class InUseError(UpcycledError):
 
 
 @contextmanager
-def locked(folder: Path, *, is_private: bool = False) -> Iterator[None]:
+def locked(folder: Path, *, is_private: bool = False, waits: bool = False) -> Iterator[None]:
     """Make the folder and keep everybody else out of it while the block runs: processes, and threads of this one.
+
+    With ``waits`` the block begins when nobody else is there any more.
 
     The lock is the system's, on ``<folder>/.lock``, so it goes with the process however that ends; the file stays and
     says who had it. Where there is no such lock (some network file systems) nobody is kept out. A private folder is its
@@ -48,7 +50,7 @@ def locked(folder: Path, *, is_private: bool = False) -> Iterator[None]:
     except OSError as error:
         raise cannot_write(folder, error) from error
     try:
-        if not _is_ours(handle):
+        if not _is_ours(handle, waits):
             raise InUseError(
                 f"{folder} is in use by {_holder(handle)}: wait until that is done, stop it, or choose another folder"
             )
@@ -58,10 +60,10 @@ def locked(folder: Path, *, is_private: bool = False) -> Iterator[None]:
         os.close(handle)
 
 
-def _is_ours(handle: int) -> bool:
-    """Take the lock without waiting; True also where there are no locks."""
+def _is_ours(handle: int, waits: bool) -> bool:
+    """Take the lock; True also where there are no locks."""
     try:
-        return lock_descriptor(handle, blocking=False)
+        return lock_descriptor(handle, blocking=waits)
     except OSError:  # a file system without locks
         return True
 

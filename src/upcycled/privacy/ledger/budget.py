@@ -25,6 +25,10 @@ class Budget:
     advance only. That a client is left out discloses what it spent, which depends on its size and the schedule, not on
     its records.
 
+    Args:
+        epsilon: the most.
+        delta: the delta that goes with it; 0 for pure releases only.
+
     >>> Budget(epsilon=2.0, delta=1e-5)
     Budget(epsilon=2.0, delta=1e-05)
     """

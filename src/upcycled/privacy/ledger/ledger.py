@@ -24,7 +24,7 @@ from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.entries import Entry, check_entry
 from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
-from upcycled.privacy.ledger.statement import statement
+from upcycled.privacy.ledger.statement import statement_items
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 
 MOST_COMPUTED = {"pure": 60, "sampled": 8}
@@ -120,8 +120,21 @@ class Ledger:
                 missing, or all of it was written anew (see :attr:`chain`).
             key: the holder's 32 bytes, to show that the head is the holder's own.
 
+        Returns:
+            The ledger, with every charge of the file.
+
         Raises:
             InputError: if the file is no ledger, or not what the head says, in one sentence.
+
+        >>> import tempfile, upcycled as up
+        >>> data = up.data.synthetic("iid", clients=3, sizes=40, seed=0)
+        >>> clipping = up.privacy.ModelClipping(clip_norm=1.0, noise_std=4.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = f"{folder}/ledger.jsonl"
+        ...     asked = {"algorithm": up.FedAvg(), "privacy": clipping, "iterations": 2}
+        ...     _ = up.train(data, **asked, ledger=file, progress=False)
+        ...     up.privacy.Ledger.read(file).rounds.tolist()
+        [2, 2, 2]
         """
         if key is not None and head is None:
             raise InputError("is given without a head, but it is only a head that it can check", field="key")
@@ -392,7 +405,11 @@ class Ledger:
 
     def statement(self, delta: float) -> str:
         """Return, in words, what is protected, against whom, under which assumptions, and at what epsilon."""
-        return statement(self, delta)
+        return "\n".join(f"{topic}: {text}" for topic, text in self.statement_items(delta))
+
+    def statement_items(self, delta: float) -> tuple[tuple[str, str], ...]:
+        """Return the statement's lines as pairs: a topic, and what is said of it."""
+        return statement_items(self, delta)
 
     def _check_delta(self, delta: float) -> None:
         if self.kind in ("gaussian", "sampled"):

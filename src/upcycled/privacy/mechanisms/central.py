@@ -36,6 +36,20 @@ class CentralDPFedAvg:
 
     Give ``noise_multiplier``, or ``epsilon`` and ``delta`` (below 1/N, with a warning above 1/(10 N)): one noise for
     all, calibrated to the busiest client.
+
+    Args:
+        clip_norm: the norm that an update is scaled down to.
+        noise_multiplier: the noise's standard deviation over the clip norm; or
+        epsilon: what each client may spend in all, and
+        delta: the delta that goes with it.
+        secret_sampling: whether the epsilon relies on secret Poisson draws of the clients.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> privacy = up.privacy.CentralDPFedAvg(clip_norm=0.1, epsilon=2.0, delta=1e-4)
+    >>> run = up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=2, progress=False)
+    >>> round(run.privacy.max_epsilon(1e-4), 6)
+    2.0
     """
 
     clip_norm: Annotated[float, CLIP_NORM]

@@ -35,6 +35,7 @@ from upcycled.privacy.mechanisms.requirements import (
     rounds_paid,
 )
 from upcycled.privacy.mechanisms.rounding import SoftmaxConstants, check_covered, constants_of, norms
+from upcycled.support.formats import general
 
 LEAST_GAMMA = 1e-10
 """The gradient norm asked of the solver, where float64 can reach it."""
@@ -62,6 +63,24 @@ class ObjectivePerturbation:
 
     ``paper_mode=True`` is what the paper runs on an MLP and an LSTM, where its theorem says nothing: the algorithm's
     own SGD with the noise in its linear term. It is not private and no epsilon is claimed: the ledger says infinity.
+
+    Args:
+        alpha: the rate of the noise; or
+        norm_bound: R, the norm that features are projected to.
+        prox_mu: what is added to the algorithm's own a.
+        epsilon: what each client may spend in all.
+        delta: the delta that goes with it; 0 adds the rounds up.
+        gamma: the gradient norm to be reached.
+        cover_alpha: the rate of the noise over what the solver leaves.
+        per_client: whether each client gets the least noise that serves it, or all get the same.
+        paper_mode: whether to run what the paper runs, with no claim at all.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> privacy = up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=8.0)
+    >>> run = up.train(data, algorithm=up.FedProx(mu=0.5), privacy=privacy, iterations=2, progress=False)
+    >>> round(run.privacy.max_epsilon(0.0), 6)
+    8.0
     """
 
     alpha: Annotated[float, POSITIVE] | None = None
@@ -133,13 +152,14 @@ class ObjectivePerturbation:
         )
 
     def _promise(self, a: float, gamma: float, steps: int) -> Promise:
+        reached = general(gamma, 3)
         return Promise(
             "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
             (
                 "softmax regression",
                 f"features projected to norm {self.norm_bound:g}",
                 f"quadratic term a = {a:g} > 0",
-                f"a gradient norm of {gamma:.3g} at most, rounding included, in {steps} steps for all data and tilts",
+                f"a gradient norm of {reached} at most, rounding included, in {steps} steps for all data and tilts",
                 "no stragglers",
             ),
             ("norm_bound and prox_mu were not chosen by looking at private data",),
