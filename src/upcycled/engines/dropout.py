@@ -56,7 +56,9 @@ class Masks:
     def next(self, shape: Shape, rate: float) -> torch.Tensor:
         call = len(self.asked)
         self.asked.append((shape, rate))
-        return self.given[call] if self.given is not None else kept(np.array([self.key], np.uint64), call, shape, rate)[0]
+        if self.given is not None:
+            return self.given[call]
+        return kept(np.array([self.key], np.uint64), call, shape, rate)[0]
 
 
 class KeyedDropout(nn.Module):

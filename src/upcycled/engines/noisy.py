@@ -75,7 +75,7 @@ class NoisyGradient:
 
     def _clipped_sum(self, at: torch.Tensor, rows: Ints) -> Real:
         """Return the sum of the rows' clipped gradients, in units of the grid."""
-        keys = keys_within(keys_within(self.dropout, self.taken), rows)  # of a row in a step, wherever it stands
+        keys = keys_within(keys_within(self.dropout, [self.taken]), rows)  # of a row in a step, wherever it stands
         drawn = torch.from_numpy(rows)
         total = np.zeros(at.numel())
         for each in self.gradients.chunks(at, self.x[drawn], self.y[drawn], keys):
@@ -84,7 +84,7 @@ class NoisyGradient:
 
 
 def add_clipped(total: Real, each: Vector, clip_norm: float, step: float, most: int) -> None:
-    """Add gradients (samples, D), ``most`` at most, clipped and in whole steps of the grid (unrounded if ``step`` is 0).
+    """Add gradients (samples, D), ``most`` at most: clipped, and in whole steps of the grid unless ``step`` is 0.
 
     All in float64 and sums of integers are exact, so that it does not matter in which order samples come. One that is
     not finite counts as zero. What is left of a sample's gradient is a function of that gradient alone: blocks have one
