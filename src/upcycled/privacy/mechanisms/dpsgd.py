@@ -31,7 +31,11 @@ class DPSGD:
     sum, on a grid, and the sum is divided by q_i n_i. Empty batches are steps too; the steps a round are fixed by n_i
     and ``local``, and a straggler pays for all of them. Corrections and momentum come after the noise.
 
-    Needs a model without batch norm; works with every algorithm, with pFedMe at one noisy gradient per inner step.
+    A sample's part of a step is its own: masks of dropout are keyed by row and step, never by place in the secret
+    batch, and its gradient has the same bits whatever is drawn beside it.
+
+    Needs a model that does not mix samples (no batch norm); works with every algorithm, with pFedMe at one noisy
+    gradient per inner step.
     Give ``noise_multiplier``, or ``epsilon`` and ``delta``: it is then calibrated to each client's q_i and steps
     (some tenths of a second for each different pair), or to the largest need for all with ``per_client=False``. delta
     > 1/(10 n) gets a warning.
@@ -105,7 +109,8 @@ class DPSGD:
                 f"per-sample gradients clipped to norm {self.clip_norm:g}",
                 "Poisson batches drawn from the stream of the noise, empty ones included; their draws are secret",
                 "steps a round fixed in advance by public sizes and settings",
-                "no batch norm",
+                "no batch norm, and no sample's logits change with those beside it (tried on random numbers)",
+                "each row has its own dropout masks and the same bits beside any others (tried on random numbers)",
             ),
             delta=self.delta,
         )
