@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def products() -> float:
 
 def main() -> None:
     data, module = federation()
-    arguments = {
+    arguments: dict[str, Any] = {
         "algorithm": up.FedAvg(),
         "model": module,
         "local": up.LocalSGD(lr=0.05, momentum=0.5, epochs=EPOCHS, batch_size=BATCH),
@@ -62,7 +63,7 @@ def main() -> None:
     for _ in range(3):
         result = up.train(data, iterations=4, **arguments)
         warm = result.history.records[1:]
-        steps.append(statistics.median(r.seconds / r.gradient_steps for r in warm))
+        steps.append(statistics.median((r.seconds or 0.0) / (r.gradient_steps or 1) for r in warm))
         with one_thread():
             products()
             limits.append(statistics.median(products() for _ in range(5)))

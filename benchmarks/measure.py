@@ -6,8 +6,9 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 RESULTS = Path(__file__).parent / "results"
 
 
-def interleaved(jobs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def interleaved(jobs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Run every job once to warm up, then all of them in turn; return the median seconds of each."""
     for job in jobs.values():
         job()
@@ -74,9 +75,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def code() -> dict[str, str]:
+    """Say which code was measured, and when."""
+    asked = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=RESULTS.parent)
+    return {"commit": found.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
+
+
 def keep(name: str, found: dict[str, Any]) -> None:
     """Write a benchmark's numbers where the documentation's table is made from."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(), **found}, indent=2) + "\n")
+    path.write_text(json.dumps({"machine": machine(), "code": code(), **found}, indent=2) + "\n")
     print(json.dumps(found, indent=2))

@@ -21,7 +21,7 @@ def seconds(algorithm: up.Algorithm, momentum: float) -> float:
     local = up.LocalSGD(lr=0.01, momentum=momentum, epochs=10, batch_size=32)
     changed: dict[str, Any] = {"algorithm": algorithm, "local": local, "iterations": ROUNDS, "eval_every": ROUNDS}
     history = up.train(workload.data, progress=False, **(workload.arguments | changed)).history
-    return sum(record.seconds for record in history)
+    return sum(record.seconds or 0.0 for record in history)
 
 
 def main() -> None:

@@ -15,16 +15,19 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.workloads import Workload
 from upcycled.core.sampler import Participation
-from upcycled.models import prepare_model
+from upcycled.losses import CrossEntropy
+from upcycled.models.prepare import prepare_model
 
 
 def run(workload: Workload, rounds: int, evaluate: bool = True, seed: int = 0) -> float:
     """Train and return the last test accuracy."""
     data, arguments = workload.data, workload.arguments
     local, privacy = arguments["local"], arguments.get("privacy")
-    model = prepare_model(arguments.get("model", "logistic"), data.facts(), seed, arguments.get("model_options"))
+    kind, options = arguments.get("model", "logistic"), arguments.get("model_options")
+    model = prepare_model(kind, data.facts(), CrossEntropy(), seed, options)
     who = Participation(arguments.get("participation", 1.0), stragglers=arguments.get("stragglers", 0.0))
     train = [_set(*data.train.client(i)) for i in range(data.num_clients)]
+    assert data.test is not None
     test = [_set(*data.test.client(i)) for i in range(data.num_clients)]
     accuracy = float("nan")
     for m in range(1, rounds + 1):
@@ -37,7 +40,7 @@ def run(workload: Workload, rounds: int, evaluate: bool = True, seed: int = 0) -
             for _ in range(epochs):
                 for x, y in loader:
                     optimizer.zero_grad()
-                    nn.functional.cross_entropy(mine(x), y).backward()
+                    nn.functional.cross_entropy(mine(x), y).backward()  # type: ignore[no-untyped-call]
                     optimizer.step()
             state = mine.state_dict()
             if privacy is not None:

@@ -27,7 +27,7 @@ def seconds(rule: Any) -> tuple[float, float]:
     workload = w3()
     arguments = workload.arguments | {"iterations": 2 * ROUNDS, "eval_every": 2 * ROUNDS, "upcycle": rule}
     history = up.train(workload.data, progress=False, **arguments).history
-    found = {kind: [r.seconds for r in history if r.kind == kind] for kind in ("upcycled", "data")}
+    found = {kind: [r.seconds or 0.0 for r in history if r.kind == kind] for kind in ("upcycled", "data")}
     return statistics.median(found["upcycled"]), statistics.median(found["data"])
 
 

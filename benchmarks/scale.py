@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def per_round(data: up.FederatedData, rounds: int = 30) -> float:
         engine="fused",
         progress=False,
     )
-    return statistics.median(result.history.column("seconds")[5:])
+    return float(statistics.median(result.history.column("seconds")[5:]))
 
 
 def anonymous_memory() -> float:
@@ -65,7 +66,7 @@ def growth() -> dict[str, float]:
         x = rng.standard_normal((clients * samples, 50), dtype=np.float32)
         y = (x[:, 0] > 0).astype(np.int64)
         data = up.FederatedData.from_flat(x, y, np.arange(0, len(y) + 1, samples))
-        arguments = {
+        arguments: dict[str, Any] = {
             "algorithm": up.FedAvg(),
             "iterations": 80,
             "local": up.LocalSGD(lr=0.1, momentum=0.5, epochs=epochs, batch_size=32),
@@ -86,7 +87,7 @@ def growth() -> dict[str, float]:
 
 def main(folder: Path) -> None:
     small, large = generate(folder, 10_000), generate(folder, 1_000_000)
-    seconds = {"10,000 clients": [], "1,000,000 clients": []}
+    seconds: dict[str, list[float]] = {"10,000 clients": [], "1,000,000 clients": []}
     for _ in range(3):
         seconds["10,000 clients"].append(per_round(small))
         seconds["1,000,000 clients"].append(per_round(large))

@@ -17,7 +17,17 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 def read(name: str) -> dict[str, Any]:
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def origins() -> str:
+    """Which code each result is of: what was changed later is not in its numbers."""
+    names: dict[str, list[str]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        code = read(path.stem)["code"]
+        names.setdefault(f"{code['date']} at `{code['commit']}`", []).append(path.stem)
+    return "; ".join(f"{when}: {', '.join(found)}" for when, found in sorted(names.items()))
 
 
 def seconds_table() -> list[str]:
@@ -70,9 +80,21 @@ def other_table() -> list[str]:
 
 
 def main() -> None:
-    machine = next((read(n)["machine"] for n in ("w1", "w2", "w3", "batch") if read(n)), {})
+    machine: dict[str, Any] = next((read(n)["machine"] for n in ("w1", "w2", "w3", "batch") if read(n)), {})
     where = ", ".join(f"{key} {value}" for key, value in machine.items())
-    block = [BEGIN, "", f"Machine: {where}.", "", *seconds_table(), "", *other_table(), "", END]
+    block = [
+        BEGIN,
+        "",
+        f"Machine: {where}.",
+        "",
+        f"Measured {origins()}.",
+        "",
+        *seconds_table(),
+        "",
+        *other_table(),
+        "",
+        END,
+    ]
     text = PAGE.read_text()
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     PAGE.write_text(before + "\n".join(block) + after)

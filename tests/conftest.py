@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 import upcycled as up
@@ -29,21 +28,6 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     config.addinivalue_line("filterwarnings", "ignore:A worker .* while some jobs:UserWarning")
     config.addinivalue_line("filterwarnings", "ignore:Trying to resize an executor with running jobs:UserWarning")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def compiled(tmp_path_factory):
-    """Where tests run in several processes, have one compile the kernels while the others wait.
-
-    Each would compile them all, and take files that another has not yet finished for damaged ones.
-    """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    data = up.data.synthetic(0.5, 0.5, clients=2, dim=2, seed=0)
-    private = up.privacy.ErmOutput(1.0, noise_std=0.01)
-    with FileLock(tmp_path_factory.getbasetemp().parent / "compiled.lock"):
-        for algorithm, privacy in ((up.FedAvg(), None), (up.PFedMe(), None), (up.FedProx(mu=1.0), private)):
-            up.train(data, algorithm=algorithm, privacy=privacy, engine="fused", iterations=1, progress=False)
 
 
 def ragged(sizes=(23, 7, 41, 12), features=5, classes=3, seed=0):

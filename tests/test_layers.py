@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ HEAVY = {
 }
 
 
+@cache
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
     tree = ast.parse(path.read_text())
     nodes = tree.body if top_level_only else list(ast.walk(tree))
@@ -99,8 +101,9 @@ def test_core_needs_nothing_but_torch_and_numpy(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_heavy_libraries_are_imported_where_they_are_used(path):
-    # The fused kernels are Numba functions; their module is itself imported lazily.
-    if path.relative_to(SOURCE).parts[:2] == ("engines", "fused"):
+    # These are, or make, Numba functions, and are themselves imported lazily.
+    where = path.relative_to(SOURCE).as_posix()
+    if where.startswith("engines/fused/") or where in ("support/kernel_cache.py", "privacy/sampling/kernels.py"):
         return
     for name in imports(path, top_level_only=True):
         assert not any(name == heavy or name.startswith(heavy + ".") for heavy in HEAVY), f"{path.name} imports {name}"

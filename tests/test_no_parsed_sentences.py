@@ -40,6 +40,8 @@ def is_error(node: ast.AST, errors: set[str]) -> bool:
 def parsed_lines(function: ast.AST) -> list[int]:
     """Lines that take an error's text apart, search it, or compare it."""
     errors = caught_names(function)
+    if not errors:
+        return []
     nodes = list(ast.walk(function))
     assigned = [node for node in nodes if isinstance(node, ast.Assign) and is_text_of(node.value, errors, set())]
     texts = {target.id for node in assigned for target in node.targets if isinstance(target, ast.Name)}

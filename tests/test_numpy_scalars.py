@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upcycled as up
@@ -46,6 +46,7 @@ def plain_arguments(draw, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_an_object_of_numpys_numbers_is_the_object_of_pythons(kind, data):
     plain = plain_arguments(data.draw, kind)

@@ -101,7 +101,7 @@ def measure(peer: Peer, python: Path) -> dict[str, Any]:
     best = min(found, key=lambda each: each["seconds_w1"])
     least = min(each["seconds_w1_least"] for each in found)
     by_workers = {str(each["workers"]): each["seconds_w1"] for each in found}
-    return best | {"seconds_w1_least": least, "seconds_by_workers": by_workers}
+    return dict(best) | {"seconds_w1_least": least, "seconds_by_workers": by_workers}
 
 
 def ours(seconds: list[float]) -> up.Result:

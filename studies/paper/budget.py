@@ -89,4 +89,6 @@ def calibrate(spec: Spec, sources: Sources) -> float:
         raise result.error
     assert isinstance(result, Result)
     last = result.history[-1]
+    assert last.seconds is not None
+    assert last.clients is not None
     return last.seconds / (float(data.sizes[last.clients].sum()) * short.epochs)

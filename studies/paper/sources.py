@@ -15,7 +15,7 @@ from studies.paper.spec import Spec, check_cell
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData, femnist, load, sent140
 from upcycled.data.paths import VARIABLE, find
-from upcycled.experiments.results import describe_data
+from upcycled.runtime.fingerprint import hash_of_data
 from upcycled.support.files import write_whole
 
 SYNTHETIC = "upcycled_synthetic.npz"
@@ -85,7 +85,7 @@ class Sources:
     def fingerprint(self, name: str, part: str) -> str:
         """Return a hash of everything that runs see of a data set."""
         if (name, part) not in self._fingerprints:
-            self._fingerprints[name, part] = describe_data(self.data(name, part))["sha256"]
+            self._fingerprints[name, part] = hash_of_data(self.data(name, part))
         return self._fingerprints[name, part]
 
     def model(self, name: str) -> dict[str, Any]:

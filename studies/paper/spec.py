@@ -182,7 +182,7 @@ def brief(result: Result) -> dict[str, Any]:
     return {
         "accuracy": rounded(last.accuracy),
         "loss": rounded(last.loss),
-        "seconds": rounded(sum(record.seconds for record in result.history), 3),
+        "seconds": rounded(sum(result.history.column("seconds")), 3),
     }
 
 
@@ -195,9 +195,9 @@ def full(result: Result) -> dict[str, Any]:
         "accuracy": last.accuracy,
         "loss": rounded(last.loss, 8),
         "global_accuracy": last.global_accuracy,
-        "seconds": rounded(sum(record.seconds for record in result.history)),
-        "eval_seconds": rounded(sum(record.eval_seconds for record in result.history), 3),
-        "bytes": sum(record.bytes_up + record.bytes_down for record in result.history),
+        "seconds": rounded(sum(result.history.column("seconds"))),
+        "eval_seconds": rounded(sum(result.history.column("eval_seconds")), 3),
+        "bytes": sum(result.history.column("bytes_up")) + sum(result.history.column("bytes_down")),
         "rounds": list(scored),
         "accuracies": [rounded(record.accuracy, 4) for record in scored.values()],
         "losses": [rounded(record.loss, 4) for record in scored.values()],

@@ -13,10 +13,10 @@ from upcycled.config.experiment import parse
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import NO_PRIVACY, Trained
 from upcycled.core.strategy import Upcycled
+from upcycled.core.vectors import grid_step, on_grid
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy.mechanisms.clipping import Clipped
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
-from upcycled.privacy.noise import on_grid
 from upcycled.runtime import loop
 from upcycled.runtime.plan import make_plan
 
@@ -81,7 +81,11 @@ def scaled(monkeypatch, change):
         "add",
         lambda self, values, cohort, source: on_grid(
             values,
-            change(self.noise_std[cohort.rows])[:, None] * source.normals(cohort.clients, values.shape[-1]),
+            source.gaussian_steps(
+                cohort.clients,
+                values.shape[-1],
+                change(self.noise_std[cohort.rows]) / grid_step(self.noise_std[cohort.rows]),
+            ),
             self.noise_std[cohort.rows],
         ),
     )

@@ -78,7 +78,7 @@ def test_a_failure_is_one_sentence_and_its_exit_code(error, code, words, capsys,
     def fail(words):
         raise error
 
-    monkeypatch.setattr(main_module, "_run", fail)
+    monkeypatch.setattr(main_module, "_dispatch", fail)
     assert main(["demo"]) == code
     err = capsys.readouterr().err
     assert err.startswith(f"error: {words}")

@@ -102,8 +102,8 @@ def test_a_diverging_seed_is_reported_and_the_exit_code_is_1(here, capsys):
     assert main(["run", "small.toml", "local.lr=1e38", "--quiet"]) == 1
     out, err = capsys.readouterr()
     assert err.count("\n") == 2
-    assert "seed 1 failed: the run diverged: the global model is not finite after iteration 1" in err
-    assert out.count("failed") == 2
+    assert "seed 1 stopped: the run diverged: the global model is not finite after iteration 1" in err
+    assert out.count("stopped") == 2
 
 
 def test_one_failed_seed_leaves_the_others_in_the_json(here, capsys, monkeypatch):
@@ -112,7 +112,7 @@ def test_one_failed_seed_leaves_the_others_in_the_json(here, capsys, monkeypatch
     document = json.loads(capsys.readouterr().out)
     assert [(s["seed"], s["status"], s["error"]) for s in document["seeds"]] == [
         (0, "finished", None),
-        (1, "failed", "the run diverged"),
+        (1, "stopped", "the run diverged"),
     ]
 
 

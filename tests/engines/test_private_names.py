@@ -60,6 +60,15 @@ def test_torch_still_keeps_hooks_where_the_fused_engine_looks_for_them(register)
     assert found == "the fused engine does not run module hooks", f"torch keeps what {register} gets elsewhere now"
 
 
+THEIRS = ("torch", "numba", "nn")
+
+
+def root_of(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
 def private_names(path: Path) -> set[str]:
     """Return what a file takes from numba.core, and underscored names of torch and Numba."""
     found = set()
@@ -68,9 +77,9 @@ def private_names(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Attribute) and root_of(node) in THEIRS:
             found.add(ast.unparse(node))
-    theirs = {name for name in found if name.split(".")[0] in ("torch", "numba", "nn")}
+    theirs = {name for name in found if name.split(".")[0] in THEIRS}
     return {n for n in theirs if n.startswith("numba.core.") or any(p[0] == "_" and p[1] != "_" for p in n.split("."))}
 
 

@@ -121,7 +121,7 @@ def test_a_seed_that_diverged_is_left_out_with_its_pair_and_named(here, monkeypa
     document = json.loads(out)
     assert len(document["rows"][0]["differences"]) == 2
     assert any("fedprox-vanilla seed 1, fedprox-upcycled seed 1" in note for note in document["notes"])
-    assert "fedprox-vanilla, seed 1 failed: the run diverged" in err
+    assert "fedprox-vanilla, seed 1 stopped: the run diverged" in err
 
 
 def test_too_few_pairs_are_not_judged(here, monkeypatch, capsys):

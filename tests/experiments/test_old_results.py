@@ -74,4 +74,4 @@ def test_what_is_written_now_says_its_format(here):
     assert len(documents) == 5
     assert all(json.loads(path.read_text())["format"] == 2 for path in documents)
     headers = [json.loads(path.read_text().splitlines()[0]) for path in Path("new").rglob("ledger.jsonl")]
-    assert [header["format"] for header in headers] == [2] * 4
+    assert [header["format"] for header in headers] == [3] * 4

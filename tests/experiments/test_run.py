@@ -186,17 +186,24 @@ def test_a_seed_that_diverges_is_reported_and_the_others_finish(here, monkeypatc
     error = DivergedError("the run diverged: the global model is not finite after iteration 3; lower ...")
     monkeypatch.setattr(batch_module, "train_each", failing_at(0, error))
     outcome = run()
-    assert [s.status for s in outcome.seeds] == ["failed", "finished"]
+    assert [s.status for s in outcome.seeds] == ["stopped", "finished"]
     assert "after iteration 3" in outcome.seeds[0].error
     assert not outcome.is_complete
-    assert not (here / "results" / "small" / "seed-0").exists()
+    assert json.loads((here / "results" / "small" / "seed-0" / "summary.json").read_text())["error"] == str(error)
     assert outcome.summary()["loss"]["mean"] == outcome.seeds[1].summary["loss"]
 
 
-def test_a_really_diverging_run_writes_no_result(here):
+def test_a_run_that_diverges_at_once_keeps_the_model_it_began_with(here):
     outcome = run("local.lr=1e38")
-    assert [s.status for s in outcome.seeds] == ["failed", "failed"]
-    assert not [path for path in (here / "results").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert [(s.status, s.summary) for s in outcome.seeds] == [("stopped", None)] * 2
+    for seed in (0, 1):
+        folder = here / "results" / "small" / f"seed-{seed}"
+        assert sorted(p.name for p in folder.iterdir()) == FILES
+        summary = json.loads((folder / "summary.json").read_text())
+        assert "not finite after iteration 1;" in summary["error"]
+        assert (summary["iterations"], summary["data_rounds"], summary["accuracy"]) == (0, 0, None)
+        assert (folder / "metrics.jsonl").read_text() == ""
+        assert load_file(folder / "model.safetensors")["weight"].isfinite().all()
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_file(here, monkeypatch):
@@ -365,7 +372,8 @@ def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_i
     assert [json.loads(line)["kind"] for line in ledger[1:]] == ["data", "upcycled", "data", "upcycled"]
     # A finished run comes back from its checkpoint and releases nothing; without that it is made again.
     (folder / "summary.json").unlink()
-    for path in (folder / "checkpoint").glob("*.safetensors"):
+    kept = folder / "private" / "checkpoint" if noise == "system" else folder / "checkpoint"
+    for path in kept.glob("*.safetensors"):
         path.unlink()
     run_experiment(experiment, str(source))
     lines = [json.loads(line) for path in folder.glob("ledger*.jsonl") for line in path.read_text().splitlines()]

@@ -7,7 +7,7 @@ from torch import nn
 
 import upcycled as up
 from upcycled.core.layout import assign, flatten, layout_of
-from upcycled.models import prepare_model
+from upcycled.models.prepare import prepare_model
 
 
 def test_logistic_is_a_linear_map_to_logits():

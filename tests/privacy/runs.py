@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 
 import numpy as np
 
@@ -41,6 +43,16 @@ def setting(**changes):
         "participation": 1.0,
     }
     return Setting(**(facts | changes))
+
+
+def chained(lines):
+    """A ledger's lines as text, each with the SHA-256 of all before it: what a forger without a key can write too."""
+    tip, found = "0" * 64, []
+    for line in lines:
+        text = json.dumps({name: value for name, value in line.items() if name != "chain"}, separators=(",", ":"))
+        tip = hashlib.sha256((tip + text).encode()).hexdigest()
+        found.append(f'{text[:-1]},"chain":"{tip}"}}\n')
+    return "".join(found)
 
 
 def cohort(clients):

@@ -40,7 +40,7 @@ def test_one_step_agrees_with_integrating_the_densities(q: float, z: float, adja
     assert integrated_delta(q, z, epsilon * (1 - 2e-3), adjacency) > 1e-4
 
 
-@pytest.mark.parametrize("adjacency", ["replace", "add_remove"])
+@pytest.mark.parametrize("adjacency", ["replace", pytest.param("add_remove", marks=pytest.mark.slow)])
 def test_many_steps_agree_with_sampling_the_privacy_loss(adjacency: str) -> None:
     # delta = E_P max(1 - e^(epsilon - total loss), 0); the first world's losses, the worse direction here.
     q, z, steps, rng = 0.2, 1.5, 20, np.random.default_rng(0)
@@ -82,7 +82,12 @@ def test_nothing_sampled_or_no_step_costs_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("q", "epsilon", "steps", "adjacency"),
-    [(0.15, 2.0, 120, "replace"), (0.02, 8.0, 300, "add_remove"), (0.5, 0.5, 4, "replace")],
+    [
+        (0.15, 2.0, 120, "replace"),
+        pytest.param(0.02, 8.0, 300, "add_remove", marks=pytest.mark.slow),
+        (0.5, 0.5, 4, "add_remove"),
+        pytest.param(0.5, 0.5, 4, "replace", marks=pytest.mark.slow),
+    ],
 )
 def test_the_noise_for_an_epsilon_spends_it_and_never_more(
     q: float, epsilon: float, steps: int, adjacency: str

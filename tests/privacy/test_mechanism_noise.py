@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from tests.reference import softmax_gradient
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.mechanism import Trained
 from upcycled.core.streams import Purpose
+from upcycled.core.vectors import grid_step
 from upcycled.privacy.mechanisms.projection import project
-from upcycled.privacy.noise import SeededNoise, SystemNoise, gamma_norm_noise, grid_step
+from upcycled.privacy.noise import SeededNoise, SystemNoise, fresh_words
 
 NAMES = list(ALGORITHMS)
 CONVEX = [name for name in NAMES if name != "pfedme"]
@@ -34,16 +36,22 @@ def assert_scale(numbers, std):
 
 @pytest.mark.usefixtures("known_entropy")
 @pytest.mark.parametrize("source", [SeededNoise(1, 2), SystemNoise()], ids=["seeded", "system"])
-def test_both_sources_give_standard_normals_and_uniforms(source):
-    clients = np.arange(20)
-    normals, uniforms = source.normals(clients, 501), source.uniforms(clients, 500)
-    assert normals.shape == (20, 501)
-    assert_scale(normals * 0.7, 0.7)
+def test_both_sources_give_noise_in_grid_steps_and_uniforms(source):
+    clients, scale = np.arange(20), np.full(20, 1.4 * 2**20)
+    gaussian, uniforms = source.gaussian_steps(clients, 501, scale), source.uniforms(clients, 500)
+    laplace = source.laplace_steps(clients, 501, scale)
+    for steps in (gaussian, laplace):
+        assert steps.shape == (20, 501)
+        assert np.array_equal(steps, np.rint(steps))
+        assert np.unique(steps).size > 0.98 * steps.size  # two may meet by chance
+        # Neighbouring numbers of Box-Muller share a radius but are independent, and so are clients.
+        assert abs(np.corrcoef(steps[:, 0::2][:, :250].ravel(), steps[:, 1::2].ravel())[0, 1]) < 0.05
+    assert_scale(gaussian / scale[0] * 0.7, 0.7)
+    assert stats.kstest(laplace.ravel() / scale[0], "laplace").pvalue > 1e-4
+    for wrong in (2 / 3, 3 / 2):
+        assert stats.kstest(laplace.ravel() / scale[0] * wrong, "laplace").pvalue < 1e-6
     assert stats.kstest(uniforms.ravel(), "uniform").pvalue > 1e-4
     assert 0 < uniforms.min() < uniforms.max() < 1
-    # Neighbouring numbers of Box-Muller share a radius but are independent, and so are clients.
-    assert abs(np.corrcoef(normals[:, 0::2][:, :250].ravel(), normals[:, 1::2].ravel())[0, 1]) < 0.05
-    assert np.unique(normals).size == normals.size
 
 
 def test_a_seeded_stream_goes_on_where_it_was_left():
@@ -55,27 +63,15 @@ def test_a_seeded_stream_goes_on_where_it_was_left():
 
 
 @pytest.mark.usefixtures("known_entropy")
-@pytest.mark.parametrize("source", [SeededNoise(4, 1), SystemNoise()], ids=["seeded", "system"])
-def test_gamma_norm_noise_has_a_gamma_norm_and_a_uniform_direction(source):
-    clients, size, rate = np.arange(1500), 7, 3.0
-    drawn = gamma_norm_noise(source, clients, size, np.full(1500, rate), Purpose.OBJECTIVE)
-    norms = np.linalg.norm(drawn, axis=1)
-    assert stats.kstest(norms * rate, "gamma", args=(size,)).pvalue > 1e-4
-    for wrong in (2 / 3 * rate, 3 / 2 * rate):
-        assert stats.kstest(norms * wrong, "gamma", args=(size,)).pvalue < 1e-6
-    for wrong_shape in (size - 1, size + 1):  # all parameters count, none twice
-        assert stats.kstest(norms * rate, "gamma", args=(wrong_shape,)).pvalue < 1e-6
-    # A coordinate of a uniform direction in 7 dimensions: (1 + c)/2 is Beta(3, 3).
-    assert stats.kstest((1 + drawn[:, 0] / norms) / 2, "beta", args=(3, 3)).pvalue > 1e-4
-    assert abs(np.corrcoef(norms, drawn[:, 0] / norms)[0, 1]) < 0.1
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "noise"), [*((name, "seeded") for name in NAMES), ("fedavg", "system"), ("scaffold", "system")]
+)
 @pytest.mark.parametrize("kind", [up.privacy.ModelClipping, up.privacy.UpdateClipping])
-def test_clipped_releases_arrive_with_noise_of_the_stated_std(monkeypatch, kind, name):
+def test_clipped_releases_arrive_with_noise_of_the_stated_std(monkeypatch, kind, name, noise):
     data = wide()
     noisy, plain = (
-        first_arrival(monkeypatch, data, name, kind(clip_norm=0.5, noise_std=std)).release.vectors for std in (0.3, 0)
+        first_arrival(monkeypatch, data, name, kind(clip_norm=0.5, noise_std=std), noise=noise).release.vectors
+        for std in (0.3, 0)
     )
     assert_scale(noisy - plain, 0.3)
 
@@ -96,14 +92,16 @@ def test_solutions_arrive_with_noise_of_the_stated_std(monkeypatch, made, name):
     assert_scale(noisy - plain, 0.3)
 
 
+@pytest.mark.usefixtures("known_entropy")
+@pytest.mark.parametrize("noise", ["seeded", "system"])
 @pytest.mark.parametrize("name", CONVEX)
-def test_the_noise_of_objective_perturbation_is_found_again_in_the_minimiser(monkeypatch, name):
+def test_the_noise_of_objective_perturbation_is_found_again_in_the_minimiser(monkeypatch, name, noise):
     """At the minimiser n = -(gradient + a (x - w)); b is zero in the first round of every algorithm."""
     data, alpha, prox = wide(), 8.0, 0.5
     privacy = up.privacy.ObjectivePerturbation(alpha, norm_bound=1.0, prox_mu=prox)
     module = up.models.logistic((40,), 10, seed=3)
     start = np.concatenate([p.detach().numpy().ravel() for p in module.parameters()]).astype(np.float64)
-    released = first_arrival(monkeypatch, data, name, privacy).release.vectors.astype(np.float64)
+    released = first_arrival(monkeypatch, data, name, privacy, noise=noise).release.vectors.astype(np.float64)
     a = prox + {"fedprox": 0.5, "feddyn": 0.01}.get(name, 0.0)
     train = project(data.train, 1.0)
     found = []
@@ -116,12 +114,16 @@ def test_the_noise_of_objective_perturbation_is_found_again_in_the_minimiser(mon
     assert_scale(np.concatenate([np.sqrt(410) * n / length for n, length in zip(found, norms, strict=True)]) * 0.3, 0.3)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_dpsgd_steps_by_gradient_sums_with_noise_of_the_stated_std(monkeypatch, name):
+@pytest.mark.usefixtures("known_entropy")
+@pytest.mark.parametrize(
+    ("name", "noise"), [*((name, "seeded") for name in NAMES), ("fedavg", "system"), ("pfedme", "system")]
+)
+def test_dpsgd_steps_by_gradient_sums_with_noise_of_the_stated_std(monkeypatch, name, noise):
     data, lr = wide(), 0.5
     local = up.LocalSGD(lr=lr, batch_size=None)
     noisy, plain = (
-        first_arrival(monkeypatch, data, name, up.privacy.DPSGD(2.0, z), local=local).release.vectors for z in (0.3, 0)
+        first_arrival(monkeypatch, data, name, up.privacy.DPSGD(2.0, z), local=local, noise=noise).release.vectors
+        for z in (0.3, 0)
     )
     # One full-batch step: x = w - lr (sum + noise) / n. pFedMe moves by lr lam inner_lr of it.
     scale = lr * make(name).lam * 0.5 if name == "pfedme" else lr
@@ -145,6 +147,44 @@ def test_the_central_aggregate_arrives_with_noise_of_the_stated_std(monkeypatch,
     assert 0.85 < difference.std() < 1.15  # 410 numbers: the std of the std is 0.035
     for wrong in (2 / 3, 3 / 2):
         assert not 0.85 < difference.std() / wrong < 1.15
+
+
+@pytest.mark.usefixtures("known_entropy")
+@pytest.mark.parametrize("source", [SeededNoise(3, 1), SystemNoise()], ids=["seeded", "system"])
+@pytest.mark.parametrize("q", [0.5, 1.0])
+def test_dpsgd_adds_fresh_noise_of_the_stated_std_in_every_step_of_a_sampled_batch(source, q):
+    """Gradients of zero, so that a step's sum is its noise alone: (noise / (q n)), whatever batch came."""
+    from torch import zeros
+
+    from upcycled.core.solvers import NoisySGD
+    from upcycled.engines.noisy import NoisyGradient
+
+    size, samples, std = 301, 8, 0.6
+    solver = NoisySGD(up.LocalSGD(batch_size=int(q * samples)), 2.0, np.array([std]))
+    x, y = np.zeros((samples, 2), dtype=np.float32), np.zeros(samples, dtype=np.int64)
+    step = NoisyGradient(solver, lambda at, x, y: zeros(len(y), size), x, y, 0, std, source)
+    steps = [step(zeros(size)).numpy().astype(np.float64) * q * samples for _ in range(12)]
+    assert_scale(steps, std)
+    assert abs(np.corrcoef(steps)[np.triu_indices(12, 1)]).max() < 0.3  # 301 numbers: sd 0.058
+
+
+@pytest.mark.usefixtures("known_entropy")
+@pytest.mark.parametrize("source", [SeededNoise(3, 1), SystemNoise()], ids=["seeded", "system"])
+@pytest.mark.parametrize("secret", [False, True])
+def test_central_noise_joins_the_sum_once_with_the_stated_std(source, secret):
+    facts = {"sizes": [5] * 20, "algorithm": "fedavg", "num_parameters": 4001}
+    facts |= {"sampling": "poisson", "participation": 0.5} if secret else {}
+    sent, rng = np.zeros(4001, dtype=np.float32), np.random.default_rng(4)
+    vectors = rng.normal(0, 0.001, (6, 4001))
+    arrived = up.Release(np.arange(6), vectors, np.full(6, 5), np.ones(6, dtype=np.int64))
+    noisy, plain = (
+        up.privacy.CentralDPFedAvg(2.0, z, secret_sampling=secret)
+        .fit(setting(**facts))
+        .aggregate(arrived, sent, source)
+        for z in (0.35, 0)
+    )
+    denominator = 10 if secret else 20
+    assert_scale((noisy.astype(np.float64) - plain) * denominator, 0.7)
 
 
 def neighbours():
@@ -212,12 +252,37 @@ def test_two_runs_with_real_noise_never_share_it_and_two_seeded_ones_do():
     assert seeded[0].params.numpy().tobytes() == seeded[1].params.numpy().tobytes()
 
 
+def test_real_words_are_aes_in_counter_mode_under_a_fresh_key_each_time(monkeypatch):
+    """Block 0 of AES-256 under the key 000102...1f and a counter of zero, from the cipher itself in another mode."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    keys = [bytes(range(32)), bytes(range(1, 33))]
+    asked = iter(keys)
+    monkeypatch.setattr("upcycled.privacy.noise.os", SimpleNamespace(urandom=lambda size: next(asked)))
+    for key in keys:
+        cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+        blocks = cipher.update(bytes(16) + bytes(15) + b"\x01")
+        assert fresh_words(4).tolist() == np.frombuffer(blocks, dtype="<u8").tolist()
+
+
+def test_a_source_with_words_of_ones_own_repeats_its_noise():
+    def source():
+        rng = np.random.default_rng(0)
+        return SystemNoise(words=lambda count: rng.integers(0, 2**64, count, dtype=np.uint64))
+
+    scale, clients = np.full(2, 2.0**20), np.arange(2)
+    assert np.array_equal(source().gaussian_steps(clients, 50, scale), source().gaussian_steps(clients, 50, scale))
+    assert not np.array_equal(
+        source().gaussian_steps(clients, 50, scale), SystemNoise().gaussian_steps(clients, 50, scale)
+    )
+
+
 def test_copies_of_a_real_source_share_nothing_with_it_and_hold_no_key():
     source, clients = SystemNoise(), np.arange(3)
     for twin in (pickle.loads(pickle.dumps(source)), copy.deepcopy(source), source):
         one, two = source.uniforms(clients, 100), twin.uniforms(clients, 100)
         assert not np.isin(one, two).any()
-    assert vars(source) == {"name": "system"}
+    assert vars(source) == {"name": "system", "words": fresh_words}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -78,6 +78,9 @@ def hostile_folder(source: Path, target: Path) -> Path:
         if file.name.startswith(("summary", "clients")):
             lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
             rows = [hostile(json.loads(line)) for line in lines]
+            if file.name == "summary.json" and (privacy := json.loads(lines[0])["privacy"]) is not None:
+                # A head is never shown, and with a wrong one there would be no ledger to show.
+                rows[0]["privacy"]["head"] = privacy["head"]
             if file.name == "clients.jsonl":
                 rows = [row | {"name": f"{HOSTILE}{k}"} for k, row in enumerate(rows)]
             else:

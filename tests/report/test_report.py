@@ -24,11 +24,13 @@ from tests.report.report_cases import (
 from upcycled.cli.main import main
 from upcycled.config.experiment import parse
 from upcycled.experiments.compare import compare_experiment
-from upcycled.experiments.results import describe_data, write_seed
+from upcycled.experiments.results import write_seed
 from upcycled.experiments.sweep import How, sweep_experiment
 from upcycled.report import collect, render, write_report
 from upcycled.report.findings import comparison
+from upcycled.report.privacy_costs import _statement
 from upcycled.report.settings import families, labels, run_command
+from upcycled.runtime.publication import Publication
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +63,27 @@ def test_the_page_states_what_privacy_means_in_all_points(folder, page):
     words = words_of(page)
     files = [folder / "erm-upcycled" / f"seed-{seed}" / "summary.json" for seed in (0, 1)]
     costliest = max((json.loads(file.read_text())["privacy"] for file in files), key=lambda p: p["epsilon"]["max"])
-    for line in costliest["statement"]:
-        name, _, rest = line.partition(": ")
-        assert f"{name} {rest}" in words
+    # The last item is about the ledger, which the page finds out for itself.
+    assert costliest["statement_items"][-1] == ["ledger", "anchored; the run wrote every line itself"]
+    assert "ledger anchored; it holds all that its head says, which no key was asked about" in words
+    assert len(costliest["statement_items"]) == 13
+    for topic, text in costliest["statement_items"][:-1]:
+        assert f"{topic} {text}" in words
     for name in ("unit", "adversary", "delta", "data rounds charged", "checked", "the user's word"):
         assert name in words
     for name in ("sampling of clients", "schedule", "not covered"):
         assert name in words
     assert "simulation: not private" in words
     assert "seeds, sweeps and repeats on the same data add up" in words
+
+
+def test_a_statement_is_read_as_topics_and_texts_and_as_the_lines_of_earlier_versions():
+    pairs = [["adversary", "whoever sees: all"], ["delta", "1e-05"]]
+    lines = ["adversary: whoever sees: all", "delta: 1e-05"]
+    expected = [("adversary", "whoever sees: all"), ("delta", "1e-05")]
+    assert _statement({"statement": lines, "statement_items": pairs}) == _statement({"statement": lines}) == expected
+    assert _statement({"statement": ["no topic"], "not_covered": "x"}) == [("note", "no topic"), ("scores", "x")]
+    assert _statement({}) == _statement({"statement": "damaged"}) == []
 
 
 def test_the_papers_number_stands_beside_the_proven_one_and_is_no_guarantee(tmp_path):
@@ -250,7 +264,7 @@ def test_the_convergence_record_is_drawn_beside_its_bound(tmp_path):
     experiment = parse(raw | {"local": {"lr": 0.02, "epochs": 60, "batch_size": "full"}})
     data = experiment.build_data()
     result = up.train(data, experiment.spec(0), theory=True, progress=False)
-    write_seed(tmp_path / "theory" / "seed-0", experiment, 0, data, describe_data(data), result)
+    write_seed(tmp_path / "theory" / "seed-0", experiment, 0, data, Publication().about(data), result)
     page = write_report(tmp_path / "theory").read_text(encoding="utf-8")
     lines = charts_of(page)["parts"][0]["theory"]
     assert lines["gradient_norm"]["x"] == [1, 2, 3]
@@ -326,6 +340,7 @@ def test_the_command_as_json_names_what_is_missing(copy, tmp_path, capsys):
         "experiments": 1,
         "runs": 1,
         "unfinished": ["seed-1"],
+        "stopped": [],
         "problems": [],
     }
     assert err == "note: not finished, and left out: seed-1\n"

@@ -19,7 +19,7 @@ from tests.report.report_cases import (
     rows_of,
     run_one,
 )
-from upcycled.privacy.ledger.ledger import EpsilonOverRounds
+from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.report import collect
 from upcycled.report.collect import spending
 from upcycled.report.curves import curve, thinned
@@ -114,8 +114,8 @@ def test_a_run_that_was_stopped_and_went_on_shows_all_its_charges(folder):
 def test_a_run_that_charged_nothing_has_no_line(folder, tmp_path):
     ledger = folder / "erm-vanilla" / "seed-0" / "ledger.jsonl"
     (tmp_path / "ledger.jsonl").write_text(ledger.read_text().splitlines()[0] + "\n")
-    assert spending(ledger, 1e-5).rounds == (1, 2, 3, 4, 5)
-    assert spending(tmp_path / "ledger.jsonl", 1e-5) is None
+    assert spending(Ledger.read(ledger), 1e-5).rounds == (1, 2, 3, 4, 5)
+    assert spending(Ledger.read(tmp_path / "ledger.jsonl"), 1e-5) is None
 
 
 def test_clients_have_their_mean_accuracy_and_their_largest_epsilon(folder):

@@ -39,6 +39,7 @@ def test_the_bounds_of_the_theory_page_are_those_of_the_cells():
     assert is_current(theory.PAGE, theory.blocks(Cells(theory_bound.CELLS)))
 
 
+@pytest.mark.slow
 def test_the_page_of_coefficients_is_written_from_its_cells(coefficient_cells):
     assert is_current(coefficients.PAGE, coefficients.blocks(coefficient_cells))
 

@@ -531,6 +531,7 @@ def test_a_committed_cell_is_what_the_code_gives_today(shared_data, monkeypatch,
     assert result.history[-1].data_round == kept["rounds"][-1] == 80
 
 
+@pytest.mark.slow
 def test_many_seeds_go_on_with_the_tables_own_runs():
     """Seeds 0 to 3 are runs of Tables 1 and 2 too, kept apart: they must have come out the same."""
     settings, store = committed()
@@ -545,6 +546,7 @@ def test_many_seeds_go_on_with_the_tables_own_runs():
     assert compared == 7 * 2 * 8 * 4
 
 
+@pytest.mark.slow
 def test_many_seeds_have_the_settings_and_the_printed_numbers_of_their_tables():
     settings, store = committed()
     many = fill(settings, settings.tables["seeds"], store)

@@ -23,7 +23,7 @@ from studies.paper.tables import fill
 from studies.paper.timing import timed
 from tests.studies.test_paper import SETS, write_synthetic
 from upcycled.core.errors import InputError
-from upcycled.experiments.results import describe_data
+from upcycled.runtime.fingerprint import hash_of_data
 
 ROOT = Path(__file__).parents[2]
 RUN = "syn_iid|validation|fedavg|lr=0.1|vanilla|T=20|stragglers=0.9|clients=0.3|epochs=10|batch=32|momentum=0|seed=100"
@@ -182,7 +182,7 @@ def test_other_word_vectors_are_other_data():
     x, y = [np.array([[1, 2], [2, 0]])], [np.array([0, 1])]
     data = up.data.FederatedData.from_arrays(x, y, num_classes=2)
     tables = [np.full((3, 4), value, dtype=np.float32) for value in (0.0, 1.0)]
-    found = {describe_data(one)["sha256"] for one in (data, *(data.with_vectors(table) for table in tables))}
+    found = {hash_of_data(one) for one in (data, *(data.with_vectors(table) for table in tables))}
     assert len(found) == 3
 
 

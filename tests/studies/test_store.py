@@ -155,6 +155,7 @@ for i in itertools.count():
 """
 
 
+@pytest.mark.slow
 def test_every_cell_that_was_finished_when_a_process_was_killed_is_there(tmp_path):
     path = tmp_path / "cells.parquet"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}

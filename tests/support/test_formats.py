@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import upcycled
 from upcycled.support import formats
 
 NUMBERS = st.floats(-1e12, 1e12)
@@ -40,3 +44,44 @@ def test_what_is_not_known_is_a_dash(name):
 def test_an_epsilon_that_nothing_proves_is_none_and_a_large_one_has_no_digits():
     shown = [formats.epsilon(value) for value in (math.inf, 0.0, 0.5, 999.9994, 1e5, 1e-4)]
     assert shown == ["none", "0", "0.500", "999.999", "100,000", "0.0001"]
+
+
+DIGITS = re.compile(r"[.,]")
+"""In a format specification: so many digits, or groups of three."""
+OTHERS = {
+    "report/charts.py",  # coordinates of a drawing
+}
+
+
+def chosen_digits(source: str) -> list[int]:
+    """Lines that decide how many digits of a number are shown, but for errors and numbers that are only rounded."""
+    found: list[int] = []
+
+    def walk(node: ast.AST) -> None:
+        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        if isinstance(node, ast.Raise) or called == "float" or called.endswith("Error") or called == "warn":
+            return
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "warn":
+            return
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+            parts = node.format_spec.values
+            if any(isinstance(part, ast.Constant) and DIGITS.search(part.value) for part in parts):
+                found.append(node.lineno)
+        for child in ast.iter_child_nodes(node):
+            walk(child)
+
+    walk(ast.parse(source))
+    return found
+
+
+def test_how_many_digits_a_reader_sees_is_decided_in_one_place():
+    package = Path(upcycled.__file__).parent
+    found = {path.relative_to(package).as_posix(): chosen_digits(path.read_text()) for path in package.rglob("*.py")}
+    assert found["support/formats.py"]
+    assert {name for name, lines in found.items() if lines} - OTHERS == {"support/formats.py"}
+
+
+def test_the_walk_sees_digits_and_groups_and_passes_over_errors_and_rounding():
+    assert chosen_digits('print(f"{x:.3g}")') == chosen_digits('a = f"{x:,}"') == [1]
+    assert chosen_digits('raise InputError(f"{x:.3g}")') == chosen_digits('y = float(f"{x:.12g}")') == []
+    assert chosen_digits('print(f"{x:g} {x!r} {x:<{width}}")') == []

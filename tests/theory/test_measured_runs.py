@@ -180,7 +180,7 @@ def test_simulated_privacy_noise_counts_as_inexactness_and_is_said(unequal):
 
 def test_sampled_clients_of_one_size_meet_the_bound_in_the_mean_over_seeds():
     data = up.data.synthetic("iid", clients=24, dim=4, sizes=40, seed=0)
-    results = [met(data, 12.0, participation=0.75, seed=seed, iterations=10) for seed in range(4)]
+    results = [met(data, 12.0, participation=0.75, seed=seed, iterations=10) for seed in range(2)]
     for result in results:
         found = result.theory
         assert found.facts.cohort == 18

@@ -16,7 +16,17 @@ from upcycled.core.solvers import Problem
 
 @dataclass(frozen=True)
 class FedProx:
-    """Keep local models near the global one by a quadratic penalty of weight ``mu``."""
+    """Keep local models near the global one by a quadratic penalty of weight ``mu``.
+
+    Args:
+        mu: the weight; 0 is FedAvg.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.FedProx(mu=0.5), upcycle=0.7, iterations=4, progress=False)
+    >>> [record.kind for record in run.history]
+    ['data', 'upcycled', 'data', 'upcycled']
+    """
 
     mu: Annotated[float, NOT_NEGATIVE] = 0.5
 

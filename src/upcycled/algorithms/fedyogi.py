@@ -22,7 +22,20 @@ from upcycled.core.vectors import Vector
 
 @dataclass(frozen=True)
 class FedYogi:
-    """Step the server with Yogi on the mean client delta."""
+    """Step the server with Yogi on the mean client delta.
+
+    Args:
+        server_lr: how far the server goes.
+        beta1: the part of m that is kept.
+        beta2: the part of v that is kept.
+        tau: what bounds the step of a coordinate that hardly moves.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.FedYogi(server_lr=0.03), upcycle=0.5, iterations=4, progress=False)
+    >>> len(run.history)
+    4
+    """
 
     server_lr: Annotated[float, POSITIVE] = 0.1
     beta1: Annotated[float, FRACTION] = 0.9

@@ -19,7 +19,20 @@ from upcycled.core.solvers import Local, LocalSGD, MoreauSGD, Solver
 
 @dataclass(frozen=True)
 class PFedMe:
-    """Minimise the clients' Moreau envelopes; ``inner_lr=None`` means the local learning rate."""
+    """Minimise the clients' Moreau envelopes; ``inner_lr=None`` means the local learning rate.
+
+    Args:
+        lam: what holds a personal model near the shared one.
+        inner_steps: steps of the personal model for each local step.
+        inner_lr: their learning rate; None is the local one.
+        beta: how far the server goes towards the mean of the releases.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.PFedMe(lam=15.0), upcycle=0.5, iterations=4, progress=False)
+    >>> sorted(run.personal_models)
+    [0, 1, 2, 3]
+    """
 
     lam: Annotated[float, POSITIVE] = 15.0
     inner_steps: Annotated[int, COUNT] = 5

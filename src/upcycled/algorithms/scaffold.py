@@ -26,7 +26,14 @@ from upcycled.core.vectors import Vector
 
 @dataclass(frozen=True)
 class Scaffold:
-    """Correct client drift by control variates."""
+    """Correct client drift by control variates.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.Scaffold(), upcycle=0.5, iterations=4, progress=False)
+    >>> run.history[0].bytes_down == 2 * run.history[0].bytes_up  # the model, and c
+    True
+    """
 
     name: ClassVar[str] = "scaffold"
     sends: ClassVar[tuple[str, ...]] = ("c",)

@@ -22,11 +22,16 @@ from upcycled.core.strategy import State
 from upcycled.core.vectors import Real
 from upcycled.privacy.audit import one_run, two_world, two_world_mu
 from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.publication import publication_of
 from upcycled.support.warned import collected_warnings
 
 CHEAP_REPLAYS, DEAR_REPLAYS = 6000, 500
 """Of each world: where local work is done once, and where every replay trains."""
 
+OWN = (
+    "an audit works with the records themselves, many times, and is charged to nobody: what it prints is the data "
+    "holder's own"
+)
 TESTS, CLAIMS = ("two-world", "one-run"), ("proven", "paper")
 
 
@@ -63,6 +68,8 @@ def audit(
             client = int(np.argmin(data.train.sizes))
             worlds = neighbours(plan, data.train, client)
             result = audit_worlds(plan, worlds, client, replays=replays, claim=claim, delta=delta)
+    if publication_of(plan).is_restricted:
+        found.append(OWN)
     return replace(result, warnings=tuple(found))
 
 

@@ -49,6 +49,12 @@ class Scenario:
         return "noise_std", np.zeros(clients) if charge is None else charge.noise_std
 
     @property
+    def stops_after(self) -> int | None:
+        """The data round after which nobody can pay; None where the budget lasts, or there is none."""
+        last = max((entry.round for entry in self.ledger if entry.charge is not None), default=0)
+        return last if self.ledger.budget is not None and last < self.plan.data_rounds else None
+
+    @property
     def client_numbers(self) -> tuple[str, ...]:
         """The numbers that :meth:`clients` has beside n and rounds."""
         found = (self.noise[0], "epsilon", "paper_epsilon")
@@ -74,6 +80,9 @@ class Scenario:
             "rounds of a client": f"{rounds.min()} to {rounds.max()}",
             f"{name} (least, median, most)": ", ".join(map(significant, (noise.min(), np.median(noise), noise.max()))),
         }
+        if (budget := self.ledger.budget) is not None:
+            lasts = "to the end" if self.stops_after is None else f"{self.stops_after} data rounds"
+            cells |= {"budget": f"{significant(budget.epsilon)} at {budget.delta:g}", "budget lasts": lasts}
         if not self.ledger.promise.is_claimed:
             cells |= {"epsilon (proven)": "none is claimed"}
         else:
@@ -87,12 +96,15 @@ class Scenario:
 
     def as_json(self) -> dict[str, Any]:
         claimed, paper, plain = self.ledger.promise.is_claimed, self.paper_epsilon, self.plain_epsilon
+        budget = self.ledger.budget
         spread = {key: _plain(value) for key, value in _spread(self.epsilon).items()}
         return {
             "title": self.title.replace("\n", " "),
             "iterations": self.iterations,
             "data_rounds": self.plan.data_rounds,
             "delta": self.delta,
+            "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
+            "stops_after": self.stops_after,
             "epsilon": spread if claimed else None,
             "plain_epsilon": None if plain is None else _plain(float(plain.max())),
             "paper_epsilon": None if paper is None else _plain(float(paper.max())),
@@ -166,8 +178,12 @@ def planned_ledger(plan: Plan) -> Ledger:
         if not plan.mechanism.draws_secretly:  # secret draws are charged to everybody
             cohort, attempt = plan.participation.draw_nonempty(seed, m, clients, epochs=1)
         charge = plan.mechanism.charge(cohort)
-        if plan.spec.budget is not None:
-            cohort = cohort[ledger.can_pay(charge)]
+        paying = ledger.can_pay(charge)
+        if not paying.all():
+            ledger.leave_out(m, m, attempt, cohort.clients[~paying])
+            if not paying.any():  # the run stops here
+                break
+            cohort = cohort[paying]
             charge = plan.mechanism.charge(cohort)
         if charge is not None and cohort.clients.size:
             ledger.charge(m, m, attempt, charge)
@@ -191,6 +207,10 @@ def _remarks(experiment: Experiment, variants: list[Scenario]) -> tuple[str, ...
         found.append(
             "The paper's number rests on an assumption that does not hold for trained models (one record moves the "
             "clipped model by clip_norm/n; in objective perturbation u1 = 1): do not rely on it."
+        )
+    if any(variant.stops_after is not None for variant in variants):
+        found.append(
+            "A run whose budget is spent stops there and keeps its model, history and ledger; the claim is the budget."
         )
     if len(experiment.seeds) > 1:
         found.append(

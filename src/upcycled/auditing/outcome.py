@@ -11,6 +11,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.privacy import Ledger
 from upcycled.runtime.plan import Plan
+from upcycled.support.formats import general
 
 
 @dataclass(frozen=True)
@@ -56,16 +57,16 @@ class Audit:
 
     @property
     def is_paper_broken(self) -> bool:
-        """Whether the paper's number is refuted."""
         paper = self.claim.paper_epsilon
         return paper is not None and self.epsilon_lower > paper
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was found, in words."""
-        about = f"one {self.claim.unit} replaced, delta {self.claim.delta:g}"
-        found = f"found with 95% confidence: epsilon is at least {self.epsilon_lower:.4g} ({about})"
-        lines = [found if self.mu_lower is None else f"{found}; as a Gaussian, mu is at least {self.mu_lower:.4g}"]
+        about = f"one {self.claim.unit} replaced, delta {general(self.claim.delta)}"
+        found = f"found with 95% confidence: epsilon is at least {general(self.epsilon_lower, 4)} ({about})"
+        if self.mu_lower is not None:
+            found += f"; as a Gaussian, mu is at least {general(self.mu_lower, 4)}"
+        lines = [found]
         if self.is_noiseless:
             lines.append("BROKEN: every replay released the very same vector, so there is no noise in it")
         if self.upcycled is not None:
@@ -74,12 +75,13 @@ class Audit:
             lines.append("upcycled iterations: the same bits under both neighbours, and no local work")
         if self.claim.paper_epsilon is not None:
             word = "is refuted" if self.is_paper_broken else "was not refuted by this attack"
-            lines.append(f"the paper's number, {self.claim.paper_epsilon:.4g}, {word}; it is not what is claimed here")
-        claim = self.claim.paper_epsilon if self.tested == "paper" else self.claim.epsilon
-        if self.is_broken:
-            lines.append(f"the {self.tested} claim, epsilon {claim:.4g} for this round, is BROKEN")
-        else:
-            lines.append(f"the {self.tested} claim, epsilon {claim:.4g} for this round, is not refuted by this attack")
+            paper = general(self.claim.paper_epsilon, 4)
+            lines.append(f"the paper's number, {paper}, {word}; it is not what is claimed here")
+        claim = self.claim.epsilon
+        if self.tested == "paper" and self.claim.paper_epsilon is not None:
+            claim = self.claim.paper_epsilon
+        verdict = "BROKEN" if self.is_broken else "not refuted by this attack"
+        lines.append(f"the {self.tested} claim, epsilon {general(claim, 4)} for this round, is {verdict}")
         return tuple(lines)
 
     def as_json(self) -> dict[str, Any]:

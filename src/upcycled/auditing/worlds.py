@@ -22,7 +22,7 @@ from upcycled.core.solvers import NoisySGD
 from upcycled.core.strategy import State, Vanilla
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector
-from upcycled.models import as_input
+from upcycled.models.prepare import as_input
 from upcycled.privacy import Ledger
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.loop import iterate
@@ -37,14 +37,24 @@ class Silence:
     name: str = "none"
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
-        """Return coins that say yes; elsewhere ones, whose logarithms give a norm of zero."""
-        coin = purpose in (Purpose.POISSON, Purpose.COHORT)
-        return np.full((clients.size, count), 0.0 if coin else 1.0)
+        """Return coins that say yes."""
+        return np.zeros((clients.size, count))
 
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
-        """Return zeros; a direction, which must have a length, where a norm of zero goes with it."""
-        direction = purpose in (Purpose.OBJECTIVE, Purpose.COVER)
-        return np.full((clients.size, count), 1.0 if direction else 0.0)
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Zero."""
+        return np.zeros((clients.size, count))
+
+    laplace_steps = gaussian_steps
+
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return zeros, the sum of which is a norm of zero."""
+        return np.zeros((clients.size, count))
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return ones: a direction, which must have a length, beside a norm of zero."""
+        return np.ones((clients.size, count))
 
 
 @dataclass(frozen=True)
@@ -119,11 +129,11 @@ class World:
             cohort_size=len(whom),
         )
         these = Participation(These(whom, who.sampler.fraction), stragglers=who.stragglers)
-        spec = plan.spec.replace(ledger=None, checkpoint=None)
+        spec = plan.spec.replace(ledger=None, ledger_key=None, checkpoint=None)
         self.full = replace(plan, on_data=(task, plan.engine), participation=these, spec=spec)
         self._listener = _Listening(plan.strategy.algorithm)
         alone = Vanilla(cast(Algorithm, self._listener))
-        self.plan = replace(self.full, strategy=alone, spec=spec.replace(budget=None))
+        self.plan = replace(self.full, strategy=alone)
         self.engine = _Remembering(plan.engine.open(task, 1), isinstance(task.solver, NoisySGD))
         self._start = start_run(self.plan)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import add_config
+from upcycled.cli.batches import Subparsers, add_command, add_config, add_json
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.support.formats import NONE, fixed
 
@@ -21,8 +21,9 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "audit",
         help="attack the releases of a config file; exit code 1 when a claim is broken",
         description=(
@@ -30,9 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             "the real code, and certify how much epsilon an attack finds, with 95% confidence. An audit can refute a "
             "claim and never prove one. Exit code 1 when the claim is broken."
         ),
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     add_config(parser)
     which = parser.add_mutually_exclusive_group()
@@ -45,7 +44,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--claim", metavar="NAME", default="proven", help="proven (default) or paper: what is tested")
     parser.add_argument("--delta", metavar="X", help="the claim's delta (default: the file's, or 1e-5)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     parser.set_defaults(run=_run, test="two-world")
 
 

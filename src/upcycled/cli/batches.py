@@ -1,4 +1,4 @@
-"""What the commands that run experiments have in common: their options, and how Ctrl-C ends them."""
+"""What commands have in common: how they are declared, their options, and how Ctrl-C ends those that run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upcycled.cli.show import note
 
@@ -15,10 +15,31 @@ if TYPE_CHECKING:
     from upcycled.experiments.batch import Options, Tell
 
 
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_command(
+    subparsers: Subparsers, name: str, *, help: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """Declare a command whose help ends in examples, laid out as they are."""
+    return subparsers.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+
+
 def add_batch_options(parser: argparse.ArgumentParser) -> None:
     """Add what every such command takes."""
     add_config(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument(
         "--resume-anyway", action="store_true", help="go on from checkpoints that other versions of packages wrote"
@@ -101,8 +122,8 @@ def names_of(text: str) -> list[str]:
 
 
 def warn_about_tuning(experiment: Experiment, runs: str) -> None:
-    """Say of a private experiment what its epsilon does not cover."""
-    if experiment.privacy is not None:
+    """Say of a simulated private experiment what its epsilon does not cover; real noise on private data is refused."""
+    if experiment.privacy is not None and experiment.noise == "seeded":
         note(
             f"warning: {runs} on private data is not covered by the stated epsilon, which is that of one run: all runs "
             "on the same data add up, the choice between them included"

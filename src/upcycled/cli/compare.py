@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable
+from upcycled.cli.batches import Subparsers, add_batch_options, add_command, names_of, options_of, resumable
 from upcycled.cli.show import note, note_left_out, print_json, print_table
-from upcycled.support.formats import NONE, interval, mean_sd, signed
+from upcycled.support.formats import NONE, count, epsilon, general, interval, mean_sd, megabytes, signed
 
 if TYPE_CHECKING:
     from upcycled.experiments.compare import Compared, Row
@@ -20,14 +20,13 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "compare",
         help="vanilla against upcycled at equal work or equal epsilon, tested over seeds",
         description="Run vanilla and upcycled over the file's seeds and test the difference. Finished runs are reused.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     add_batch_options(parser)
     parser.add_argument(
@@ -72,14 +71,40 @@ def _run(args: argparse.Namespace) -> int:
 def _show(found: Compared) -> None:
     from upcycled.experiments.compare import EQUAL_WORDS
 
+    if found.is_restricted:
+        _show_costs(found)
+        return
     several = len(found.rows) > 1
     verdicts = ["verdict", *(["after Holm's correction"] if several else [])]
+    difference = f"difference, {general(100 * found.confidence)} % interval"
     print_table(
         f"{found.experiment.name}: vanilla against upcycled {EQUAL_WORDS[found.equal]}",
-        ["algorithm", "vanilla %", "upcycled %", f"difference, {100 * found.confidence:g} % interval", *verdicts],
+        ["algorithm", "vanilla %", "upcycled %", difference, *verdicts],
         [_cells(row, several) for row in found.rows],
         words=verdicts,
     )
+    _show_rest(found)
+
+
+def _show_costs(found: Compared) -> None:
+    """Print what runs cost, where nobody but the holder may compare what they gave."""
+    from upcycled.experiments.compare import EQUAL_WORDS
+
+    rows = []
+    for row in found.rows:
+        for name, outcome in (("vanilla", row.vanilla), ("upcycled", row.upcycled)):
+            means = {key: value["mean"] for key, value in outcome.summary().items()}
+            numbers = [count(means["data_rounds"]), count(means["messages"]), megabytes(means["bytes"])]
+            rows.append([f"{row.algorithm}, {name}", *numbers, epsilon(outcome.worst_epsilon)])
+    print_table(
+        f"{found.experiment.name}: vanilla against upcycled {EQUAL_WORDS[found.equal]}",
+        ["runs", "data rounds", "messages", "MB", "worst epsilon"],
+        rows,
+    )
+    _show_rest(found)
+
+
+def _show_rest(found: Compared) -> None:
     for line in found.notes:
         print(line)
     print(f"Results: {found.folder}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from upcycled.cli.batches import add_json
 from upcycled.cli.show import note, print_json
 from upcycled.support.formats import megabytes
 
@@ -28,7 +29,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("set", metavar="SET", help="femnist, sent140 or glove")
     parser.add_argument("--to", metavar="DIR", help="the data folder to put it in")
     parser.add_argument("--url", help="another address of the same archive")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     parser.set_defaults(run=_fetch)
 
 

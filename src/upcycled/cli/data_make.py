@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from upcycled.cli.batches import add_json
 from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
 
@@ -69,7 +70,7 @@ def _out_options(parser: argparse.ArgumentParser) -> None:
 
 
 def json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
 
 
 def _make_synthetic(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from upcycled.cli.batches import Subparsers, add_command, add_json
 from upcycled.cli.show import note_left_out, print_json, print_table
 from upcycled.support.formats import count, fixed, mean_sd, megabytes
 
@@ -22,19 +23,18 @@ COLUMNS = ("run", "accuracy %", "loss", "data\nrounds", "iterations", "messages"
 DEFAULT_OUTPUT = str(Path("results") / "demo")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "demo",
         help="vanilla against upcycled in under a minute: live progress, a table, a plot",
         description="Compare vanilla and upcycled FedAvg and FedProx at equal data rounds, on generated data.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     parser.add_argument("--rounds", type=int, metavar="M", help="data rounds of every run")
     parser.add_argument("--seeds", type=int, metavar="N", help="runs of every kind, at least 2")
     parser.add_argument("--output", default=DEFAULT_OUTPUT, metavar="DIR", help=f"folder (default: {DEFAULT_OUTPUT})")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 

@@ -46,9 +46,8 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    return exit_code(lambda: _run(words))
+    return exit_code(lambda: _dispatch(words))
 
 
 def exit_code(command: Callable[[], int]) -> int:
@@ -78,7 +77,7 @@ def _code_of(command: Callable[[], int]) -> int:
         return stop.code if isinstance(stop.code, int) else 2
 
 
-def _run(words: list[str]) -> int:
+def _dispatch(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     if command is not None and command in LATER:
         raise InputError(f"the command '{command}' is not available yet (known: {', '.join(COMMANDS)})")

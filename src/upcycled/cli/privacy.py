@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import add_config
+from upcycled.cli.batches import add_config, add_json
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
-from upcycled.support.formats import fixed
+from upcycled.support.formats import fixed, general
 
 if TYPE_CHECKING:
     from upcycled.auditing.explain import Explanation, Scenario
@@ -25,6 +26,7 @@ examples:
   upcycled privacy noise --formula erm --rounds 40 --n 224 --a 0.5 --norm-bound 1 --epsilon 2 --delta 1e-5
   upcycled privacy rounds --formula pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5
   upcycled privacy explain experiment.toml
+  upcycled privacy own results/NAME --scores
 """
 FORMULA_EXAMPLES = """\
 examples, one for each formula (epsilon; for noise and rounds give --epsilon and leave out what is asked for):
@@ -68,7 +70,6 @@ OPTIONS: dict[str, tuple[type, str]] = {
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register ``privacy`` and its sub-commands."""
     layout = argparse.RawDescriptionHelpFormatter
     parser = subparsers.add_parser(
         "privacy", help="privacy calculators; explain a config file", description=__doc__, epilog=EXAMPLES,
@@ -84,7 +85,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             command.add_argument(_flag(name), metavar="K" if kind is int else "X", help=words)
         command.add_argument("--no-bias", action="store_true", help="softmax regression without a bias")
         command.add_argument("--adjacency", metavar="NAME", help="sampled: replace (default) or add_remove")
-        command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+        add_json(command)
         command.set_defaults(run=_calculate, question=question)
     text = "what a config file protects, against whom, under which assumptions, at what epsilon; nothing is trained"
     command = commands.add_parser(
@@ -94,8 +95,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_config(command)
     command.add_argument("--delta", metavar="X", help="the delta to state epsilon at (default: the file's, or 1e-5)")
     command.add_argument("--clients", action="store_true", help="a line for every client")
-    command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(command)
     command.set_defaults(run=_explain)
+    text = "where a private run left what is the data holder's own; with --scores also print it"
+    command = commands.add_parser(
+        "own", help=text, description=text, formatter_class=layout, allow_abbrev=False,
+        epilog="examples:\n  upcycled privacy own results/NAME\n  upcycled privacy own results/NAME/seed-0 --scores\n",
+    )  # fmt: skip
+    command.add_argument("result", metavar="RESULT", help="a results folder")
+    command.add_argument("--scores", action="store_true", help="print exact scores; showing them is a release")
+    command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    command.set_defaults(run=_own)
 
 
 def number_of(name: str, text: str | None, kind: type = float) -> Any:
@@ -136,7 +146,27 @@ def _calculate(args: argparse.Namespace) -> int:
     print(f"{args.formula}: {TABLE[args.formula].about}")
     for answer in answers:
         label = "" if answer.is_proven else "  (not proven)"
-        print(f"{answer.name} = {answer.value:.10g}{label}\n    {answer.words}")
+        print(f"{answer.name} = {general(answer.value, 10)}{label}\n    {answer.words}")
+    return 0
+
+
+def _own(args: argparse.Namespace) -> int:
+    from upcycled.experiments.private_files import OwnResult, own_folders
+
+    found = [OwnResult.read(folder) if args.scores else OwnResult(folder) for folder in own_folders(Path(args.result))]
+    if args.scores:
+        note("warning: no epsilon covers these scores: showing them to anybody else is a release")
+    if args.json:
+        print_json({"own": [one.as_json() for one in found]})
+        return 0
+    for one in found:
+        print(one.folder)
+    if args.scores:
+        rows = [[str(one.folder.parent), *one.cells(), str(len(one.notes))] for one in found]
+        print_table("The data holder's own scores", ("seed", *OwnResult.HEAD, "notes"), rows)
+        for one in found:
+            for words in one.notes:
+                print(f"{one.folder.parent}: {words}")
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import add_batch_options, options_of, resumable
+from upcycled.cli.batches import Subparsers, add_batch_options, add_command, options_of, resumable
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.support.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
 
@@ -23,14 +23,13 @@ examples:
 COLUMNS = ("seed", "accuracy %", "loss", "data\nrounds", "iterations", "messages", "MB", "seconds")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "run",
         help="run one experiment file, all its seeds",
         description="Run one experiment file, all its seeds. Seeds that are already there are not run again.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     add_batch_options(parser)
     parser.add_argument("--show-config", action="store_true", help="print the complete resolved file and stop")
@@ -107,6 +106,11 @@ def _show(outcome: Outcome) -> None:
         )
     if done:
         print(f"Results: {Path(experiment.results) / experiment.name}")
+    if outcome.is_restricted:
+        print(
+            "The data holder's own (scores, checkpoints) is in private/ of each seed's folder; see "
+            f"`upcycled privacy own {Path(experiment.results) / experiment.name}`."
+        )
 
 
 def _row(seed: SeedOutcome) -> list[str]:

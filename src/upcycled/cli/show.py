@@ -11,7 +11,6 @@ WIDTH_IN_A_PIPE = 160
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one JSON document on standard output."""
     print(json.dumps(document, indent=2, allow_nan=False))
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import add_batch_options, names_of, options_of, resumable, warn_about_tuning
+from upcycled.cli.batches import (
+    Subparsers,
+    add_batch_options,
+    add_command,
+    names_of,
+    options_of,
+    resumable,
+    warn_about_tuning,
+)
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, check_number
 from upcycled.support.formats import NONE, fixed, mean_sd, setting
@@ -21,15 +29,14 @@ examples:
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "sweep",
         help="try many settings as one batch, and choose on validation data",
         description="Try the settings of the table [sweep], choose on validation samples held out of every client "
         "(data.validation_fraction), and score only the chosen ones on test data. Finished runs are reused.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     add_batch_options(parser)
     parser.add_argument("--random", type=int, metavar="N", help="N random draws in the place of the grid")

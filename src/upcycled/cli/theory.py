@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import add_config
+from upcycled.cli.batches import Subparsers, add_command, add_config, add_json
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError
 from upcycled.support.formats import fixed, significant
@@ -38,8 +38,9 @@ MEANING = {
 MOST_ROWS = 10
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Subparsers) -> None:
+    parser = add_command(
+        subparsers,
         "theory",
         help="the convergence theorem for a config file, and a run beside its bound",
         description=(
@@ -49,15 +50,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             "measurement; exit code 1 if a proven bound is violated. With the word constants in place of a file: "
             "calculate from numbers."
         ),
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     add_config(parser, "the experiment file, or the word: constants")
     parser.add_argument("--run", dest="measure", action="store_true", help="train, and measure the terms of the bound")
     for name, (kind, words) in OPTIONS.items():
         parser.add_argument(_flag(name), metavar="K" if kind is int else "X", help=f"constants: {words}")
-    parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
+    add_json(parser)
     parser.set_defaults(run=_run)
 
 

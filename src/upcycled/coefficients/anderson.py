@@ -26,7 +26,16 @@ from upcycled.core.vectors import Real, Vector
 
 @dataclass(frozen=True)
 class Anderson:
-    """Combine the last few points and updates so that the combined update is smallest."""
+    """Combine the last few points and updates so that the combined update is smallest.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(
+    ...     data, algorithm=up.FedAvg(), upcycle=up.coefficients.Anderson(points=3), iterations=12, progress=False
+    ... )
+    >>> run.history[-1].coefficient is None  # a combination of several points has no single one
+    True
+    """
 
     points: Annotated[int, Limits(at_least=2, integer=True)] = 3
     """How many are combined."""
@@ -45,7 +54,6 @@ class Anderson:
         check_fields(self)
 
     def start(self) -> RuleState:
-        """No points yet."""
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:

@@ -23,7 +23,17 @@ from upcycled.core.rule import Move, Observed, RuleState, extrapolate
 
 @dataclass(frozen=True)
 class FedExP:
-    """Step further the more the clients' updates cancel in their mean."""
+    """Step further the more the clients' updates cancel in their mean.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(
+    ...     data, algorithm=up.FedAvg(), upcycle=up.coefficients.FedExP(most=2.0), iterations=12, progress=False
+    ... )
+    >>> coefficients = [record.coefficient for record in run.history if record.kind == "upcycled"]
+    >>> all(0 <= rho <= 2 for rho in coefficients)
+    True
+    """
 
     most: Annotated[float, NOT_NEGATIVE] = 2.0
     """The largest rho."""

@@ -16,7 +16,14 @@ Schedule: TypeAlias = float | Sequence[float] | Callable[[int], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """rho_m = c, as in the official experiments (grid 0.1 .. 0.9)."""
+    """rho_m = c, as in the official experiments (grid 0.1 .. 0.9).
+
+    Args:
+        c: the coefficient.
+
+    >>> Constant(0.5).rho(data_round=3, horizon=None)
+    0.5
+    """
 
     c: Annotated[float, NOT_NEGATIVE]
 
@@ -33,6 +40,9 @@ class Auto:
 
     A rule takes this place when it is safe, better than vanilla, and nearly as good as a constant chosen by grid. None
     is all three yet: docs/coefficients.md says how far ``Trend``, the nearest, gets, and why the constant is this one.
+
+    >>> Auto().rho(data_round=3, horizon=None)
+    0.1
     """
 
     def rho(self, data_round: int, horizon: int | None) -> float:
@@ -41,7 +51,14 @@ class Auto:
 
 @dataclass(frozen=True)
 class LambdaHalf:
-    """rho_m = lambda_m / 2, as in the paper's Algorithm 1."""
+    """rho_m = lambda_m / 2, as in the paper's Algorithm 1.
+
+    Args:
+        lam: lambda_m: a number, one for each data round (the last one is kept), or a function of m.
+
+    >>> LambdaHalf([1.0, 0.5]).rho(data_round=2, horizon=None)
+    0.25
+    """
 
     lam: Schedule
 
@@ -50,13 +67,16 @@ class LambdaHalf:
         _settle_schedule(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return lambda_m / 2."""
         return _at(self.lam, data_round) / 2
 
 
 @dataclass(frozen=True)
 class Proximal:
     """rho_m = mu / (mu + lambda_m), the paper's Eq. (even-lbd): what its theory is about.
+
+    Args:
+        mu: FedProx's mu.
+        lam: lambda_m: a number, one for each data round (the last one is kept), or a function of m.
 
     >>> Proximal(mu=0.5, lam=[0.5, 1.5]).rho(2, None)
     0.25
@@ -70,13 +90,20 @@ class Proximal:
         _settle_schedule(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return mu / (mu + lambda_m)."""
         return self.mu / (self.mu + _at(self.lam, data_round))
 
 
 @dataclass(frozen=True)
 class Decaying:
-    """rho_m = c / sqrt(M) over M planned data rounds (the paper's corollary), or c / sqrt(m) when open-ended."""
+    """rho_m = c / sqrt(M) over M planned data rounds (the paper's corollary), or c / sqrt(m) when open-ended.
+
+    Args:
+        c: the constant above the root.
+        open_ended: whether the root is of m, the round, also where M is known.
+
+    >>> Decaying(1.0).rho(data_round=4, horizon=16), Decaying(1.0, open_ended=True).rho(data_round=4, horizon=16)
+    (0.25, 0.5)
+    """
 
     c: Annotated[float, NOT_NEGATIVE]
     open_ended: bool = False
@@ -85,7 +112,6 @@ class Decaying:
         check_fields(self)
 
     def rho(self, data_round: int, horizon: int | None) -> float:
-        """Return c / sqrt(M) or c / sqrt(m)."""
         rounds = data_round if self.open_ended or horizon is None else horizon
         return float(self.c / np.sqrt(rounds))
 

@@ -22,7 +22,17 @@ from upcycled.core.rule import Move, Observed, RuleState, extrapolate
 
 @dataclass(frozen=True)
 class Hypergradient:
-    """Let the step grow while consecutive updates agree and shrink while they disagree."""
+    """Let the step grow while consecutive updates agree and shrink while they disagree.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(
+    ...     data, algorithm=up.FedAvg(), upcycle=up.coefficients.Hypergradient(), iterations=12, progress=False
+    ... )
+    >>> coefficients = [record.coefficient for record in run.history if record.kind == "upcycled"]
+    >>> coefficients[0], coefficients[-1] > 0.3
+    (0.0, True)
+    """
 
     rate: Annotated[float, POSITIVE] = 0.2
     """How fast the logarithm of the step follows the cosine."""
@@ -43,7 +53,6 @@ class Hypergradient:
         check_fields(self)
 
     def start(self) -> RuleState:
-        """Nothing is known: the plain step."""
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:

@@ -33,7 +33,9 @@ class Repeated:
     """
 
     rule: Rule | Coefficient
+    """Makes the first of them."""
     times: Annotated[int, COUNT] = 2
+    """The most after a data round."""
     least: Annotated[float, POSITIVE] = 0.5
     """A further move is made where rho is at least this."""
 
@@ -46,7 +48,6 @@ class Repeated:
 
     @property
     def per_round(self) -> int:
-        """Upcycled iterations after each data round."""
         return self.times
 
     @property

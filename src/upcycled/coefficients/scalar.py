@@ -10,7 +10,19 @@ from upcycled.core.rule import Move, Observed, RuleState, extrapolate
 
 @runtime_checkable
 class Coefficient(Protocol):
-    """A scalar schedule rho_m."""
+    """A scalar schedule rho_m.
+
+    One's own is passed as ``upcycle=``:
+
+    >>> import upcycled as up
+    >>> class Late:
+    ...     def rho(self, data_round, horizon):
+    ...         return 0.0 if data_round < 2 else 0.5
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.FedAvg(), upcycle=Late(), iterations=4, progress=False)
+    >>> [record.coefficient for record in run.history]
+    [None, 0.0, None, 0.5]
+    """
 
     def rho(self, data_round: int, horizon: int | None) -> float:
         """Return rho_m for m = data_round."""

@@ -28,7 +28,20 @@ COEFFICIENTS: dict[str, type[Any]] = {
 
 
 def as_rule(value: object) -> Rule:
-    """Turn what a user passes as ``upcycle=`` into a rule: ``"auto"``, a number, a coefficient, or a rule."""
+    """Turn what a user passes as ``upcycle=`` into a rule: ``"auto"``, a number, a coefficient, or a rule.
+
+    Args:
+        value: the number, name, coefficient or rule.
+
+    Returns:
+        The rule.
+
+    Raises:
+        InputError: for anything else, or a negative number.
+
+    >>> as_rule(0.5)
+    ScalarRule(coefficient=Constant(c=0.5))
+    """
     if isinstance(value, str) and value == "auto":
         return ScalarRule(Auto())
     if isinstance(value, Real) and not isinstance(value, bool):

@@ -32,6 +32,7 @@ NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
     "noise": "privacy.noise",
+    "budget.delta": "privacy.budget.delta",
     "model": "model.kind",
 }
 """What a file calls the arguments that sentences about a run begin with."""
@@ -142,6 +143,7 @@ class Experiment(Table):
             stragglers=clients.stragglers,
             privacy=None if self.privacy is None else self.privacy.build(),
             noise=self.noise,
+            budget=None if self.privacy is None or self.privacy.budget is None else self.privacy.budget.build(),
             engine=self.engine,
             seed=seed,
             eval_every=self.eval_every,

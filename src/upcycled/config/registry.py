@@ -13,14 +13,17 @@ from upcycled.coefficients import COEFFICIENTS
 from upcycled.config.sources import MODELS, SOURCES, Factory
 from upcycled.config.toml_tables import AsTuple, BuiltTable, Table, table_of, within
 from upcycled.config.wording import one_of
-from upcycled.core.errors import COUNT, NOT_NEGATIVE, SHARE, InputError, suggest
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, SHARE, InputError, limits_of, suggest
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.sampler import SAMPLERS, Participation
 from upcycled.core.solvers import LocalSGD
-from upcycled.privacy import MECHANISMS
+from upcycled.privacy import MECHANISMS, Budget
 from upcycled.runtime.spec import NOISES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
+
+
+LIMITS = limits_of(Budget)
 
 
 def _known_sampling(name: str) -> str:
@@ -35,12 +38,26 @@ def _known_noise(name: str) -> str:
     return name
 
 
+class BudgetTable(Table):
+    """The most a client may spend."""
+
+    epsilon: Annotated[float, within(LIMITS["epsilon"])] = Field(description=LIMITS["epsilon"].phrase)
+    delta: Annotated[float, within(LIMITS["delta"])] = Field(description=LIMITS["delta"].phrase)
+
+    def build(self) -> Budget:
+        return Budget(self.epsilon, self.delta)
+
+
 class PrivacyTable(BuiltTable):
-    """A mechanism, and where its noise comes from."""
+    """A mechanism, where its noise comes from, and the most that a client may spend."""
 
     mechanism: str
     noise: Annotated[str, AfterValidator(_known_noise)] = Field(
         "seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real"
+    )
+    budget: BudgetTable | None = Field(
+        None,
+        description="a table such as { epsilon = 2.0, delta = 1e-5 }, with an epsilon > 0 and a delta >= 0 and < 1",
     )
 
 

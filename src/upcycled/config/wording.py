@@ -50,16 +50,17 @@ def from_validation(error: ValidationError, model: type[BaseModel], place: Place
     """Return the sentence for the first thing pydantic found; a misspelt key goes before what is then missing."""
     found = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")[0]
     key = str(found["loc"][0]) if found["loc"] else ""
+    is_within = len(found["loc"]) > 1
     own = found.get("ctx", {}).get("error")
-    if found["type"] == "extra_forbidden":
+    if found["type"] == "extra_forbidden" and not is_within:
         return place.unknown(key, raw[key], list(model.model_fields))
     if not key:
         return own if isinstance(own, InputError) else InputError(found["msg"], where=(place.title,))
     right = str(model.model_fields[key].description)
-    if found["type"] == "missing":
+    if found["type"] == "missing" and not is_within:
         return InputError(field=place.key(key), must=right)
-    # Within a list the whole list is shown, and what all of it must be.
-    if isinstance(own, InputError) and len(found["loc"]) == 1:
+    # Within a list or a table the whole of it is shown, and what all of it must be.
+    if isinstance(own, InputError) and not is_within:
         return own.renamed(place.key(key))
     return InputError(field=place.key(key), value=raw[key], must=right)
 

@@ -119,5 +119,4 @@ def no_correction(self: object, server: Server, memory: Vectors) -> Problem:
 
 
 def zeros_like(model: Vector) -> Vector:
-    """Return zeros of the model's shape."""
     return np.zeros_like(model)

@@ -23,6 +23,9 @@ LONGEST_REASON = 160
 class UpcycledError(Exception):
     """Base of every error this package raises on purpose."""
 
+    result: Any = None
+    """Of a run that this ended: its ``Result`` up to the last whole iteration, its ledger with every charge."""
+
 
 class Absent(Enum):
     """What an error has in the place of a value that was not given."""
@@ -109,7 +112,6 @@ class InputError(UpcycledError, ValueError):
         return self if self.where[:1] == (where,) else self._with(where=(where, *self.where))
 
     def hinted(self, hint: str) -> Self:
-        """Return it with more help."""
         return self._with(hint=self.hint + hint)
 
     def _with(self, **facts: Any) -> Self:
@@ -119,11 +121,11 @@ class InputError(UpcycledError, ValueError):
 
 
 class DivergedError(UpcycledError, ArithmeticError):
-    """The global model stopped being finite (exit code 1 on the command line)."""
+    """The global model stopped being finite (exit code 1 on the command line); ``result`` has the last that was."""
 
 
 class BudgetSpentError(UpcycledError):
-    """No client is left that may pay for another data round (exit code 1 on the command line)."""
+    """No client is left that may pay for another data round (exit code 1 on the command line); see ``result``."""
 
 
 def one_line(text: str) -> str:

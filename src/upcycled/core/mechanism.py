@@ -45,7 +45,10 @@ class Release:
 
 
 class NoiseSource(Protocol):
-    """Random numbers for one data round, an independent stream per client and purpose."""
+    """Random numbers for one data round, an independent stream per client and purpose.
+
+    Noise is a whole number of grid steps (see ``core.vectors.on_grid``); ``scale`` is in grid steps too, one a client.
+    """
 
     @property
     def name(self) -> str:
@@ -54,7 +57,20 @@ class NoiseSource(Protocol):
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1), shape (clients, count); ``start`` says how many were taken before."""
 
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return Gaussian noise of std ``scale``, shape (clients, count); each pair of numbers takes two uniforms."""
+
+    def laplace_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return noise of density ~ exp(-|k| / scale), shape (clients, count); each number takes one uniform."""
+
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard exponentials, shape (clients, count); each takes one uniform."""
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
         """Return standard normals, shape (clients, count); each pair of them takes two uniforms."""
 
 
@@ -96,6 +112,13 @@ class Setting:
     participation: float
     shared: Mapping[str, float] = field(default_factory=dict)
     """What a client that knows its own size only is told: see :attr:`Fitted.shared`."""
+    noise: str = "seeded"
+    """``"seeded"``, or ``"system"`` where the noise is real and its sampler's error is to be paid for."""
+
+    @property
+    def draws(self) -> int | None:
+        """Numbers of real noise that one noisy vector takes; None where noise is simulated."""
+        return self.num_parameters if self.noise == "system" else None
 
 
 @dataclass(frozen=True)
@@ -118,6 +141,8 @@ class Charge:
     """q_i of a sampled release."""
     steps: Ints | None = None
     """Noisy steps of a sampled release."""
+    draws: Ints | None = None
+    """Numbers of real Gaussian noise in it, each sampled with a known error; None where noise is simulated."""
 
 
 @dataclass(frozen=True)

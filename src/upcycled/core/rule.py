@@ -45,7 +45,26 @@ class Move:
 
 @runtime_checkable
 class Rule(Protocol):
-    """A pure function (own state, what was seen) -> (next iterate, own state)."""
+    """A pure function (own state, what was seen) -> (next iterate, own state).
+
+    One's own is passed as ``upcycle=``; this one goes half as far each time:
+
+    >>> import upcycled as up
+    >>> @dataclass(frozen=True)
+    ... class Halving:
+    ...     depth = 2
+    ...     per_round = 1
+    ...     uses_spread = False
+    ...     def start(self):
+    ...         return {"rho": np.array(1.0)}
+    ...     def move(self, own, seen, moves):
+    ...         rho = float(own["rho"]) / 2
+    ...         return up.Move(up.coefficients.extrapolate(seen, rho, moves), rho), {"rho": np.array(rho)}
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.FedAvg(), upcycle=Halving(), iterations=4, progress=False)
+    >>> [record.coefficient for record in run.history]
+    [None, 0.5, None, 0.25]
+    """
 
     @property
     def depth(self) -> int:
@@ -70,6 +89,20 @@ def extrapolate(seen: Observed, rho: float, moves: tuple[str, ...]) -> Server:
     """Return w(2m) = w(2m-1) + rho (w(2m-1) - w(2m-2)), for the model and the vectors that move with it.
 
     rho = 0 gives back the very same iterate, so that it reproduces a vanilla run bit for bit.
+
+    Args:
+        seen: what the iteration may look at; its last two iterates are used.
+        rho: how far to go.
+        moves: the server vectors that go along.
+
+    Returns:
+        The next iterate.
+
+    >>> from upcycled.core.algorithm import Server
+    >>> iterates = tuple(Server(np.array([w], dtype=np.float32)) for w in (1.0, 3.0))
+    >>> seen = Observed(iterates, data_round=1, horizon=None, phase=0, noise_std=0.0)
+    >>> extrapolate(seen, 0.5, ()).model
+    array([4.], dtype=float32)
     """
     before, now = seen.iterates[-2], seen.iterates[-1]
     if rho == 0:

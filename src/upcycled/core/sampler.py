@@ -19,6 +19,18 @@ class Sampler(Protocol):
 
     A draw must follow from its arguments alone: a client's cost is computed from the draws of all rounds before the
     first of them. An empty draw did not happen; it is drawn again with the next ``attempt``.
+
+    >>> import upcycled as up
+    >>> @dataclass(frozen=True)
+    ... class Turns:
+    ...     name = "turns"
+    ...     fraction = 0.5
+    ...     def draw(self, seed, round, num_clients, attempt):
+    ...         return np.arange(round % 2, num_clients, 2)
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.FedAvg(), participation=Turns(), iterations=2, progress=False)
+    >>> [record.clients.tolist() for record in run.history]
+    [[1, 3], [0, 2]]
     """
 
     @property
@@ -43,6 +55,9 @@ def expected_cohort(sampler: Sampler, num_clients: int) -> int:
 class FixedSampler:
     """The same number of clients every round, without replacement.
 
+    Args:
+        fraction: the share of the clients.
+
     >>> FixedSampler(0.5).draw(seed=0, round=1, num_clients=4, attempt=0).size
     2
     """
@@ -61,7 +76,14 @@ class FixedSampler:
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Each client by its own coin, so that cohorts vary in size."""
+    """Each client by its own coin, so that cohorts vary in size.
+
+    Args:
+        fraction: the chance of each client.
+
+    >>> PoissonSampler(0.5).draw(seed=0, round=1, num_clients=1000, attempt=0).size
+    506
+    """
 
     fraction: Annotated[float, SHARE] = 1.0
     name: ClassVar[str] = "poisson"

@@ -26,7 +26,6 @@ class Shards:
 
     @property
     def num_rows(self) -> int:
-        """How many samples there are in all."""
         return int(self.offsets[-1])
 
     @property

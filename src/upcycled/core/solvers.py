@@ -63,6 +63,12 @@ class LocalSGD:
 
     ``lr`` is a number, or a schedule over data rounds: one of ``up.schedules`` or any function (m, M) -> number.
 
+    Args:
+        lr: the learning rate.
+        momentum: the part of v that is kept.
+        epochs: passes over a client's samples in a data round.
+        batch_size: samples of a minibatch; None takes all.
+
     >>> LocalSGD(lr=0.1, epochs=2, batch_size=32).num_steps(np.array([33, 32]), np.array([2, 1])).tolist()
     [4, 1]
     >>> LocalSGD(lr=lambda m, M: 0.1 / m).at(2, 10).lr
@@ -256,7 +262,6 @@ class MoreauSGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """The inner steps."""
         return self.inner_steps
 
     def at(self, round: int, rounds: int) -> MoreauSGD:
@@ -326,11 +331,49 @@ class CertifiedMinimiser:
         >>> CertifiedMinimiser(lipschitz=2, smoothness=1, a=0.5, gamma=1e-10).steps_for(0.0)
         62
         """
-        total = self.smoothness + self.a
-        ratio = total * (self.lipschitz + linear_norm) / self.a / self.gamma
-        return max(1, math.ceil(math.log(ratio) / math.log(total / self.smoothness)))
+        return _steps_within((self.lipschitz + linear_norm) / self.a, self.smoothness, self.a, self.gamma)
 
     def at(self, round: int, rounds: int) -> CertifiedMinimiser:
+        return self
+
+    def step_sum(self, num_steps: Ints) -> Real:
+        """Return 1/a: at the minimiser a (w - x) is the gradient of F_i + <b, x>."""
+        return np.full(num_steps.shape, 1 / self.a)
+
+
+@dataclass(frozen=True)
+class ShiftedMinimiser:
+    """Full-batch gradient descent in float64 from w - b/a, in as many steps for every b.
+
+    For softmax regression and a > 0: w - b/a is where the objective without data is least. The data's gradient has norm
+    L at most there, so the minimiser is within L/a, and each step shrinks that by S/(S + a): the gradient norm is
+    ``gamma`` at most after a number of steps that says nothing about b, which may be secret.
+    """
+
+    lipschitz: float
+    smoothness: float
+    a: float
+    gamma: float
+
+    @property
+    def local(self) -> LocalSGD:
+        """One full-batch step an epoch."""
+        return LocalSGD(lr=1 / (self.smoothness + self.a), epochs=self.steps, batch_size=None)
+
+    @property
+    def gradients_per_step(self) -> int:
+        return 1
+
+    @property
+    def steps(self) -> int:
+        """The least T >= 1 with (S + a) (L/a) (S/(S + a))^T <= gamma.
+
+        >>> ShiftedMinimiser(lipschitz=2, smoothness=1, a=0.5, gamma=1e-10).steps
+        62
+        """
+        return _steps_within(self.lipschitz / self.a, self.smoothness, self.a, self.gamma)
+
+    def at(self, round: int, rounds: int) -> ShiftedMinimiser:
         return self
 
     def step_sum(self, num_steps: Ints) -> Real:
@@ -355,7 +398,6 @@ class NominalSGD:
         return self
 
     def step_sum(self, num_steps: Ints) -> Real:
-        """Return K lr."""
         return self.local.step_sum(num_steps)
 
 
@@ -379,7 +421,6 @@ class NoisySGD:
 
     @property
     def gradients_per_step(self) -> int:
-        """As without noise."""
         return self.plain.gradients_per_step
 
     def rate_for(self, samples: int) -> float:
@@ -394,5 +435,10 @@ class NoisySGD:
         return self if not callable(self.local.lr) else replace(self, plain=self.plain.at(round, rounds))
 
     def step_sum(self, num_steps: Ints) -> Real:
-        """As without noise."""
         return self.plain.step_sum(num_steps)
+
+
+def _steps_within(distance: float, smoothness: float, a: float, gamma: float) -> int:
+    """Return the steps of 1/(S + a) after which a gradient norm is ``gamma`` at most, from a ``distance`` away."""
+    total = smoothness + a
+    return max(1, math.ceil(math.log(total * distance / gamma) / math.log(total / smoothness)))

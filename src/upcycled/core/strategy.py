@@ -94,7 +94,6 @@ class Vanilla:
     uses_spread: ClassVar[bool] = False
 
     def start(self, server: Server) -> State:
-        """Return the state before the first iteration."""
         return State(server)
 
     def kind(self, state: State) -> Kind:
@@ -121,7 +120,6 @@ class Upcycled:
     rule: Rule
 
     def start(self, server: Server) -> State:
-        """Return the state before the first iteration."""
         return State(server, seen=(server,), rule=self.rule.start())
 
     def kind(self, state: State) -> Kind:

@@ -71,8 +71,12 @@ def round_key(seed: int, purpose: Purpose, round: int, attempt: int = 0) -> int:
 
 def client_keys(seed: int, purpose: Purpose, round: int, clients: ArrayLike, attempt: int = 0) -> Words:
     """Return one key per client: independent of cohort, order and population."""
-    ids = np.asarray(clients).astype(np.uint64)
-    return mix_array(ids ^ np.uint64(round_key(seed, purpose, round, attempt)))
+    return keys_within(np.uint64(round_key(seed, purpose, round, attempt)), clients)
+
+
+def keys_within(keys: Words | np.uint64, numbers: ArrayLike) -> Words:
+    """Return the keys of numbered streams inside of a stream: the steps of a client, the rows of a step, and so on."""
+    return mix_array(np.asarray(numbers).astype(np.uint64) ^ keys)
 
 
 def words(keys: Words, count: int, start: int = 0) -> Words:

@@ -36,8 +36,8 @@ def plain_mean(vectors: Vector) -> Vector:
 def grid_step(noise_std: Real) -> Real:
     """Return the spacing g = 2^(floor(log2 std) - 20) of the grid that releases lie on; zero for no noise.
 
-    Noise added in floating point leaks: which numbers are reachable depends on what it was added to. With both the
-    value and the noise rounded to one grid, their sum is post-processing of the continuous Gaussian, and the exact
+    Noise added in floating point leaks: which numbers are reachable depends on what it was added to. With the value
+    rounded to a grid and the noise a whole number of its steps, every sum is reachable from every value, and the exact
     formula holds with the sensitivity grown by g sqrt(D).
 
     >>> grid_step(np.array([1.0, 0.3, 0.0])).tolist() == [2.0**-20, 2.0**-22, 0.0]
@@ -48,12 +48,22 @@ def grid_step(noise_std: Real) -> Real:
     return step
 
 
-def on_grid(values: Real, noise: Real, noise_std: Real) -> Real:
-    """Return g (rint(values / g) + rint(noise / g)), row by row; without noise the values stay as they are.
+def grid_scale(noise_std: Real) -> Real:
+    """Return std/g, the noise's scale in steps of its grid: from 2^20 to 2^21, or zero for no noise.
 
-    ``values`` and ``noise`` are (clients, D) in float64, ``noise_std`` is (clients,).
+    >>> grid_scale(np.array([1.0, 0.375, 0.0])).tolist() == [2.0**20, 1.5 * 2.0**20, 0.0]
+    True
+    """
+    step = grid_step(noise_std)
+    return np.divide(noise_std, step, out=np.zeros_like(step), where=step > 0)
+
+
+def on_grid(values: Real, steps: Real, noise_std: Real) -> Real:
+    """Return g (rint(values / g) + steps), row by row; without noise the values stay as they are.
+
+    ``values`` (clients, D) are in float64, ``steps`` is their noise in grid steps, ``noise_std`` is (clients,).
     """
     step = grid_step(noise_std)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = step * (np.rint(values / step) + np.rint(noise / step))
+        found = step * (np.rint(values / step) + steps)
     return found if (noise_std > 0).all() else np.where(step > 0, found, values)

@@ -190,7 +190,9 @@ def _check_shapes(part: RawPart, train: RawPart, names: Names, declared: Declare
     if part.x.ndim < 2 or 0 in part.x.shape[1:]:
         raise InputError(f"has shape {part.x.shape}, but it must be (samples, features) or (samples, ...)", field=x)
     if part.y.ndim != 1 and (declared.targets == "classes" or part.y.ndim != 2):
-        right = "one label per sample: (samples,)" if declared.targets == "classes" else "(samples,) or (samples, numbers)"
+        right = (
+            "one label per sample: (samples,)" if declared.targets == "classes" else "(samples,) or (samples, numbers)"
+        )
         raise InputError(f"has shape {part.y.shape}, but it must have {right}", field=y)
     if part.y.shape[1:] != train.y.shape[1:]:
         raise InputError(f"has shape {part.y.shape}, but training targets are {train.y.shape[1:]} each", field=y)
@@ -310,7 +312,9 @@ def _labels(part: RawPart, names: Names, declared: Declared, notes: list[str]) -
             continue
         wrong = np.flatnonzero(~fine)
         if not declared.repair:
-            _refuse_label(part, start + int(wrong[0]), names, "labels must be whole numbers from 0 on (or targets='numbers')")
+            _refuse_label(
+                part, start + int(wrong[0]), names, "labels must be whole numbers from 0 on (or targets='numbers')"
+            )
         if out is part.y:
             out = np.array(part.y)
         out[rows][wrong] = 0

@@ -48,7 +48,9 @@ def declare(
         raise unknown("targets", targets, ["classes", "labels", "numbers"])
     if targets != "classes" and (count is not None or names is not None):
         what = "num_classes" if names is None else "label_names"
-        raise InputError(field=what, value=count if names is None else list(names), must=f"left out: targets are {targets}")
+        raise InputError(
+            field=what, value=count if names is None else list(names), must=f"left out: targets are {targets}"
+        )
     return Declared(count, names, ids, targets, bool(repair))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
+from upcycled.support.formats import count, fixed
 
 _BLOCK_VALUES = 1 << 20
 _CLASSES_SHOWN = 20
@@ -45,19 +46,20 @@ class Description:
     def rows(self) -> list[tuple[str, str]]:
         """Return (what, value) pairs for a table."""
         labels = self.label_names or tuple(str(i) for i in range(self.classes))
-        counts = [f"{name}: {n:,}" for name, n in zip(labels, self.class_counts, strict=True)]
+        counts = [f"{name}: {count(n)}" for name, n in zip(labels, self.class_counts, strict=True)]
         if len(counts) > _CLASSES_SHOWN:
             counts = [*counts[:_CLASSES_SHOWN], f"and {len(counts) - _CLASSES_SHOWN} more"]
+        mean, sd = fixed(self.mean, 1), fixed(self.sd, 1)
         rows = [
-            ("clients", f"{self.clients:,}"),
-            ("training samples", f"{self.samples:,}"),
-            ("per client", f"mean {self.mean:.1f}, sd {self.sd:.1f}, min {self.min:,}, max {self.max:,}"),
-            ("test samples", f"{self.test_samples:,}"),
-            ("validation samples", f"{self.validation_samples:,}"),
+            ("clients", count(self.clients)),
+            ("training samples", count(self.samples)),
+            ("per client", f"mean {mean}, sd {sd}, min {count(self.min)}, max {count(self.max)}"),
+            ("test samples", count(self.test_samples)),
+            ("validation samples", count(self.validation_samples)),
             ("one sample", f"{' x '.join(map(str, self.features))} {self.feature_type}"),
             ("classes", str(self.classes)),
             ("samples per class", "; ".join(counts)),
-            ("label skew", f"{self.label_skew:.3f}"),
+            ("label skew", fixed(self.label_skew, 3)),
         ]
         rows = [(what, value + self._from_data(what)) for what, value in rows]
         return rows if self.validation_samples else [row for row in rows if row[0] != "validation samples"]
@@ -85,7 +87,6 @@ def describe(
     label_names: tuple[str, ...] | None = None,
     inferred: Iterable[str] = (),
 ) -> Description:
-    """Describe the parts; see :class:`Description`."""
     sizes = train.sizes
     counts, skew = label_statistics(train, num_classes)
     return Description(

@@ -44,16 +44,21 @@ class FederatedData:
     """
 
     train: Shards
+    """Every client's training samples."""
     test: Shards | None
+    """Every client's test samples, where there are some."""
     num_classes: int
-    """Classes; or labels or numbers of a target."""
+    """Labels are whole numbers below it; or how many labels or numbers a target has."""
     client_names: tuple[str, ...] | None = None
     """Names that are not numbers, in the order of the clients."""
     client_ids: Ints | None = None
     """The numbers a file had for the clients, where they are not 0, 1, 2, ..."""
     feature_names: tuple[str, ...] | None = None
+    """The columns of a table, where features come from one."""
     label_names: tuple[str, ...] | None = None
+    """What the classes are called."""
     validation: Shards | None = None
+    """Samples held out for choosing settings."""
     vectors: NDArray[np.float32] | None = None
     """For token ids: a fixed vector for every id, which a model named "lstm" takes as its embedding."""
     has_copies: bool | None = None
@@ -94,9 +99,9 @@ class FederatedData:
         Args:
             xs: the features of every client.
             ys: its labels: class numbers, or names that are in ``label_names``.
-            test: features and labels of test samples.
+            test: the test part: a pair like (xs, ys).
             num_classes: the number of classes; one more than the largest label if left out.
-            client_names: what the clients are called.
+            client_names: what to call the clients.
             label_names: the names of the classes, which also say how many there are.
             vocabulary: features are token ids below this number.
             targets: ``"classes"``; ``"numbers"`` for regression, one or several a sample; or ``"labels"``, several a
@@ -105,6 +110,14 @@ class FederatedData:
                 class 0, and ``notes`` says how many did. Features are then float32, or token ids with ``vocabulary``.
             public: everybody may know the samples.
 
+        Returns:
+            The data, checked.
+
+        Raises:
+            InputError: in one sentence that names the client, where shapes, labels or numbers do not fit.
+
+        >>> FederatedData.from_arrays([[[1.0], [2.0]], [[3.0]]], [[0, 1], [1]], client_names=["ann", "bob"]).name_of(1)
+        'bob'
         >>> FederatedData.from_arrays([[[1.0], ["?"]]], [[0, 7]], num_classes=2, repair=True).train.y.tolist()
         [0, 0]
         """
@@ -137,6 +150,25 @@ class FederatedData:
         Row-major float32 or int64 features and int64 labels are used as they are, memory-mapped ones too: they are
         read once, in chunks, to check them. Other types are converted, which makes a copy, as a repair does. The other
         arguments are those of :meth:`from_arrays`.
+
+        Args:
+            x: the features of all clients.
+            y: the labels of all clients.
+            offsets: where each client's rows begin, and the end of the last.
+            test: the test part: a triple like (x, y, offsets).
+            num_classes: how many classes; found in the labels if left out.
+            label_names: the names of the classes, which also say how many there are.
+            vocabulary: features are token ids below this number.
+            targets: ``"classes"``, ``"numbers"`` or ``"labels"``, as in :meth:`from_arrays`.
+            repair: let no value be wrong: features that are no finite number count as 0, labels that are no class as
+                class 0, and ``notes`` says how many did. Features are then float32, or token ids with ``vocabulary``.
+            public: everybody may know the samples.
+
+        Returns:
+            The data, checked.
+
+        Raises:
+            InputError: in one sentence that names the client, where shapes, labels or numbers do not fit.
 
         >>> FederatedData.from_flat([[1.0], [2.0], [3.0]], [0, 1, 1], [0, 1, 3]).sizes.tolist()
         [1, 2]
@@ -171,6 +203,27 @@ class FederatedData:
         The number of classes, where it is not given, comes from the whole pool, also when some of it is not dealt out.
         The other arguments are those of :meth:`from_arrays`.
 
+        Args:
+            x: the features of all samples.
+            y: the labels of all samples.
+            parts: the rows of each client.
+            test_fraction: the part of each client's samples to hold out, as :meth:`split` does.
+            seed: for ``test_fraction``.
+            num_classes: how many classes; found in the labels if left out.
+            client_names: what to call the clients.
+            label_names: the names of the classes, which also say how many there are.
+            vocabulary: features are token ids below this number.
+            targets: ``"classes"``, ``"numbers"`` or ``"labels"``, as in :meth:`from_arrays`.
+            repair: let no value be wrong: features that are no finite number count as 0, labels that are no class as
+                class 0, and ``notes`` says how many did. Features are then float32, or token ids with ``vocabulary``.
+            public: everybody may know the samples.
+
+        Returns:
+            The data, checked.
+
+        Raises:
+            InputError: in one sentence that names the client, where shapes, labels or numbers do not fit.
+
         >>> FederatedData.from_pool([[1.0], [2.0], [3.0]], [0, 1, 1], [[2, 0], [1]]).train.y.tolist()
         [1, 0, 1]
         """
@@ -199,7 +252,17 @@ class FederatedData:
         return self.train.num_clients
 
     def facts(self, *, counts_tokens: bool = False) -> Facts:
-        """Return what is public of the data; ``counts_tokens`` looks at every one where a vocabulary was not given."""
+        """Return what is public of the data; ``counts_tokens`` looks at every one where a vocabulary was not given.
+
+        Args:
+            counts_tokens: whether features are token ids, so that the largest of them counts.
+
+        Returns:
+            The facts.
+
+        >>> FederatedData.from_arrays([[[1.0], [2.0]], [[3.0]]], [[0, 1], [1]]).facts().sizes.tolist()
+        [2, 1]
+        """
         vocabulary = self.vocabulary
         if counts_tokens and vocabulary is None:
             parts = [part for part in (self.train, self.test) if part is not None and part.num_rows]
@@ -228,7 +291,17 @@ class FederatedData:
         return self.train.sizes
 
     def name_of(self, client: int) -> str:
-        """Return what the source called a client, made only when asked for."""
+        """Return what the source called a client, made only when asked for.
+
+        Args:
+            client: its number.
+
+        Returns:
+            Its name, or its number in the source.
+
+        >>> FederatedData.from_arrays([[[1.0]], [[2.0]]], [[0], [1]]).name_of(1)
+        '1'
+        """
         if self.client_names is not None:
             return self.client_names[client]
         return str(client if self.client_ids is None else int(self.client_ids[client]))
@@ -240,6 +313,16 @@ class FederatedData:
         number and its size only. A copy of a sample then goes where the first one is, so that none is in both parts
         (``docs/data.md`` says what counts as a copy); where ``has_copies`` is True, a part of the distinct samples is
         held out instead. Copies the rows, so memory-mapped data ends up in memory.
+
+        Args:
+            test_fraction: the part to hold out.
+            seed: which samples.
+
+        Returns:
+            The data with a test part; without one where nothing could be held out.
+
+        Raises:
+            InputError: if there is a test part already, or for a fraction that is none.
 
         >>> data = FederatedData.from_arrays([np.eye(10), np.eye(10)[:1]], [np.arange(10) % 2, [1]])
         >>> data.split(0.3).sizes.tolist()
@@ -257,7 +340,22 @@ class FederatedData:
         return replace(self, train=train, test=test if test.num_rows else None, inferred=inferred)
 
     def with_validation(self, fraction: float = 0.1, seed: int = 0) -> FederatedData:
-        """Hold a random part of every client's training samples out for choosing settings; as :meth:`split`."""
+        """Hold a random part of every client's training samples out for choosing settings; as :meth:`split`.
+
+        Args:
+            fraction: the part to hold out.
+            seed: which samples.
+
+        Returns:
+            The data with a validation part.
+
+        Raises:
+            InputError: if there is a validation part already, or for a fraction that is none.
+
+        >>> data = FederatedData.from_arrays([np.eye(10)], [np.arange(10) % 2])
+        >>> data.with_validation(0.2).validation.num_rows
+        2
+        """
         fraction_of("validation_fraction", fraction)
         if self.validation is not None:
             raise InputError(
@@ -278,6 +376,15 @@ class FederatedData:
 
     def with_vectors(self, vectors: ArrayLike) -> FederatedData:
         """Give every token id a fixed vector: row i is the vector of id i. A model "lstm" takes them as its embedding.
+
+        Args:
+            vectors: the table, (ids, dimension).
+
+        Returns:
+            The data with them.
+
+        Raises:
+            InputError: if the features are no token ids, or an id has no row.
 
         >>> data = FederatedData.from_arrays([[[0, 1], [2, 1]]], [[0, 1]])
         >>> data.with_vectors(np.eye(3)).vectors.shape
@@ -305,7 +412,15 @@ class FederatedData:
         return replace(self, vectors=table)
 
     def describe(self) -> Description:
-        """Return sizes, classes and label skew."""
+        """Return sizes, classes and label skew.
+
+        Returns:
+            The numbers; ``print`` shows them as a table.
+
+        >>> found = FederatedData.from_arrays([[[1.0], [2.0]], [[3.0]]], [[0, 1], [1]]).describe()
+        >>> found.samples, found.class_counts, round(found.label_skew, 3)
+        (3, (1, 2), 0.25)
+        """
         return describe(self.train, self.test, self.validation, self.num_classes, self.label_names, self.inferred)
 
     def __repr__(self) -> str:

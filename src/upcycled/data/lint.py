@@ -8,6 +8,7 @@ import numpy as np
 
 from upcycled.data.copies import leaders, row_hashes
 from upcycled.data.federated import FederatedData
+from upcycled.support.formats import count
 
 _LISTED = 5
 
@@ -53,15 +54,16 @@ def _copies(data: FederatedData) -> list[str]:
         leader = leaders(own[:, None])  # equal hashes are equal samples, and shorter
         copies = 0 if leader is None else int(np.count_nonzero(leader != np.arange(len(own))))
     found = []
-    of = f"of {len(own):,} training samples are"
+    of = f"of {count(len(own))} training samples are"
     if copies:
-        found.append(f"{copies:,} {of} copies of another; copies are held out together")
+        found.append(f"{count(copies)} {of} copies of another; copies are held out together")
     if equal > copies:
         found.append(
-            f"{equal - copies:,} {of} equal to another, too many to be taken for copies: each is held out by itself"
+            f"{count(equal - copies)} {of} equal to another, too many to be taken for copies: each is held out by "
+            "itself"
         )
     for title, part in (("test", data.test), ("validation", data.validation)):
         known = 0 if part is None else int(np.count_nonzero(np.isin(row_hashes(part.x), own)))
         if part is not None and known:
-            found.append(f"{known:,} of {part.num_rows:,} {title} samples are equal to a training sample")
+            found.append(f"{count(known)} of {count(part.num_rows)} {title} samples are equal to a training sample")
     return found

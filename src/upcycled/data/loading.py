@@ -51,7 +51,7 @@ def load(
     repair: bool = False,
     public: bool = False,
 ) -> FederatedData:
-    """Read federated data from a file.
+    r"""Read federated data from a file.
 
     An ``.npz`` has arrays ``[<set>_]{train,test}_{x,y,client}`` (``validation`` too, if you like); uint8 images
     become float32 / 255. A ``.csv`` or ``.parquet`` has one row per sample. Client ids may be any whole numbers or
@@ -73,8 +73,18 @@ def load(
             0, and ``notes`` says how many did. What is held out does not look for copies. See ``docs/data.md``.
         public: everybody may know the samples.
 
+    Returns:
+        The data, checked.
+
     Raises:
         InputError: in one sentence that names the file, when it cannot be used.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = Path(folder) / "visits.csv"
+    ...     _ = table.write_text("client,age,weight,label\nann,31,60,0\nann,47,71,1\nbob,25,80,1\n")
+    ...     load(table)
+    FederatedData(2 clients, 3 training samples of 2 features, 2 classes)
     """
     file = _existing(path)
     fraction_of("test_fraction", test_fraction)

@@ -157,7 +157,23 @@ def pixels(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def save(data: FederatedData, path: str | os.PathLike[str]) -> None:
-    """Write ``data`` to a .npz that :func:`load` reads back equal; the file appears whole or not at all."""
+    """Write ``data`` to a .npz that :func:`load` reads back equal; the file appears whole or not at all.
+
+    Args:
+        data: what to write.
+        path: the file, which ends in .npz.
+
+    Raises:
+        InputError: if it ends in something else, or cannot be written.
+
+    >>> import tempfile
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=3, seed=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     up.data.save(data, f"{folder}/set.npz")
+    ...     print(up.data.load(f"{folder}/set.npz").num_clients)
+    3
+    """
     target = Path(path)
     if target.suffix.lower() != ".npz":
         raise InputError(field="path", value=str(target), but="it must end in .npz")

@@ -15,11 +15,25 @@ from upcycled.core.errors import InputError, check_number
 from upcycled.core.vectors import Ints, Real
 from upcycled.data.checks import whole
 
+__all__ = ["by_classes", "by_column", "dirichlet", "iid", "lognormal_sizes"]
+
 
 def iid(labels: ArrayLike, clients: int, seed: int = 0, sizes: Sequence[int] | Ints | None = None) -> list[Ints]:
     """Deal at random, whatever the labels: equal sizes up to one, or the given ``sizes``.
 
     Rows beyond the sum of ``sizes`` are not dealt out.
+
+    Args:
+        labels: one for each sample.
+        clients: how many clients.
+        seed: the same seed deals alike.
+        sizes: how many samples each client gets.
+
+    Returns:
+        The rows of each client, sorted.
+
+    Raises:
+        InputError: for more clients than samples, or sizes that do not fit.
 
     >>> [part.size for part in iid([0, 1, 0, 1, 0], clients=2)]
     [3, 2]
@@ -48,6 +62,18 @@ def dirichlet(labels: ArrayLike, clients: int, alpha: float, seed: int = 0) -> l
 
     A client left without samples gets one from the client that has most.
 
+    Args:
+        labels: one for each sample.
+        clients: how many clients.
+        alpha: the smaller, the fewer classes a client has most of its samples in.
+        seed: the same seed deals alike.
+
+    Returns:
+        The rows of each client, sorted.
+
+    Raises:
+        InputError: for more clients than samples, or a number out of its range.
+
     >>> sorted(int(i) for part in dirichlet([0, 0, 1, 1], clients=2, alpha=0.5) for i in part)
     [0, 1, 2, 3]
     """
@@ -68,6 +94,18 @@ def by_classes(labels: ArrayLike, clients: int, classes_per_client: int, seed: i
 
     The samples of a class are dealt in equal numbers, up to one, to the clients that have it. When
     ``clients * classes_per_client`` is less than the number of classes, the classes left over are not dealt out.
+
+    Args:
+        labels: one for each sample.
+        clients: how many clients.
+        classes_per_client: how many classes each client gets.
+        seed: the same seed deals alike.
+
+    Returns:
+        The rows of each client, sorted.
+
+    Raises:
+        InputError: if there are not enough classes, or not enough samples of one.
 
     >>> labels = np.array([0, 0, 1, 1, 2, 2])
     >>> [np.unique(labels[part]).size for part in by_classes(labels, clients=3, classes_per_client=2)]
@@ -105,6 +143,15 @@ def by_classes(labels: ArrayLike, clients: int, classes_per_client: int, seed: i
 def by_column(values: ArrayLike) -> list[Ints]:
     """Make one client of every distinct value, in sorted order of the values.
 
+    Args:
+        values: one for each sample: a name, say, or a number.
+
+    Returns:
+        The rows of each client, sorted.
+
+    Raises:
+        InputError: for values that are no plain column, or missing ones.
+
     >>> [part.tolist() for part in by_column(["bob", "ann", "bob"])]
     [[1], [0, 2]]
     """
@@ -119,6 +166,18 @@ def by_column(values: ArrayLike) -> list[Ints]:
 
 def lognormal_sizes(total: int, clients: int, sigma: float, seed: int = 0) -> Ints:
     """Return sizes that add up to ``total``: one each, and the rest in proportion to lognormal(0, sigma) draws.
+
+    Args:
+        total: what the sizes add up to.
+        clients: how many sizes.
+        sigma: the spread; 0 makes them equal up to one.
+        seed: the same seed gives the same sizes.
+
+    Returns:
+        The sizes, at least 1 each.
+
+    Raises:
+        InputError: for fewer samples than clients, or a number out of its range.
 
     >>> lognormal_sizes(100, 4, sigma=0.0).tolist()
     [25, 25, 25, 25]

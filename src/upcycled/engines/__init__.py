@@ -21,8 +21,9 @@ def choose_engine(name: str, task: Task) -> EngineKind:
     """
     if name == "auto":
         for kind in ENGINES.values():
-            if kind.refuses(task) is None:
+            if (reason := kind.refuses(task)) is None:
                 return kind
+        raise InputError(f"no engine can run this: {reason}")  # as the last says, which takes most
     if name not in ENGINES:
         raise unknown("engine", name, ["auto", *ENGINES])
     reason = ENGINES[name].refuses(task)

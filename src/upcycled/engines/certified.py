@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from upcycled.core.engine import Task, Work
 from upcycled.core.mechanism import Trained
-from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, ShiftedMinimiser
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Real
 from upcycled.engines.determinism import one_blas_thread
 from upcycled.models.softmax_regression import Softmax, softmax_of
 
-Certified: TypeAlias = CertifiedGD | CertifiedMinimiser | NominalSGD
-CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, NominalSGD)
+Certified: TypeAlias = CertifiedGD | CertifiedMinimiser | ShiftedMinimiser | NominalSGD
+CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, ShiftedMinimiser, NominalSGD)
 
 
 def refuses_certified(task: Task) -> str | None:
@@ -44,13 +44,15 @@ def train_certified(task: Task, solver: Certified, work: Work) -> Trained:
                 count = int(cohort.epochs[i])
                 if isinstance(solver, CertifiedMinimiser):
                     count = solver.steps_for(float(np.linalg.norm(b)))
-                models[i] = _descend(model, solver.local.rate, count, exact, y, start, a, b)
+                point = start - b / a if isinstance(solver, ShiftedMinimiser) else start.copy()
+                models[i] = _descend(model, solver.local.rate, count, exact, y, point, start, a, b)
     return Trained(models, solver.local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs))
 
 
-def _descend(model: Softmax, lr: float, steps: int, x: Real, y: Ints, start: Real, a: float, b: Any) -> Real:
-    """Take full-batch steps from w."""
-    point = start.copy()
+def _descend(
+    model: Softmax, lr: float, steps: int, x: Real, y: Ints, point: Real, start: Real, a: float, b: Any
+) -> Real:
+    """Take full-batch steps from a point, in place."""
     for _ in range(steps):
         point -= lr * (model.gradient_sum(point, x, y) / len(y) + a * (point - start) + b)
     return point

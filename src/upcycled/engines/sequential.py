@@ -19,8 +19,9 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
-from upcycled.engines.noisy import Gradients, per_sample_gradients, train_noisy
+from upcycled.engines.noisy import train_noisy
 from upcycled.engines.optimisers import OptimiserStep, add_correction, optimiser_step, scale_down
+from upcycled.engines.per_sample import PerSample, per_sample_gradients, refuses_per_sample
 from upcycled.engines.scoring import score_module, score_personal_modules
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -32,7 +33,7 @@ class Sequential:
 
     task: Task
     flat: FlatModule
-    gradients: Gradients | None = None
+    gradients: PerSample | None = None
     """Of each sample, for DP-SGD."""
     name: str = "sequential"
     way: str = "one by one"
@@ -153,7 +154,7 @@ def _refuses(task: Task) -> str | None:
     if isinstance(task.solver, CERTIFIED):
         return refuses_certified(task)
     if isinstance(task.solver, NoisySGD):
-        return None if task.device == "cpu" else f"DP-SGD runs on the cpu, not on {task.device}"
+        return refuses_per_sample(task) if task.device == "cpu" else f"DP-SGD runs on the cpu, not on {task.device}"
     if not isinstance(task.solver, Local | MoreauSGD):
         return f"the sequential engine has no {type(task.solver).__name__}"
     return None

@@ -18,19 +18,20 @@ from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.data import FederatedData
+from upcycled.experiments.private_files import checkpoint_folder, ledger_key, note_other_data
 from upcycled.experiments.results import (
     begin_seed,
-    describe_data,
     finished_summary,
-    forget_seed,
     open_ledger,
     seed_folder,
     write_seed,
 )
 from upcycled.runtime import Callback, Result
 from upcycled.runtime.display.batch_progress import BatchProgress
-from upcycled.runtime.executor import Job, train_each
+from upcycled.runtime.executor import Failed, Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.publication import Publication, publication_of
+from upcycled.support.files import PRIVATE, make_private
 from upcycled.support.lock import InUseError, locked
 from upcycled.support.statistics import mean_and_sd
 
@@ -46,10 +47,12 @@ class SeedOutcome:
     """What became of one seed."""
 
     seed: int
-    status: Literal["finished", "reused", "failed"]
+    status: Literal["finished", "reused", "stopped"]
     folder: Path
     summary: dict[str, Any] | None = None
+    """The numbers of a run that went to its end; of one that stopped they are in its folder only."""
     error: str | None = None
+    """Why it stopped: it diverged, or nobody could pay for a round."""
 
     def as_json(self) -> dict[str, Any]:
         about = {"seed": self.seed, "status": self.status, "folder": str(self.folder), "error": self.error}
@@ -67,6 +70,18 @@ class Outcome:
     def is_complete(self) -> bool:
         """Whether every seed has a result."""
         return all(seed.summary is not None for seed in self.seeds)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether scores of its runs are the data holder's own."""
+        return any(seed.summary is not None and seed.summary.get("restricted") is True for seed in self.seeds)
+
+    @property
+    def worst_epsilon(self) -> float | None:
+        """The largest proven epsilon of a client in a seed; None without privacy, or where none is proven."""
+        spent = [(seed.summary or {}).get("privacy") for seed in self.seeds]
+        found = [one["epsilon"]["max"] for one in spent if one is not None]
+        return None if not found or None in found else max(found)
 
     def summary(self) -> dict[str, dict[str, float | None]]:
         """Return mean and standard deviation over the seeds that have a result."""
@@ -105,15 +120,21 @@ class Variant:
     """What tables and sentences call it."""
     data: FederatedData
     about: dict[str, Any]
-    """What identifies the data."""
+    """What may be said of the data."""
+    shown: Publication
+    """What may be seen of its runs."""
     plan: Plan | None
     """The first seed's, which was made to see that all is in order; None where a batch has too many to keep."""
     there: Mapping[int, dict[str, Any]]
-    """The summaries of seeds that are finished."""
+    """The summaries of seeds that are finished or stopped."""
 
     def folder(self, seed: int) -> Path:
         """Return where a seed's results lie."""
         return seed_folder(self.experiment, seed)
+
+    def checkpoint(self, seed: int) -> Path:
+        """Return where a seed's run is kept while it goes on."""
+        return checkpoint_folder(self.folder(seed), self.shown)
 
     def job(self, seed: int, watching: Sequence[Callback], **changes: Any) -> Job:
         """Return a seed's run, kept and watched as is said."""
@@ -132,16 +153,17 @@ class Batch:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every seed has its result already."""
+        """Whether every seed has its result already, or stopped without one."""
         return all(seed in v.there for v in self.variants for seed in v.experiment.seeds)
 
     def run(self, options: Options | None = None) -> list[Outcome]:
         """Run every seed that has no result yet, and write each as soon as it is there.
 
-        A seed that was begun goes on from its checkpoint. One that diverges is reported; the others go on. The caller
-        holds the folder that all results lie below (see :func:`upcycled.support.lock.locked`).
+        A seed that was begun goes on from its checkpoint. One that diverges or has spent its budget keeps what it had
+        by then, with the reason in its summary, and is not run again; the others go on. The caller holds the folder
+        that all results lie below (see :func:`upcycled.support.lock.locked`).
         """
-        return _carry_out(self, options or Options())
+        return _run_all(self, options or Options())
 
 
 def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequence[str] | None = None) -> Batch:
@@ -152,26 +174,29 @@ def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequen
         source: the file's name, for error sentences.
         titles: what tables and sentences call the experiments; their names if left out.
     """
-    known: dict[str, tuple[FederatedData, dict[str, Any]]] = {}
+    known: dict[str, FederatedData] = {}
+    described: dict[tuple[str, bool], dict[str, Any]] = {}
     variants = []
     with named(source):
         for i, experiment in enumerate(experiments):
             # Experiments on the same data share it.
             key = f"{experiment.data!r} {experiment.scored_on}"
             if key not in known:
-                data = experiment.build_data()
-                known[key] = data, describe_data(data)
-            title = experiment.name if titles is None else titles[i]
-            data, about = known[key]
+                known[key] = experiment.build_data()
+            title, data = experiment.name if titles is None else titles[i], known[key]
             with _named_after(title, len(experiments)):
                 with in_keys(PLAN_KEYS):
                     plan = make_plan(data, experiment.spec(experiment.seeds[0]))
+                shown = publication_of(plan)
+                if (key, shown.is_restricted) not in described:
+                    described[key, shown.is_restricted] = shown.about(data)
+                about = described[key, shown.is_restricted]
                 there = {
                     seed: summary
                     for seed in experiment.seeds
                     if (summary := finished_summary(seed_folder(experiment, seed), experiment, seed, about)) is not None
                 }
-            variants.append(Variant(experiment, title, data, about, plan if i < AT_ONCE else None, there))
+            variants.append(Variant(experiment, title, data, about, shown, plan if i < AT_ONCE else None, there))
     return Batch(tuple(variants), source)
 
 
@@ -186,7 +211,7 @@ def _named_after(title: str, of: int) -> Iterator[None]:
         raise error.at(title) from error
 
 
-def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
+def _run_all(batch: Batch, options: Options) -> list[Outcome]:
     outcomes: dict[tuple[int, int], SeedOutcome] = {}
     todo: list[tuple[int, int]] = []
     with named(batch.source):
@@ -196,7 +221,9 @@ def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
                 if summary is None:
                     todo.append((i, seed))
                     continue
-                outcomes[i, seed] = SeedOutcome(seed, "reused", variant.folder(seed), summary=summary)
+                if variant.shown.is_restricted:
+                    note_other_data(variant.folder(seed), variant.data)
+                outcomes[i, seed] = _found(seed, variant.folder(seed), summary)
                 options.tell(variant.experiment, outcomes[i, seed])
     table = BatchProgress(len(todo), options.progress)
     with named(batch.source), in_keys(PLAN_KEYS), table.shown():
@@ -211,46 +238,59 @@ def _carry_out(batch: Batch, options: Options) -> list[Outcome]:
     ]
 
 
+def _found(seed: int, folder: Path, summary: dict[str, Any]) -> SeedOutcome:
+    """Return what became of a seed that an earlier command ran; one that stopped would only stop, or pay, again."""
+    if summary.get("error") is not None:
+        said = f"{summary['error']} (in an earlier command, which kept it: remove {folder} to run it again)"
+        return SeedOutcome(seed, "stopped", folder, error=said)
+    return SeedOutcome(seed, "reused", folder, summary=summary)
+
+
 def _train(
     variants: Sequence[Variant], places: Sequence[tuple[int, int]], table: BatchProgress, options: Options
-) -> Iterator[tuple[tuple[int, int], Result | Exception]]:
+) -> Iterator[tuple[tuple[int, int], Result | Failed]]:
     """Yield the results of some seeds as they come."""
     runs, titles = [], []
     for i, seed in places:
-        variant, folder = variants[i], variants[i].folder(seed)
-        _wait_for_orphans(folder / "checkpoint")
+        variant, folder, checkpoint = variants[i], variants[i].folder(seed), variants[i].checkpoint(seed)
+        _wait_for_orphans(checkpoint)
         begin_seed(folder, variant.experiment, seed)
-        ledger = None if variant.experiment.privacy is None else open_ledger(folder, variant.experiment)
+        if variant.shown.is_restricted:
+            make_private(folder / PRIVATE)
+        has_ledger = variant.experiment.privacy is not None
         watching = options.watch(variant.experiment, seed)
-        kept = {"checkpoint": folder / "checkpoint", "ledger": ledger, "resume_anyway": options.resume_anyway}
+        kept = {
+            "checkpoint": checkpoint,
+            "ledger": open_ledger(folder, variant.experiment, checkpoint) if has_ledger else None,
+            # The holder's own, which nobody who gets the folder's other files needs.
+            "ledger_key": ledger_key(folder) if variant.experiment.noise == "system" and has_ledger else None,
+            "resume_anyway": options.resume_anyway,
+        }
         runs.append(variant.job(seed, watching, **kept))
         titles.append(f"{variant.title}, seed {seed}" if len(variants) > 1 else f"seed {seed}")
     # Closed, not left to the collector: an error here must stop the runs that are under way.
     with closing(train_each(runs, progress=table, titles=titles)) as results:
         for place, result in results:
-            error = result.error
-            if isinstance(error, Exception):
-                yield places[place], error
-            elif isinstance(result, Result):
-                yield places[place], result
+            yield places[place], result
 
 
-def _kept(variant: Variant, seed: int, result: Result | Exception, options: Options) -> SeedOutcome:
+def _kept(variant: Variant, seed: int, ended: Result | Failed, options: Options) -> SeedOutcome:
     """Write a result down; what stopped one run is its outcome, what would stop all is raised."""
-    folder = variant.folder(seed)
-    if isinstance(result, DivergedError | BudgetSpentError):
-        forget_seed(folder)
-        return SeedOutcome(seed, "failed", folder, error=str(result))
-    if isinstance(result, BrokenProcessPool):
+    folder, error = variant.folder(seed), ended.error
+    result = ended.result if isinstance(ended, Failed) else ended
+    if isinstance(error, BrokenProcessPool):
         raise UpcycledError(
             f"a worker process died while {folder} was computed (most often the memory is too small): finished runs "
             "are kept, and the same command goes on"
-        ) from result
-    if isinstance(result, Exception):
-        raise result
+        ) from error
+    if result is None or (error is not None and not isinstance(error, DivergedError | BudgetSpentError)):
+        assert error is not None  # what has no result failed
+        raise error
     summary = write_seed(folder, variant.experiment, seed, variant.data, variant.about, result, parquet=options.parquet)
     if not options.keep_checkpoints:
-        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+        shutil.rmtree(variant.checkpoint(seed), ignore_errors=True)
+    if error is not None:
+        return SeedOutcome(seed, "stopped", folder, error=str(error))
     return SeedOutcome(seed, "finished", folder, summary=summary)
 
 

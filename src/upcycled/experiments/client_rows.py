@@ -1,7 +1,7 @@
 """What a run was like for each client: the lines of ``clients.jsonl``.
 
-A tool of simulations. With real noise (``noise="system"``) scores on clients' own data and personal models stay out:
-they are computed from data that the stated epsilon does not cover. What is left is public or part of the ledger.
+Scores on clients' own data are computed from records that no epsilon covers. In a restricted run they are the holder's
+own; what is left is public or part of the ledger.
 """
 
 from __future__ import annotations
@@ -19,73 +19,80 @@ from upcycled.core.vectors import Ints, Real
 from upcycled.data import FederatedData
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import pieces
-from upcycled.models import as_input
-from upcycled.runtime import Result
+from upcycled.models.prepare import as_input
+from upcycled.runtime import History, Result
+from upcycled.runtime.result import HoldersOwn, PersonalModels
+
+Epsilons = Sequence[float | None] | None
 
 
-def client_rows(data: FederatedData, result: Result, epsilons: Sequence[float | None] | None) -> list[dict[str, Any]]:
-    """Return one line per client.
+def client_rows(data: FederatedData, result: Result, epsilons: Epsilons) -> list[dict[str, Any]]:
+    """Return one line per client, as everybody may see it.
 
     ``accuracy`` and ``loss`` are those of the final model on the client's own test samples, of its personal model where
-    it has one, and None without such samples.
+    it has one, and None without such samples; a restricted run has neither.
 
     Args:
         data: what the run was trained and scored on.
         result: the run.
         epsilons: what each client spent; None without privacy.
     """
-    rounds, steps = _work(result, data.num_clients)
-    columns: dict[str, Sequence[Any]] = {
-        "train_samples": data.train.sizes.tolist(),
-        "data_rounds": rounds.tolist(),
-        "gradient_steps": steps.tolist(),
-    }
-    if is_simulation(result):
-        test = data.test
-        accuracy, loss = _scores(result, test) if test is not None else (np.full(data.num_clients, np.nan),) * 2
-        columns["test_samples"] = [0] * data.num_clients if test is None else test.sizes.tolist()
-        columns |= {"accuracy": accuracy.tolist(), "loss": loss.tolist()}
+    work = _work(result.history, data.num_clients)
+    scores = {} if result.private is not None else _score_columns(data, result, result.personal_models)
+    return _lines(data, work | scores, epsilons)
+
+
+def own_client_rows(data: FederatedData, result: Result, own: HoldersOwn, epsilons: Epsilons) -> list[dict[str, Any]]:
+    """Return one line per client of a restricted run with everything, for the holder alone."""
+    work = _work(own.history, data.num_clients)
+    return _lines(data, work | _score_columns(data, result, own.personal_models), epsilons)
+
+
+def personal_tensors(models: PersonalModels) -> dict[str, torch.Tensor]:
+    """Return personal models as flat vectors under their clients' numbers."""
+    return {str(client): models.params(client) for client in models}
+
+
+def _lines(data: FederatedData, columns: Mapping[str, Sequence[Any]], epsilons: Epsilons) -> list[dict[str, Any]]:
+    every = {"train_samples": data.train.sizes.tolist(), **columns}
     if epsilons is not None:
-        columns["epsilon"] = epsilons
+        every["epsilon"] = epsilons
     rows = []
     for client in range(data.num_clients):
         name = data.name_of(client)
         called = {"client": client} if name == str(client) else {"client": client, "name": name}
-        rows.append(called | {key: values[client] for key, values in columns.items()})
+        rows.append(called | {key: values[client] for key, values in every.items()})
     return rows
 
 
-def is_simulation(result: Result) -> bool:
-    """Say whether nobody is to be protected: no privacy, or noise that can be taken off again."""
-    return result.privacy is None or result.privacy.is_simulation
-
-
-def personal_tensors(result: Result) -> dict[str, torch.Tensor]:
-    """Return the personal models as flat vectors under their clients' numbers; none of a run with real noise."""
-    if result.personal_models is None or not is_simulation(result):
-        return {}
-    return {str(client): result.personal_models.params(client) for client in result.personal_models}
-
-
-def _work(result: Result, clients: int) -> tuple[Ints, Ints]:
-    """Return the data rounds each client took part in, and the gradients it computed."""
+def _work(history: History, clients: int) -> dict[str, Sequence[Any]]:
+    """Return the data rounds each client took part in, and the gradients it computed; nothing where that is secret."""
     rounds, gradients = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
-    for record in result.history:
+    for record in history:
+        if record.clients is None or record.client_steps is None or record.gradient_steps is None:
+            return {}
         rounds[record.clients] += 1
         # A step may take several gradients (pFedMe): as many for each client.
         each = record.gradient_steps // max(int(record.client_steps.sum()), 1)
         gradients[record.clients] += each * record.client_steps
-    return rounds, gradients
+    return {"data_rounds": rounds.tolist(), "gradient_steps": gradients.tolist()}
 
 
-def _scores(result: Result, test: Shards) -> tuple[Real, Real]:
+def _score_columns(data: FederatedData, result: Result, personal: PersonalModels | None) -> dict[str, Sequence[Any]]:
+    test, nothing = data.test, np.full(data.num_clients, np.nan)
+    accuracy, loss = (nothing, nothing) if test is None else _scores(result.model, personal, test)
+    sizes = [0] * data.num_clients if test is None else test.sizes.tolist()
+    return {"test_samples": sizes, "accuracy": accuracy.tolist(), "loss": loss.tolist()}
+
+
+def _scores(model: nn.Module, personal: PersonalModels | None, test: Shards) -> tuple[Real, Real]:
     """Return every client's accuracy and mean loss on its own test samples; NaN without any."""
     owner = np.repeat(np.arange(test.num_clients), test.sizes)
-    own: Mapping[int, nn.Module] = {} if result.personal_models is None else result.personal_models
+    own: Mapping[int, nn.Module] = personal or {}
     right, loss = np.zeros(test.num_rows), np.zeros(test.num_rows)
     with one_thread():
         others = np.flatnonzero(~np.isin(owner, list(own)))
-        right[others], loss[others] = _tally(result.model, test, others)
+        right[others], loss[others] = _tally(model, test, others)
         for client in own:
             rows = np.flatnonzero(owner == client)
             right[rows], loss[rows] = _tally(own[client], test, rows)

@@ -19,11 +19,14 @@ from upcycled.report import write_report
 from upcycled.runtime.comparison import vanilla_iterations
 from upcycled.support.extras import missing
 from upcycled.support.files import write_json
+from upcycled.support.formats import general
 from upcycled.support.lock import locked
 from upcycled.support.statistics import Paired, holm, verdict
 
 DOCUMENT = "compare.json"
 TOO_FEW = "too few finished seeds to judge"
+NOT_SHOWN = "scores are the data holder's own"
+"""The verdict of restricted runs, and the reason why there is none."""
 EQUAL_WORDS = {
     "work": "at equal work: as many data rounds each",
     "epsilon": "at equal proven epsilon: as many iterations, noise calibrated to the same epsilon",
@@ -45,7 +48,14 @@ class Row:
     @property
     def verdict(self) -> str:
         """What may be said of this row alone."""
+        if self.is_restricted:
+            return NOT_SHOWN
         return TOO_FEW if self.paired is None else self.paired.verdict
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether nobody but the data holder may compare by scores."""
+        return self.vanilla.is_restricted or self.upcycled.is_restricted
 
     @property
     def holm_is_significant(self) -> bool | None:
@@ -100,14 +110,25 @@ class Compared:
         return all(row.vanilla.is_complete and row.upcycled.is_complete for row in self.rows)
 
     @property
+    def is_restricted(self) -> bool:
+        """Whether there is nothing to judge but what runs cost."""
+        return any(row.is_restricted for row in self.rows)
+
+    @property
     def notes(self) -> list[str]:
         """What a reader of the table has to know."""
-        percent, seeds = f"{100 * self.confidence:g}", len(self.experiment.seeds)
-        found = [
-            f"Accuracy on test data after the last iteration in percent, mean ± standard deviation over {seeds} seeds; "
-            f"difference in points, paired by seed, with Student's {percent} % interval."
-        ]
-        if len(self.rows) > 1:
+        percent, seeds = general(100 * self.confidence), len(self.experiment.seeds)
+        if self.is_restricted:
+            found = [
+                f"Means over {seeds} seeds, and the worst client's epsilon of a seed. Accuracy and loss are the data "
+                "holder's own: comparing by them is a release."
+            ]
+        else:
+            found = [
+                f"Accuracy on test data after the last iteration in percent, mean ± standard deviation over {seeds} "
+                f"seeds; difference in points, paired by seed, with Student's {percent} % interval."
+            ]
+        if len(self.rows) > 1 and not self.is_restricted:
             found.append(
                 f"Each interval is for its own row. Over all {len(self.rows)} rows together, only what is significant "
                 "after Holm's correction is a finding."
@@ -131,7 +152,7 @@ class Compared:
             "equal": self.equal,
             "confidence": self.confidence,
             "seeds": list(self.experiment.seeds),
-            "metric": "accuracy on test data after the last iteration",
+            "metric": None if self.is_restricted else "accuracy on test data after the last iteration",
             "runs": [
                 {"folder": outcome.experiment.name, "algorithm": row.algorithm, "upcycled": is_upcycled}
                 for row in self.rows
@@ -169,7 +190,7 @@ def compare_experiment(
         names = _checked(experiment, equal, algorithms, confidence)
         pairs = [_pair(experiment, name, equal, folder) for name in names]
     batch = prepare_batch([e for pair in pairs for e in pair], source)
-    if batch.variants[0].data.test is None:
+    if batch.variants[0].data.test is None and not batch.variants[0].shown.is_restricted:
         raise InputError(
             "the data has no test samples, but a comparison needs some: see data.test_fraction", where=(source,)
         )
@@ -243,7 +264,9 @@ def _rows(names: Sequence[str], outcomes: Sequence[Outcome], confidence: float) 
 
 
 def _paired(vanilla: Outcome, upcycled: Outcome, confidence: float) -> Paired | None:
-    """Return the differences of seeds that finished both ways; None where there are fewer than two."""
+    """Return the differences of seeds that finished both ways; None where there are fewer than two to see."""
+    if vanilla.is_restricted or upcycled.is_restricted:
+        return None
     differences = [
         b.summary["accuracy"] - a.summary["accuracy"]
         for a, b in zip(vanilla.seeds, upcycled.seeds, strict=True)
@@ -258,5 +281,7 @@ def _side(outcome: Outcome) -> dict[str, Any]:
         "folder": outcome.experiment.name,
         "iterations": outcome.experiment.iterations,
         **{key: summary[key] for key in ("accuracy", "loss", "data_rounds", "bytes", "gradient_steps", "seconds")},
+        "messages": summary["messages"],
+        "epsilon": outcome.worst_epsilon,
         "seeds": [None if seed.summary is None else seed.summary["accuracy"] for seed in outcome.seeds],
     }

@@ -12,6 +12,7 @@ import numpy as np
 
 from upcycled.config.ranges import Range
 from upcycled.core.errors import InputError, check_number
+from upcycled.support.formats import general
 
 Space: TypeAlias = Mapping[str, tuple[Any, ...] | Range]
 
@@ -78,7 +79,7 @@ def draws(space: Space, count: int, seed: int) -> list[Point]:
 
 def shown(value: Any) -> str:
     """Return a value as it is written in a table: drawn numbers with four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return general(value, 4) if isinstance(value, float) else str(value)
 
 
 def _drawn(values: tuple[Any, ...] | Range, share: float) -> Any:

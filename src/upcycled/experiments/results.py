@@ -1,19 +1,18 @@
 """The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
 ``metrics.jsonl``, ``clients.jsonl``, ``model.safetensors`` and ``summary.json``.
 
-``summary.json`` is written last: a folder that has it is finished.
+``summary.json`` is written last: a folder that has it is finished. All of it may be published, ``checkpoint/`` of a run
+that is not restricted included; what a restricted run leaves to its holder is in ``private/`` (see ``private_files``).
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
 import platform
-import shutil
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,12 @@ import upcycled
 from upcycled.config.experiment import NOT_COMPARED, Experiment, flat, parse
 from upcycled.core.errors import InputError, shown
 from upcycled.data import FederatedData
-from upcycled.experiments.client_rows import client_rows, personal_tensors
+from upcycled.experiments.client_rows import client_rows, own_client_rows, personal_tensors
 from upcycled.experiments.parquet import to_parquet
+from upcycled.experiments.private_files import SCORES, json_lines, write_own
 from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.runtime import Result
+from upcycled.runtime.result import PersonalModels
 from upcycled.support.files import check_format, write_json, write_together, write_whole
 
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
@@ -51,14 +52,14 @@ def write_seed(
     *,
     parquet: bool = False,
 ) -> dict[str, Any]:
-    """Write all files of a finished seed and return its summary.
+    """Write all files of a seed that is finished, or stopped for good, and return its summary.
 
     Args:
         folder: where.
         experiment: what was asked for.
         seed: which of its seeds.
         data: what the run was trained and scored on.
-        about: what :func:`describe_data` says about that.
+        about: what ``Publication.about`` says about that.
         result: the run.
         parquet: write ``metrics.parquet`` too.
     """
@@ -67,20 +68,29 @@ def write_seed(
     epsilons = None if summary["privacy"] is None else summary["privacy"]["epsilon"]["clients"]
     history = plain(result.history.rows())
     model = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
-    personal = personal_tensors(result)
     files = {
         "config.toml": experiment.for_seed(seed).resolved_toml().encode(),
-        "metrics.jsonl": _lines(history),
-        "clients.jsonl": _lines(plain(client_rows(data, result, epsilons))),
+        "metrics.jsonl": json_lines(history),
+        "clients.jsonl": json_lines(plain(client_rows(data, result, epsilons))),
         "model.safetensors": save_tensors(model),
+        **_personal(result.personal_models),
     }
-    if personal:
-        files["personal.safetensors"] = save_tensors(personal)
     if parquet:
         files["metrics.parquet"] = to_parquet(history)
+    if result.private is not None:
+        own = {
+            SCORES: json_lines(plain(result.private.history.rows())),
+            "clients.jsonl": json_lines(plain(own_client_rows(data, result, result.private, epsilons))),
+            **_personal(result.private.personal_models),
+        }
+        write_own(folder, own, result.private.notes, data)
     write_together(folder, files)
     write_json(folder / "summary.json", summary)
     return summary
+
+
+def _personal(models: PersonalModels | None) -> dict[str, bytes]:
+    return {"personal.safetensors": save_tensors(personal_tensors(models))} if models else {}
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
@@ -96,30 +106,18 @@ def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
         write_whole(path, content)
 
 
-def forget_seed(folder: Path) -> None:
-    """Take away what a run left that gave no result: its config and its checkpoints, nothing else."""
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    (folder / "config.toml").unlink(missing_ok=True)
-    with suppress(OSError):  # a ledger, for one, stays
-        folder.rmdir()
-
-
-def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
-
-
-def open_ledger(folder: Path, experiment: Experiment) -> Path:
+def open_ledger(folder: Path, experiment: Experiment, checkpoint: Path) -> Path:
     """Return where a private run's charges go.
 
     A simulation that is repeated is the same run and goes on in its file, as does a run with real noise that is kept in
-    the folder ``checkpoint``. Otherwise real noise cannot be repeated: an earlier attempt's charges stay, and the new
+    its folder ``checkpoint``. Otherwise real noise cannot be repeated: an earlier attempt's charges stay, and the new
     attempt gets a file of its own.
     """
     path = folder / "ledger.jsonl"
     if experiment.noise == "system":
         attempts = itertools.chain([path], (folder / f"ledger-{k}.jsonl" for k in itertools.count(2)))
         there = list(itertools.takewhile(Path.exists, attempts))
-        if there and (folder / "checkpoint").is_dir():
+        if there and checkpoint.is_dir():
             path = there[-1]
         elif there:
             path = folder / f"ledger-{len(there) + 1}.jsonl"
@@ -127,19 +125,20 @@ def open_ledger(folder: Path, experiment: Experiment) -> Path:
 
 
 def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, Any]:
-    """Return a run in a few plain numbers; scores are the last iteration's."""
-    last, totals = result.history[-1], {name: sum(result.history.column(name)) for name in SUMMED}
+    """Return a run in a few plain numbers, as everybody may see them; scores are the last iteration's."""
+    last = result.history[-1] if len(result.history) else None  # a run may stop in its first iteration
+    totals = {name: result.history.total(name) for name in SUMMED}
+    up, down = totals["bytes_up"], totals["bytes_down"]
     summary = {
         "seed": seed,
-        "accuracy": last.accuracy,
-        "loss": last.loss,
-        "global_accuracy": last.global_accuracy,
-        "global_loss": last.global_loss,
-        "iterations": last.iteration,
-        "data_rounds": last.data_round,
+        "error": None if result.error is None else str(result.error),
+        **{name: getattr(last, name, None) for name in ("accuracy", "loss", "global_accuracy", "global_loss")},
+        "iterations": 0 if last is None else last.iteration,
+        "data_rounds": 0 if last is None else last.data_round,
         **totals,
-        "bytes": totals["bytes_up"] + totals["bytes_down"],
+        "bytes": None if up is None or down is None else up + down,
         "engine": result.settings["engine"],
+        "restricted": result.private is not None,
         "privacy": _privacy(result),
         "theory": None if result.theory is None else result.theory.as_json(),
         "data": dict(data),
@@ -168,13 +167,28 @@ def _privacy(result: Result) -> dict[str, Any] | None:
         "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
         "paper_epsilon": None if paper is None else {"max": float(paper.max()), "median": float(np.median(paper))},
         "statement": ledger.statement(delta).splitlines(),
-        "not_covered": "accuracy and loss, here and in metrics.jsonl and clients.jsonl, are a simulation's: they are "
-        "computed from test data, which epsilon does not cover",
+        "statement_items": ledger.statement_items(delta),
+        "head": None if ledger.head is None else ledger.head.as_json(),
+        "not_covered": _not_covered(result),
     }
 
 
+def _not_covered(result: Result) -> str:
+    """Return what a reader must not take epsilon to be about."""
+    if result.private is not None:
+        return "when files and messages appear: arrival times follow from the data too"
+    whose = "a simulation's" if result.privacy is None or result.privacy.is_simulation else "of data declared public"
+    return (
+        f"accuracy and loss, here and in metrics.jsonl and clients.jsonl, are {whose}: they are computed from test "
+        "data, which epsilon does not cover"
+    )
+
+
 def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a seed that is already there, or None where it has to be run.
+    """Return the summary of a seed that is finished or stopped, or None where it has to be run.
+
+    ``data`` is what ``Publication.about`` says. A restricted run is reused whatever the data are now: refusing it would
+    tell that a record was changed.
 
     Raises:
         InputError: if the folder belongs to something else; nothing in it is touched.
@@ -183,7 +197,7 @@ def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapp
         return None
     try:
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        before = summary["data"]["sha256"]
+        before = summary["data"]["sha256"] if "sha256" in data else None
     except (OSError, ValueError, KeyError, TypeError):
         _check_same_config(folder, experiment.for_seed(seed))
         return None
@@ -191,25 +205,9 @@ def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapp
     if summary.get("fingerprint") != experiment.fingerprint(seed):
         # Of an earlier version, or of another run: the files say which, and what differs.
         _check_same_config(folder, experiment.for_seed(seed))
-    if before != data["sha256"]:
+    if before != data.get("sha256"):
         raise InputError(f"{folder} holds a run on other data, {_way_out()}")
     return summary
-
-
-def describe_data(data: FederatedData) -> dict[str, Any]:
-    """Return what identifies the data: its size, and a hash of every sample and of the word vectors."""
-    parts = {"train": data.train, "test": data.test, "validation": data.validation}
-    digest = hashlib.sha256()
-    for title, shards in parts.items():
-        for array in () if shards is None else (shards.x, shards.y, shards.offsets):
-            digest.update(f"{title} {array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    if data.vectors is not None:
-        digest.update(f"vectors {data.vectors.dtype} {data.vectors.shape}".encode())
-        digest.update(np.ascontiguousarray(data.vectors).data)
-    rows = {f"{title}_samples": 0 if shards is None else shards.num_rows for title, shards in parts.items()}
-    facts = {"clients": data.num_clients, "classes": data.num_classes, "inferred": sorted(data.inferred)}
-    return {**facts, **rows, "sha256": digest.hexdigest()}
 
 
 def plain(value: Any) -> Any:

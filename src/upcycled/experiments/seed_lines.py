@@ -16,8 +16,8 @@ def say(text: str) -> None:
 
 def seed_line(outcome: SeedOutcome) -> str:
     """Return what became of a seed, in one line."""
-    if outcome.status == "failed":
-        return f"seed {outcome.seed} failed: {outcome.error}"
+    if outcome.status == "stopped":
+        return f"seed {outcome.seed} stopped: {outcome.error}"
     if outcome.status == "reused":
         return f"seed {outcome.seed} is already there with this config and was not run again"
     return f"seed {outcome.seed} finished: {outcome.folder}"

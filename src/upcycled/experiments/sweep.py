@@ -132,7 +132,6 @@ class How:
 
     @property
     def words(self) -> str:
-        """The way in words."""
         if self.optuna is not None:
             return f"{self.optuna} points of Optuna's, seed {self.draw_seed}"
         return "grid" if self.random is None else f"{self.random} random draws, seed {self.draw_seed}"
@@ -166,7 +165,15 @@ def sweep_experiment(
 
     def prepared(points: Sequence[Point]) -> Batch:
         variants = [_selection(experiment, point, how, folder) for point in points]
-        return prepare_batch(variants, source, [point.label for point in points])
+        batch = prepare_batch(variants, source, [point.label for point in points])
+        if any(variant.shown.is_restricted for variant in batch.variants):
+            raise InputError(
+                field="privacy.noise",
+                value="system",
+                but="a sweep chooses by scores, which no epsilon of a private run covers: it must be 'seeded', a "
+                "simulation, or the data be declared public",
+            )
+        return batch
 
     def carry_out(batch: Batch, points: Sequence[Point]) -> None:
         outcomes = batch.run(replace(options, keep_checkpoints=False))

@@ -18,6 +18,7 @@ from upcycled.core.vectors import Real
 from upcycled.runtime.bound_probe import facts_of
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.train import run_plan
+from upcycled.support.formats import general
 from upcycled.support.warned import collected_warnings
 from upcycled.theory import FORMS, Constants, Form, Report, constants, lambda_schedule, smallest_mu
 from upcycled.theory.assumptions import ProblemFacts
@@ -27,8 +28,6 @@ from upcycled.theory.estimators import local_curvature_of, local_smoothness_of
 
 @dataclass(frozen=True)
 class Estimates:
-    """What a problem is like."""
-
     smoothness: float
     curvature: float
     is_for_all_parameters: bool
@@ -175,9 +174,10 @@ def _why_not(facts: ProblemFacts, estimates: Estimates, lam: Real | None) -> str
     if lam is None:
         return "The theorem needs coefficients mu/(mu + lambda_m), known before the run, and the file's are not."
     if facts.mu + estimates.curvature <= 0:
-        lowest = f"{estimates.curvature:.4g}"
+        lowest = general(estimates.curvature, 4)
         return (
-            f"mu = {facts.mu:g} leaves the local objectives non-convex: the curvature of the F_i goes down to {lowest}."
+            f"mu = {general(facts.mu)} leaves the local objectives non-convex: the curvature of the F_i goes down to "
+            f"{lowest}."
         )
     if not math.isfinite(estimates.dissimilarity):
         return "B is infinite: f is stationary where clients disagree."

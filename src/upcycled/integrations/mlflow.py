@@ -17,6 +17,7 @@ from upcycled.config.experiment import Experiment, flat
 from upcycled.integrations import Tracker, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import publication_of
 from upcycled.support.extras import needs
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Mlflow:
         self._waiting: list[Any] = []
         self._flushed = 0.0
         self._iteration = self._total = 0
+        self._shows_times = True
+        """Whether numbers have the time at which they were written; in a restricted run that follows from the data."""
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Begin the MLflow run, or go on with it; what of ``before`` it lacks is added."""
@@ -67,6 +70,7 @@ class Mlflow:
         store = Path(self._experiment.results).resolve() / STORE
         self._client = MlflowClient(tracking_uri=store.as_uri())
         self._total = plan.iterations
+        self._shows_times = not publication_of(plan).is_restricted
         with self._lock:
             self._run = self._found() or self._created()
         self._flushed = time.monotonic()
@@ -77,7 +81,7 @@ class Mlflow:
         """Take an iteration's numbers; they are written every second."""
         from mlflow.entities import Metric
 
-        self._iteration, now = record.iteration, int(1000 * time.time())
+        self._iteration, now = record.iteration, self._now()
         for name, value in numbers_of(record).items():
             if record.iteration > self._logged.get(name, 0):
                 self._waiting.append(Metric(name, value, now, record.iteration))
@@ -88,7 +92,12 @@ class Mlflow:
         """Write what is left and say how it ended."""
         if self._run:
             self._flush()
-            self._client.set_terminated(self._run, "FINISHED" if self._iteration == self._total else "KILLED")
+            status = "FINISHED" if self._iteration == self._total else "KILLED"
+            self._client.set_terminated(self._run, status, self._now())
+
+    def _now(self) -> int:
+        """Return the milliseconds that MLflow wants beside a number; it takes zero for none, and asks the clock."""
+        return int(1000 * time.time()) if self._shows_times else 1
 
     def _flush(self) -> None:
         self._client.log_batch(self._run, metrics=self._waiting)
@@ -123,7 +132,8 @@ class Mlflow:
         place = (
             self._client.create_experiment(self._experiment.name) if experiment is None else experiment.experiment_id
         )
-        run = self._client.create_run(place, run_name=f"seed-{self._seed}", tags={TAG: self._mark})
+        tags = {TAG: self._mark}
+        run = self._client.create_run(place, start_time=self._now(), run_name=f"seed-{self._seed}", tags=tags)
         settings = [Param(key, str(value)) for key, value in self._settings.items()]
         self._client.log_batch(run.info.run_id, params=settings)
         return str(run.info.run_id)

@@ -11,6 +11,7 @@ from upcycled.experiments.results import seed_folder
 from upcycled.integrations import Tracker, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import publication_of
 from upcycled.support.extras import needs
 
 if TYPE_CHECKING:
@@ -33,11 +34,14 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: Any = None
+        self._shows_times = True
+        """Whether numbers have the time at which they were written; in a restricted run that follows from the data."""
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Begin the run's event file."""
         from torch.utils.tensorboard import SummaryWriter
 
+        self._shows_times = not publication_of(plan).is_restricted
         for path in self._folder.glob("events.out.tfevents.*"):
             path.unlink()
         self._writer = SummaryWriter(str(self._folder))
@@ -46,7 +50,7 @@ class TensorBoard:
 
     def record(self, record: Record, run: Run | None) -> None:
         for name, value in numbers_of(record).items():
-            self._writer.add_scalar(name, value, record.iteration)
+            self._writer.add_scalar(name, value, record.iteration, walltime=None if self._shows_times else 0.0)
 
     def finish(self) -> None:
         if self._writer is not None:

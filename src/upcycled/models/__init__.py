@@ -3,17 +3,6 @@
 from __future__ import annotations
 
 from upcycled.models.builtin import Lstm, logistic, lstm, mlp
-from upcycled.models.prepare import KINDS, as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
+from upcycled.models.prepare import KINDS
 
-__all__ = [
-    "KINDS",
-    "Lstm",
-    "as_input",
-    "has_batch_norm",
-    "is_linear_softmax",
-    "logistic",
-    "lstm",
-    "mlp",
-    "prepare_model",
-    "takes_tokens",
-]
+__all__ = ["KINDS", "Lstm", "logistic", "lstm", "mlp"]

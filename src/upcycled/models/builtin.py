@@ -21,6 +21,15 @@ from upcycled.models.weights import draw_weights
 def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: int = 0) -> nn.Module:
     """Return softmax regression on samples of this shape; images are flattened.
 
+    Args:
+        features: the shape of a sample.
+        classes: how many logits it gives.
+        bias: whether each class has one.
+        seed: which weights it starts with.
+
+    Returns:
+        The module: a linear layer, behind a flatten for images.
+
     >>> logistic((20,), 2)
     Linear(in_features=20, out_features=2, bias=True)
     """
@@ -32,6 +41,18 @@ def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: 
 
 def mlp(features: Sequence[int], classes: int, *, hidden: Sequence[int] = (196,), seed: int = 0) -> nn.Module:
     """Return Linear and ReLU layers; ``hidden`` are the widths between input and output.
+
+    Args:
+        features: the shape of a sample.
+        classes: how many logits it gives.
+        hidden: the widths between input and output.
+        seed: which weights it starts with.
+
+    Returns:
+        The module.
+
+    Raises:
+        InputError: for a width that is no integer >= 1, or none at all.
 
     >>> [tuple(p.shape) for p in mlp((28, 28), 10).parameters()]
     [(196, 784), (196,), (10, 196), (10,)]
@@ -88,6 +109,24 @@ def lstm(
     """Return a bidirectional LSTM over token ids, ``hidden`` wide in each direction.
 
     With ``vectors`` (vocabulary, embedding) the embedding is fixed to them: neither trained, sent nor noised.
+
+    Args:
+        classes: how many logits it gives.
+        vocabulary: how many token ids there are; needed without ``vectors``.
+        vectors: a fixed vector for each token id.
+        embedding: how long the vectors are, where they are learnt.
+        hidden: the width in each direction.
+        dropout: the share of the last hidden states that training leaves out.
+        seed: which weights it starts with.
+
+    Returns:
+        The module.
+
+    Raises:
+        InputError: for a number out of its range, or neither vocabulary nor vectors.
+
+    >>> sum(p.numel() for p in lstm(2, vocabulary=10, embedding=4, hidden=3).parameters())
+    270
     """
     hidden = COUNT.check("hidden", hidden, "model")
     embedding = COUNT.check("embedding", embedding, "model")

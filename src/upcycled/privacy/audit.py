@@ -17,6 +17,17 @@ from scipy.special import betainc, betaincinv, gammaln, ndtri
 
 from upcycled.core.errors import InputError, check_number, unknown
 
+__all__ = [
+    "OneRun",
+    "TwoWorlds",
+    "one_run",
+    "one_run_scores",
+    "two_world",
+    "two_world_epsilon",
+    "two_world_mu",
+    "two_world_replays",
+]
+
 TAIL = 0.025
 """The chance that each one-sided Clopper-Pearson bound of the two-world test is wrong."""
 
@@ -70,6 +81,20 @@ def two_world_epsilon(*, false_alarms: int, n0: int, misses: int, n1: int, delta
     test fixed before these replays. The bound is wrong with probability at most 2 ``tail``. Not the tightest known:
     joint confidence regions for the two rates certify somewhat more from the same counts.
 
+    Args:
+        false_alarms: replays of world 0 that were taken for world 1.
+        n0: replays of world 0.
+        misses: replays of world 1 that were taken for world 0.
+        n1: replays of world 1.
+        delta: of the claim.
+        tail: the chance that each of the two one-sided bounds is wrong.
+
+    Returns:
+        A lower bound on epsilon, at least 0.
+
+    Raises:
+        InputError: for a number out of its range.
+
     >>> two_world_epsilon(false_alarms=0, n0=10000, misses=0, n1=10000, delta=1e-5)
     7.904823
     """
@@ -80,6 +105,19 @@ def two_world_epsilon(*, false_alarms: int, n0: int, misses: int, n1: int, delta
 
 def two_world_mu(*, false_alarms: int, n0: int, misses: int, n1: int, tail: float = TAIL) -> float:
     """Return Phi^-1(1 - FPR) - Phi^-1(FNR), at least 0: the least mu of a Gaussian mechanism that is caught this often.
+
+    Args:
+        false_alarms: replays of world 0 that were taken for world 1.
+        n0: replays of world 0.
+        misses: replays of world 1 that were taken for world 0.
+        n1: replays of world 1.
+        tail: the chance that each of the two one-sided bounds is wrong.
+
+    Returns:
+        A lower bound on mu, at least 0.
+
+    Raises:
+        InputError: for a number out of its range.
 
     >>> two_world_mu(false_alarms=0, n0=10000, misses=0, n1=10000)
     6.750386
@@ -94,6 +132,18 @@ def two_world(
 
     Every other replay, from the first, goes into choosing the threshold and its direction (the ones that would certify
     most for ``target``); the rest certify, with Clopper-Pearson bounds of 0.025 each.
+
+    Args:
+        scores0: the attack's score of each replay of world 0.
+        scores1: the same of world 1.
+        delta: of the claim.
+        target: what the threshold is to certify most of.
+
+    Returns:
+        The bounds, and the counts that they rest on.
+
+    Raises:
+        InputError: for scores that are no finite numbers, fewer than two of them, or another target.
 
     >>> result = two_world(scores0=[0.0] * 2000, scores1=[1.0] * 2000, delta=1e-5)
     >>> result.epsilon_lower, result.n0, result.threshold
@@ -128,6 +178,24 @@ def two_world_replays(
     """Audit by calling ``score_of(world, replay)`` for worlds 0 and 1, ``replays`` times each, half of them to certify.
 
     Each call must use fresh noise.
+
+    Args:
+        score_of: (world, replay) -> the attack's score.
+        replays: how many of each world, at least 4.
+        delta: of the claim.
+        target: what the threshold is to certify most of.
+
+    Returns:
+        The bounds, and the counts that they rest on.
+
+    Raises:
+        InputError: for a number out of its range, or a score that is not finite.
+
+    >>> import random
+    >>> coin = random.Random(0)
+    >>> found = two_world_replays(score_of=lambda world, _: coin.gauss(3.0 * world, 1.0), replays=1000, delta=1e-5)
+    >>> found.n0, found.refutes(1.0)
+    (500, True)
     """
     check_number("replays", replays, at_least=4, integer=True)
     scores = [[score_of(world, replay) for replay in range(int(replays))] for world in (0, 1)]
@@ -143,6 +211,19 @@ def one_run(*, canaries: int, guesses: int, correct: int, delta: float, level: f
 
     is at most ``level``; the result is the first epsilon that is not. It audits the unit of the canaries: clients for
     client-level claims, replaced records for replace-one. Later analyses certify somewhat more from the same counts.
+
+    Args:
+        canaries: m, each in or out by a fair coin.
+        guesses: r, of how many of them it was guessed.
+        correct: v, how many guesses were right.
+        delta: of the claim.
+        level: the chance that the bound is wrong.
+
+    Returns:
+        The bound, and the counts that it rests on.
+
+    Raises:
+        InputError: for a number out of its range.
 
     >>> one_run(canaries=1000, guesses=100, correct=95, delta=1e-5).epsilon_lower
     2.165176
@@ -173,6 +254,23 @@ def one_run_scores(
     """Audit one run from a score per canary: the highest half of the guesses say "in", the lowest half "out".
 
     ``inserted`` holds the coins. ``guesses`` must not be chosen by looking at them.
+
+    Args:
+        scores: the attack's score of each canary.
+        inserted: its coin: 1 in, 0 out.
+        guesses: how many to make.
+        delta: of the claim.
+        level: the chance that the bound is wrong.
+
+    Returns:
+        The bound, and the counts that it rests on.
+
+    Raises:
+        InputError: for scores that are no finite numbers, coins that are not 0 or 1, or a number out of its range.
+
+    >>> found = one_run_scores(scores=range(100), inserted=[0] * 50 + [1] * 50, guesses=40, delta=1e-5)
+    >>> found.correct, found.epsilon_lower
+    (40, 2.551127)
     """
     values = _scores("scores", scores)
     coins = np.asarray(inserted)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 
 import numpy as np
 
-from upcycled.core.mechanism import NoiseSource
 from upcycled.core.streams import Purpose, Words, box_muller, client_keys, uniforms, unit_interval
-from upcycled.core.vectors import Ints, Real, grid_step, on_grid
-
-__all__ = ["SeededNoise", "SystemNoise", "gamma_norm_noise", "grid_step", "on_grid"]
+from upcycled.core.vectors import Ints, Real
+from upcycled.privacy.sampling.discrete import WordSource, discrete_gaussian, discrete_laplace
+from upcycled.privacy.tilt_noise import exponentials_from, normals_from
 
 
 @dataclass(frozen=True)
@@ -32,35 +30,74 @@ class SeededNoise:
         """Return standard normals, one stream per client."""
         return box_muller(self.uniforms(clients, count + count % 2, purpose, start))[:, :count]
 
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard exponentials, one stream per client."""
+        return -np.log(self.uniforms(clients, count, purpose, start))
+
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return normals of std ``scale`` rounded to integers."""
+        return np.rint(scale[:, None] * self.normals(clients, count, purpose, start))
+
+    def laplace_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return Laplace numbers of this scale rounded to integers."""
+        return np.rint(scale[:, None] * _laplace(self.uniforms(clients, count, purpose, start)))
+
+
+def fresh_words(count: int) -> Words:
+    """Return random 64-bit words: AES-256 in counter mode, keyed with 32 fresh bytes of operating-system entropy.
+
+    No key outlives its call, so none can be logged, copied, inherited by a forked process or stored.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES
+    from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+    stream = Cipher(AES(os.urandom(32)), CTR(bytes(16))).encryptor().update(bytes(8 * count))
+    found: Words = np.frombuffer(stream, dtype="<u8").astype(np.uint64)  # a copy: kernels are compiled for such
+    return found
+
 
 @dataclass(frozen=True)
 class SystemNoise:
-    """Noise that protects: SHAKE-256, keyed for every call with 32 fresh bytes of operating-system entropy.
+    """Noise that protects: exact discrete samplers (see ``privacy.sampling``), fed with words that nobody can know.
 
-    No key outlives its call, so none can be logged, copied, inherited by a forked process or stored, and a private run
-    cannot be replayed. What remains is the error of float64 arithmetic in Box-Muller, which does not depend on data.
+    A private run cannot be replayed. Tests and audits may put words of their own in the place of ``words`` and run this
+    very code; such noise protects nobody.
     """
 
+    words: WordSource = fresh_words
     name: str = "system"
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1) that were never drawn before."""
-        drawn = hashlib.shake_256(os.urandom(32)).digest(8 * clients.size * count)
-        found: Words = np.frombuffer(drawn, dtype="<u8").astype(np.uint64)
-        return unit_interval(found).reshape(clients.size, count)
+        return unit_interval(self.words(clients.size * count)).reshape(clients.size, count)
 
-    def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
-        """Return standard normals that were never drawn before."""
-        return box_muller(self.uniforms(clients, count + count % 2, purpose))[:, :count]
+    def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard exponentials of full relative precision."""
+        return exponentials_from(self.words, clients.size * count).reshape(clients.size, count)
+
+    def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
+        """Return standard normals of full relative precision: for a direction only. No release adds them."""
+        return normals_from(self.words, clients.size * count).reshape(clients.size, count)
+
+    def gaussian_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return discrete Gaussian integers that were never drawn before."""
+        return discrete_gaussian(scale, count, self.words)
+
+    def laplace_steps(
+        self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
+    ) -> Real:
+        """Return discrete Laplace integers, of the next whole scale, that were never drawn before."""
+        return discrete_laplace(scale, count, self.words)
 
 
-def gamma_norm_noise(source: NoiseSource, clients: Ints, size: int, rate: Real, purpose: Purpose) -> Real:
-    """Return vectors of density ~ exp(-rate ||n||), shape (clients, size): a Gamma norm and a uniform direction.
-
-    The norm is Gamma(shape = size, rate), the sum of ``size`` exponentials; the direction is that of a normal vector.
-    """
-    norms = -np.log(source.uniforms(clients, size, purpose)).sum(axis=1) / rate
-    directions = source.normals(clients, size, purpose, start=size)
-    lengths = np.sqrt(np.einsum("cd,cd->c", directions, directions))
-    scaled: Real = directions * (norms / lengths)[:, None]
-    return scaled
+def _laplace(uniform: Real) -> Real:
+    """Turn uniforms into numbers of density exp(-|x|) / 2, by inverse transform."""
+    found: Real = np.where(uniform < 0.5, np.log(2 * uniform), -np.log(2 * (1 - uniform)))
+    return found

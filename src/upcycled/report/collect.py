@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
-from upcycled.support.files import check_format
+from upcycled.privacy.ledger.statement import evidence
+from upcycled.support.files import PRIVATE, check_format
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -42,6 +43,13 @@ class Seed:
     clients: tuple[Row, ...] = ()
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
+    evidence: str | None = None
+    """How far a private run's ledger, held against the summary's head, shows that it is whole."""
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether its scores are the data holder's own."""
+        return self.summary.get("restricted") is True
 
     @property
     def privacy(self) -> Row | None:
@@ -61,6 +69,8 @@ class Part:
     seeds: tuple[Seed, ...]
     unfinished: tuple[str, ...] = ()
     """Folders of seeds without a summary."""
+    stopped: tuple[str, ...] = ()
+    """Sentences about seeds that diverged, or whose budget was spent."""
 
     @property
     def is_upcycled(self) -> bool:
@@ -138,6 +148,8 @@ class _Reader:
 
 def _nothing(folder: Path, parts: Sequence[Part], problems: Sequence[str]) -> str:
     right = "it must hold a finished run (a folder with summary.json and metrics.jsonl)"
+    if stopped := [sentence for part in parts for sentence in part.stopped]:
+        return f"{folder} holds no finished run, but {right}: {stopped[0]}"
     if problems:
         return f"{folder} holds nothing that can be read, but {right}: {problems[0]}"
     return f"{folder} holds {'no finished run yet' if parts else 'no results'}, but {right}"
@@ -146,10 +158,13 @@ def _nothing(folder: Path, parts: Sequence[Part], problems: Sequence[str]) -> st
 def _seed_folders(folder: Path, depth: int) -> list[Path]:
     """Return the folders of single runs, in natural order.
 
-    An experiment's folder may hold its seeds beside a comparison and a sweep, which have pages of their own.
+    An experiment's folder may hold its seeds beside a comparison and a sweep, which have pages of their own. What is
+    its data holder's own is passed by.
     """
     try:
-        below = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        passed_by = {PRIVATE} if (folder / "config.toml").exists() else set()
+        names = [path for path in folder.iterdir() if path.name not in passed_by and not path.name.startswith(".")]
+        below = [path for path in names if path.is_dir()]
     except OSError:
         return []
     below.sort(key=_natural)
@@ -180,15 +195,29 @@ def _natural(path: Path) -> list[tuple[bool, int, str]]:
 
 
 def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
-    seeds, unfinished, config = list[Seed](), list[str](), dict[str, Any]()
+    seeds, unfinished, stopped, config = list[Seed](), list[str](), list[str](), dict[str, Any]()
     for folder in folders:
         config = config or reader.read(folder / "config.toml", tomllib.loads, {})
         if not (folder / "summary.json").exists():
             unfinished.append(reader.place(folder))
-        elif (seed := _seed(reader, folder)) is not None:
+        elif (seed := _seed(reader, folder)) is not None and seed.summary.get("error") is not None:
+            stopped.append(_stopped(seed))
+        elif seed is not None:
             seeds.append(seed)
     name = config.get("name") if home == reader.root else home.name
-    return Part(str(name or home.resolve().name), reader.place(home), config, tuple(seeds), tuple(unfinished))
+    title = str(name or home.resolve().name)
+    return Part(title, reader.place(home), config, tuple(seeds), tuple(unfinished), tuple(stopped))
+
+
+def _stopped(seed: Seed) -> str:
+    """Say what ended a run early; what it released until then is spent all the same."""
+    table = (seed.privacy or {}).get("epsilon")
+    worst = number(table.get("max")) if isinstance(table, dict) else math.nan
+    delta = number((seed.privacy or {}).get("delta"))
+    said = f"{seed.place} stopped after iteration {seed.summary.get('iterations')}: {seed.summary['error']}"
+    if math.isnan(worst):
+        return said
+    return f"{said}; what it released cost the worst client epsilon {worst:.6g} at delta {delta:g}"
 
 
 def _seed(reader: _Reader, folder: Path) -> Seed | None:
@@ -207,22 +236,25 @@ def _seed(reader: _Reader, folder: Path) -> Seed | None:
         reader.read(metrics, _lines, ()),
         reader.read(folder / "clients.jsonl", _lines, ()),
     )
-    return replace(seed, spent=_spent(reader, folder, seed))
+    return _with_ledger(reader, folder, seed)
 
 
-def _spent(reader: _Reader, folder: Path, seed: Seed) -> EpsilonOverRounds | None:
-    """Return epsilon over iterations; with real noise there may be a ledger an attempt, the finished one last."""
-    delta = (seed.privacy or {}).get("delta")
+def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
+    """Return the seed with what its ledger says; with real noise there may be one an attempt, the finished one last."""
+    privacy = seed.privacy or {}
+    delta, head = privacy.get("delta"), privacy.get("head")
     ledgers = sorted(folder.glob("ledger*.jsonl"), key=lambda path: (len(path.name), path.name))
     if not ledgers or not isinstance(delta, int | float):
-        return None
+        return replace(seed, evidence="missing; the numbers are the summary's" if privacy and not ledgers else None)
     if len(ledgers) > 1:
         reader.problems.append(
             f"{reader.place(folder)} has {len(ledgers)} ledgers: what its earlier attempts released is not in the "
             f"epsilon of this run, and adds to it"
         )
-    found: EpsilonOverRounds | None = reader.read(ledgers[-1], lambda _: spending(ledgers[-1], float(delta)))
-    return found
+    ledger: Ledger | None = reader.read(ledgers[-1], lambda _: Ledger.read(ledgers[-1], head))
+    if ledger is None:
+        return replace(seed, evidence="not this run's, or damaged; the numbers are the summary's")
+    return replace(seed, spent=spending(ledger, float(delta)), evidence=evidence(ledger))
 
 
 def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part, ...]:
@@ -258,14 +290,10 @@ def _lines(text: str) -> tuple[dict[str, Any], ...]:
     return tuple(found)
 
 
-def spending(path: Path, delta: float) -> EpsilonOverRounds | None:
-    """Return the worst epsilon over a ledger's rounds; None if nothing was charged.
-
-    Raises:
-        InputError: if the file is no ledger.
-    """
+def spending(ledger: Ledger, delta: float) -> EpsilonOverRounds | None:
+    """Return the worst epsilon over a ledger's rounds; None if nothing was charged."""
     with warnings.catch_warnings():
         # The run warned of a large delta; the statement that the page shows has it.
         warnings.simplefilter("ignore", UserWarning)
-        found = Ledger.read(path).epsilon_over_rounds(delta)
+        found = ledger.epsilon_over_rounds(delta)
     return found if found.rounds else None

@@ -30,12 +30,10 @@ class Cost:
 
     @property
     def has_paper(self) -> bool:
-        """Whether the paper's formula has a number."""
         return not math.isnan(self.paper)
 
 
 def costs(every: Sequence[Drawn]) -> list[Cost]:
-    """Return the private experiments."""
     return [_cost(one, max(seeds, key=worst_epsilon)) for one in every if (seeds := private_seeds(one.part))]
 
 
@@ -50,7 +48,7 @@ def _cost(one: Drawn, worst: Seed) -> Cost:
         number(table.get("median")) if isinstance(table, dict) else math.nan,
         _paper(privacy.get("paper_epsilon")),
         str(privacy["noise"]) if "noise" in privacy else None,
-        tuple(_statement(privacy)),
+        tuple(_statement(privacy, worst.evidence)),
     )
 
 
@@ -62,15 +60,22 @@ def _paper(found: Any) -> float:
     return number(found)
 
 
-def _statement(privacy: Row) -> list[tuple[str, str]]:
-    lines = privacy.get("statement")
-    items = []
-    for line in lines if isinstance(lines, list) else []:
-        name, colon, rest = str(line).partition(": ")
-        items.append((name, rest) if colon else ("note", str(line)))
+def _statement(privacy: Row, evidence: str | None) -> list[tuple[str, str]]:
+    said = privacy.get("statement_items", privacy.get("statement"))
+    items = [_item(one) for one in said] if isinstance(said, list) else []
+    if evidence is not None:  # as the page finds the file, which is not what the run could say of it
+        items = [*(item for item in items if item[0] != "ledger"), ("ledger", evidence)]
     if isinstance(own := privacy.get("not_covered"), str):
         items.append(("scores", own))
     return items
+
+
+def _item(said: object) -> tuple[str, str]:
+    """Return a topic and its text, as summaries have them; those of earlier versions have lines only."""
+    if isinstance(said, list) and len(said) == 2:
+        return str(said[0]), str(said[1])
+    topic, colon, text = str(said).partition(": ")
+    return (topic, text) if colon else ("note", str(said))
 
 
 def is_simulation(seed: Seed) -> bool:

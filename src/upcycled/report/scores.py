@@ -43,7 +43,6 @@ class Line:
 
 
 def lines(every: Sequence[Drawn]) -> list[Line]:
-    """Return a line for each experiment."""
     _, differing = split_settings([one.part for one in every])
     is_named_by_folder = len(every) > 1 and any(one.label == one.part.name for one in every)
     found = []

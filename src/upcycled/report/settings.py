@@ -14,7 +14,7 @@ import tomli_w
 from upcycled.algorithms import ALGORITHMS
 from upcycled.config.experiment import flat
 from upcycled.report.collect import Part, Results, Row
-from upcycled.support.formats import setting
+from upcycled.support.formats import count, setting
 
 NOT_SETTINGS = ("name", "seeds", "results", "data.path")
 PAIRED = ("upcycle", "iterations")
@@ -204,9 +204,11 @@ def data_words(part: Part) -> list[tuple[str, str]]:
     ):
         if isinstance(about.get(key), int) and about[key] > 0:
             is_inferred = isinstance(about.get("inferred"), list) and key in about["inferred"]
-            words.append((name, f"{about[key]:,}{' (from the data)' * is_inferred}"))
+            words.append((name, f"{count(about[key])}{' (from the data)' * is_inferred}"))
     if isinstance(about.get("sha256"), str):
         words.append(("SHA-256", about["sha256"][:16]))
+    if isinstance(about.get("id"), str):
+        words.append(("random id", about["id"]))
     return words
 
 

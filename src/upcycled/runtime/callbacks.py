@@ -42,7 +42,19 @@ class Step:
 class Callback(Protocol):
     """Told when a run starts, after each iteration, and at its end (also when it failed); what it lacks is not called.
 
+    It is told what everybody may see (:mod:`upcycled.runtime.publication`): in a restricted run no score, no seconds,
+    no sample and no personal model.
+
     In a batch the runs' callbacks are called from other threads, those of one run never at the same time.
+
+    >>> import upcycled as up
+    >>> class UntilGood:
+    ...     def record(self, record, run):
+    ...         return up.STOP if record.accuracy > 0.6 else None
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.FedAvg(), iterations=50, callbacks=[UntilGood()], progress=False)
+    >>> len(run.history) < 50, run.accuracy > 0.6
+    (True, True)
     """
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
@@ -61,7 +73,18 @@ class Callback(Protocol):
 class Probe(Protocol):
     """A callback that measures; it may have :class:`Callback`'s methods too.
 
-    It goes along where a run has a process of its own, so it must be picklable there.
+    It goes along where a run has a process of its own, so it must be picklable there. In a restricted run it is shown
+    no sample, and its numbers stay with the holder, but for those whose names are in an attribute ``publishes``: its
+    author says by it that they follow from what it is shown, or are charged.
+
+    >>> import numpy as np, upcycled as up
+    >>> class Length:
+    ...     def measure(self, step):
+    ...         return {"moved": float(np.linalg.norm(step.after - step.before))}
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> run = up.train(data, algorithm=up.FedAvg(), iterations=2, callbacks=[Length()], progress=False)
+    >>> all(moved > 0 for moved in run.history.column("moved"))
+    True
     """
 
     def measure(self, step: Step) -> Mapping[str, float]:
@@ -101,8 +124,6 @@ class Hooks:
 
 @dataclass(frozen=True)
 class _Function:
-    """A plain function as a callback."""
-
     call: Callable[..., object]
     takes_run: bool
 

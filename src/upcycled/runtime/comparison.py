@@ -15,7 +15,7 @@ from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.runtime.executor import train_many
 from upcycled.runtime.result import Result
-from upcycled.support.formats import fixed, interval, signed
+from upcycled.support.formats import count, epsilon, fixed, general, interval, signed
 from upcycled.support.statistics import Paired
 
 EQUALS = ("work", "epsilon")
@@ -32,7 +32,13 @@ class Comparison:
 
     @property
     def paired(self) -> Paired:
-        """The differences in accuracy, seed by seed, and what they show."""
+        """The differences in accuracy, seed by seed, and what they show.
+
+        Raises:
+            InputError: if the runs are restricted: their scores are the data holder's own (``result.private``).
+        """
+        if self.is_restricted:
+            raise InputError("the accuracies of private runs are their holder's own: comparing by them is a release")
         found = _accuracies(self.upcycled) - _accuracies(self.vanilla)
         return Paired(tuple(found.tolist()), self.confidence)
 
@@ -55,12 +61,30 @@ class Comparison:
         """Whether the interval excludes zero."""
         return self.paired.is_significant
 
+    @property
+    def is_restricted(self) -> bool:
+        """Whether runs can be compared by what they cost only."""
+        return any(result.private is not None for result in (*self.vanilla, *self.upcycled))
+
+    def _costs(self) -> str:
+        words = []
+        for name, runs in (("vanilla", self.vanilla), ("upcycled", self.upcycled)):
+            worst = [run.privacy.max_epsilon(run.privacy.default_delta) for run in runs if run.privacy is not None]
+            messages = count(runs[0].history.total("messages"))
+            words.append(
+                f"{name} {runs[0].history[-1].data_round} data rounds, {messages} messages, worst epsilon "
+                f"{epsilon(max(worst, default=None))}"
+            )
+        return f"{'; '.join(words)}; accuracies are the data holder's own"
+
     def __str__(self) -> str:
+        if self.is_restricted:
+            return self._costs()
         vanilla, upcycled = (fixed(_accuracies(runs).mean(), 2, 100) for runs in (self.vanilla, self.upcycled))
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (
             f"vanilla {vanilla} % ({rounds[0]} data rounds), upcycled {upcycled} % ({rounds[1]}): "
-            f"{signed(self.gain, 2, 100)} points, {100 * self.confidence:g} % interval "
+            f"{signed(self.gain, 2, 100)} points, {general(100 * self.confidence)} % interval "
             f"{interval(*self.interval, 2, 100)}: {self.paired.verdict}"
         )
 
@@ -81,6 +105,22 @@ def compare(
     ``equal="work"``: as many data rounds each, so the vanilla runs have half the iterations; same clients, bytes and
     charges. ``equal="epsilon"``: as many iterations each, with noise calibrated to the same proven epsilon, so the
     mechanism must be given ``epsilon=``.
+
+    Args:
+        data: with a test part.
+        equal: what the two have the same of, ``"work"`` or ``"epsilon"``.
+        upcycle: the coefficient or rule of the upcycled runs.
+        iterations: of an upcycled run, upcycled ones included.
+        seeds: two or more; each gives a pair of runs.
+        confidence: of the interval.
+        progress: show a live table on standard error.
+        **arguments: of :class:`~upcycled.RunSpec`, for all runs.
+
+    Returns:
+        The runs and their paired difference; ``print`` shows it.
+
+    Raises:
+        InputError: in one sentence, if something is wrong or does not fit together.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)

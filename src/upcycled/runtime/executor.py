@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, UpcycledError
 from upcycled.data import FederatedData
 from upcycled.engines.scratch import scratch_folder
 from upcycled.engines.worker_pool import worker_pool
@@ -21,7 +21,7 @@ from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.result import Result
 from upcycled.runtime.spec import RunSpec
 from upcycled.runtime.train import spec_from
-from upcycled.runtime.worker_processes import STOP, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
+from upcycled.runtime.worker_processes import STOP_FILE, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
@@ -37,6 +37,8 @@ class Failed:
     error: Exception
     settings: Mapping[str, Any]
     """What was asked for."""
+    result: Result | None = None
+    """The run up to its last whole iteration, with its ledger; None if it never began, or a foreign error ended it."""
 
 
 Job: TypeAlias = Mapping[str, Any] | tuple[FederatedData, RunSpec] | Plan
@@ -47,8 +49,15 @@ def train_many(runs: Sequence[Job], *, progress: bool = True) -> list[Result | F
     """Train many runs at once, each given as ``(data, spec)`` or as a dict of :func:`train`'s arguments.
 
     Results come in order. A run that cannot start, or fails in a way of its own, comes back as :class:`Failed` with its
-    ``error``; one that ends early (diverged, budget spent) as a ``Result`` with its ``error``; the others finish, and
-    their ``error`` is None.
+    ``error``, and what it had by then as its ``result``; one that ends early (diverged, budget spent) as a ``Result``
+    with its ``error``; the others finish, and their ``error`` is None.
+
+    Args:
+        runs: the runs, with callbacks of their own where they have some.
+        progress: show a live table on standard error.
+
+    Returns:
+        The results, in the order of the runs.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, seed=0)
@@ -81,26 +90,23 @@ def train_each(
         try:
             jobs.append(_Job(i, _planned(i, run), titles[i] if titles else None))
         except Exception as error:
-            yield i, Failed(error, _settings(run))
+            yield i, _failed(error, run)
     own = isinstance(progress, bool)
     table = BatchProgress(len(jobs), progress) if isinstance(progress, bool) else progress
     carry_out = _alone if len(jobs) == 1 else _together
     with table.shown() if own else nullcontext():
         for i, result in carry_out(jobs, table):
-            yield i, result if isinstance(result, Result) else Failed(result, _settings(runs[i]))
+            yield i, result if isinstance(result, Result) else _failed(result, runs[i])
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One run of a batch."""
-
     place: int
     plan: Plan
     title: str | None
 
     @property
     def callbacks(self) -> Sequence[object]:
-        """Who is told of the run."""
         return self.plan.spec.callbacks
 
 
@@ -121,6 +127,10 @@ def _planned(place: int, run: Job) -> Plan:
             f"run {place} is {type(run).__name__}, but it must be a pair (data, spec), or a dict of train's arguments"
         )
     return make_plan(run[0], spec_from(run[1], {}))
+
+
+def _failed(error: Exception, run: Job) -> Failed:
+    return Failed(error, _settings(run), error.result if isinstance(error, UpcycledError) else None)
 
 
 def _settings(run: Job) -> Mapping[str, Any]:
@@ -197,7 +207,7 @@ def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _En
         finally:
             running = [future for future in started if not future.cancel() and not future.done()]
             if running:
-                (folder / STOP).touch()
+                (folder / STOP_FILE).touch()
                 _wait_or_kill(running, workers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -18,6 +19,7 @@ from torch import nn
 
 from upcycled.core.lookup import name_of
 from upcycled.core.shards import Shards
+from upcycled.data import FederatedData
 
 _CHUNK = 2**24
 _PACKAGE = __name__.partition(".")[0]
@@ -112,6 +114,24 @@ def hash_of_shards(shards: Shards | None) -> str | None:
     if shards is None:
         return None
     return digest([("x", shards.x), ("y", shards.y), ("offsets", shards.offsets)])
+
+
+def hash_of_data(data: FederatedData) -> str:
+    """Return the hash of every sample of a federation, and of its word vectors."""
+    found = hashlib.sha256()
+    for title, shards in (("train", data.train), ("test", data.test), ("validation", data.validation)):
+        for array in () if shards is None else (shards.x, shards.y, shards.offsets):
+            found.update(f"{title} {array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+    if data.vectors is not None:
+        found.update(f"vectors {data.vectors.dtype} {data.vectors.shape}".encode())
+        found.update(np.ascontiguousarray(data.vectors).data)
+    return found.hexdigest()
+
+
+def keyed(key: bytes, words: str) -> str:
+    """Return the HMAC of a hash: without the key nobody can hold a guess of the records against it."""
+    return hmac.new(key, words.encode(), hashlib.sha256).hexdigest()
 
 
 def digest(arrays: Iterable[tuple[str, NDArray[Any]]]) -> str:

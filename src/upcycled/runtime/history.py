@@ -19,7 +19,10 @@ def _nobody() -> Ints:
 
 @dataclass(frozen=True)
 class Record:
-    """One iteration. Bytes are the vectors' float32 payload; seconds are the iteration's own, without scoring."""
+    """One iteration. Bytes are the vectors' float32 payload; seconds are the iteration's own, without scoring.
+
+    What a private run keeps to its holder is None (see :mod:`upcycled.runtime.publication`).
+    """
 
     iteration: int
     kind: Kind
@@ -33,17 +36,17 @@ class Record:
     global_loss: float | None
     coefficient: float | None
     """rho of an upcycled iteration, where its rule is a scalar one."""
-    bytes_up: int
-    bytes_down: int
-    messages: int
+    bytes_up: int | None
+    bytes_down: int | None
+    messages: int | None
     """Downloads and uploads."""
-    gradient_steps: int
+    gradient_steps: int | None
     """Minibatch gradients computed by all clients together."""
-    seconds: float
-    eval_seconds: float
-    clients: Ints = field(default_factory=_nobody)
+    seconds: float | None
+    eval_seconds: float | None
+    clients: Ints | None = field(default_factory=_nobody)
     """Who took part."""
-    client_steps: Ints = field(default_factory=_nobody)
+    client_steps: Ints | None = field(default_factory=_nobody)
     """K_i of each of them."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What else was measured of the iteration, by name (see ``Callback.measure``)."""
@@ -77,6 +80,11 @@ class History:
         if name in SCALARS:
             return [getattr(record, name) for record in self.records]
         return [record.metrics.get(name) for record in self.records]
+
+    def total(self, name: str) -> float | None:
+        """Return the sum of one scalar field over all records; None where one of them keeps it to its holder."""
+        values = self.column(name)
+        return None if None in values else sum(values)
 
     def last_scored(self) -> Record | None:
         """Return the last record with scores."""

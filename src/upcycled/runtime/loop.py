@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from upcycled.core.strategy import State
 from upcycled.runtime.callbacks import Hooks, Step
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import publication_of
 from upcycled.runtime.round import answer, ask, take
 from upcycled.runtime.state import Run
 
@@ -25,13 +27,17 @@ from upcycled.runtime.state import Run
 def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) -> Iterator[tuple[Run, Record]]:
     """Yield the run and its record after each iteration until the plan is done; ``run`` may be a resumed one.
 
-    What ``probes`` measure of an iteration goes into its record.
+    What ``probes`` measure of an iteration goes into its record. The record is exact: what of it leaves is not decided
+    here.
     """
+    shown = publication_of(plan)
+    # What NumPy would warn of follows from records.
+    quiet: Literal["ignore"] | None = "ignore" if shown.is_restricted else None
     while run.state.iteration < plan.iterations:
         began = time.perf_counter()
         before, release = run.state.server.model, None
         # A run that overflows is told by its model, in one sentence, not by NumPy's warnings on the way there.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", divide=quiet, under=quiet):
             if plan.strategy.kind(run.state) == "data":
                 asked = ask(plan, run)
                 noise = run.noise_for(plan, asked.round, asked.attempt)
@@ -43,10 +49,11 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
                     run.ledger.upcycled(run.state.iteration, run.state.data_rounds)
         _check_finite(run.state)
         trained = time.perf_counter()
-        scores, global_scores = _score(plan, engine, run)
+        with np.errstate(all=quiet):
+            scores, global_scores = _score(plan, engine, run)
         metrics: dict[str, float] = {}
         if probes:
-            step = Step(run.state.iteration, before, run.state.server.model, release)
+            step = shown.step(Step(run.state.iteration, before, run.state.server.model, release))
             for probe in probes:
                 metrics |= probe.measure(step)
         yield run, _record(plan, run.state, release, scores, global_scores, metrics, trained - began, trained)

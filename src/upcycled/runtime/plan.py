@@ -32,7 +32,7 @@ from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.losses import CrossEntropy
 from upcycled.losses.table import as_objective
-from upcycled.models import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
+from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -56,6 +56,10 @@ class Plan:
     """The public facts a private run's mechanism was fitted to."""
     on_data: tuple[Task, EngineKind] | None = None
     """The local work, and who does it; None where there are no data."""
+    is_public: bool = False
+    """Whether the data are declared public, so that nothing about them needs protection."""
+    notes: tuple[str, ...] = ()
+    """What was noticed when the data were read."""
 
     @property
     def iterations(self) -> int:
@@ -69,12 +73,10 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """What engines are opened on."""
         return self._with_data()[0]
 
     @property
     def engine(self) -> EngineKind:
-        """Who does the local work."""
         return self._with_data()[1]
 
     @property
@@ -159,6 +161,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             sampling=who.sampler.name,
             participation=who.sampler.fraction,
             shared=facts.shared,
+            noise=spec.noise,
         )
         mechanism = spec.privacy.fit(setting)
         if not isinstance(mechanism, Fitted):
@@ -186,7 +189,8 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )
-    return replace(plan, on_data=(task, choose_engine(plan.spec.engine, task)))
+    on_data = (task, choose_engine(plan.spec.engine, task))
+    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes)
 
 
 _GIVEN_BY = {

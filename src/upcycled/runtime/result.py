@@ -43,8 +43,27 @@ class PersonalModels(Mapping[int, nn.Module]):
 
 
 @dataclass(frozen=True)
+class HoldersOwn:
+    """What a restricted run leaves to the holder of its data alone.
+
+    No epsilon covers any of it: it is computed from records. Showing it to anybody else is a release.
+    """
+
+    history: History
+    """Every number of every iteration, scores and seconds included."""
+    personal_models: PersonalModels | None = None
+    """pFedMe only: client -> its personal module."""
+    notes: tuple[str, ...] = ()
+    """What would have been warnings, if they did not follow from the data."""
+
+
+@dataclass(frozen=True)
 class Result:
-    """The trained model, the history, and how it was made."""
+    """The trained model, the history, and how it was made.
+
+    All of it may be published, but ``private``. A run with real noise on data that are not declared public has None in
+    the place of what may not.
+    """
 
     params: torch.Tensor
     """Flat float32 tensor of the trainable parameters, in ``named_parameters`` order, each row-major."""
@@ -52,7 +71,7 @@ class Result:
     """The torch module with the final weights, in evaluation mode."""
     history: History
     personal_models: PersonalModels | None
-    """pFedMe only: client -> its personal module."""
+    """pFedMe only: client -> its personal module; None in a restricted run."""
     settings: Mapping[str, Any]
     """What the run was asked to do, and the engine that did it."""
     privacy: Ledger | None = None
@@ -63,15 +82,17 @@ class Result:
     """What ended the run early, whose result is that of its last whole iteration; None if it ended as planned."""
     spec: RunSpec | None = None
     """What was asked for."""
+    private: HoldersOwn | None = None
+    """Of a restricted run: exact scores, personal models, notes. Showing them is a release."""
 
     @property
     def accuracy(self) -> float | None:
-        """Test accuracy of the last scored iteration; None without test data."""
+        """Test accuracy of the last scored iteration; None without test data, and in a restricted run."""
         last = self.history.last_scored()
         return None if last is None else last.accuracy
 
     @property
     def loss(self) -> float | None:
-        """Test loss of the last scored iteration; None without test data."""
+        """Test loss of the last scored iteration; None without test data, and in a restricted run."""
         last = self.history.last_scored()
         return None if last is None else last.loss

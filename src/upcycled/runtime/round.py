@@ -115,7 +115,9 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     if answered.private is not None:
         run.private.put(clients, {"model": answered.private}, undoable)
     noise_std = mechanism.mean_noise_std(release)
-    spread = _spread(arrived, state.server, answered.charge, mechanism) if plan.strategy.uses_spread else None
+    # Where draws are secret it would tell an empty cohort from others: rules then go by the aggregate alone.
+    is_told = plan.strategy.uses_spread and not mechanism.draws_secretly
+    spread = _spread(arrived, state.server, answered.charge, mechanism) if is_told else None
     after = plan.strategy.after_data(state, server, noise_std, mean, spread)
     return replace(run, state=after), release
 
@@ -150,7 +152,7 @@ def _joined_charges(charges: Sequence[Charge], order: Ints) -> Charge:
         parts = [getattr(one, name) for one in charges]
         return None if parts[0] is None else np.concatenate(parts)[order]
 
-    names = ("clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps")
+    names = ("clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps", "draws")
     return Charge(charges[0].kind, **{name: column(name) for name in names})  # type: ignore[arg-type]
 
 

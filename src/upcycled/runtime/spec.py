@@ -22,7 +22,7 @@ from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.fingerprint import hash_of, plain_form
 
 NOISES = ("seeded", "system")
-NOT_IN_BITS = ("ledger", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
+NOT_IN_BITS = ("ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
 """How a run is kept and shown: none of it changes what it computes."""
 
 
@@ -35,9 +35,9 @@ class RunSpec:
         model: ``"logistic"``, ``"mlp"``, ``"lstm"``; a torch module, which starts from its own weights; or a function
             that makes one (``"package.module:factory"`` names it), called with torch's generator set to ``seed``.
         model_options: options of a model named by a string, such as ``{"hidden": [196]}``.
-        loss: a name (``"cross_entropy"``, ``"binary_cross_entropy"``, ``"multilabel"``, ``"mse"``, ``"mae"``, ``"huber"``,
-            ``"poisson"``, ``"quantile"``), one of ``up.losses`` with its options, or a function (outputs, targets) -> a
-            loss for each sample; left out, the usual one for the data's targets.
+        loss: a name (``"cross_entropy"``, ``"binary_cross_entropy"``, ``"multilabel"``, ``"mse"``, ``"mae"``,
+            ``"huber"``, ``"poisson"``, ``"quantile"``), one of ``up.losses`` with its options, or a function (outputs,
+            targets) -> a loss for each sample; left out, the usual one for the data's targets.
         upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
             makes every even iteration a server-only extrapolation.
         iterations: global iterations, upcycled ones included.
@@ -55,6 +55,9 @@ class RunSpec:
             beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
         device: the torch device of engines that use one.
         ledger: a file (JSON lines) that each charge is written to, durably, before its releases leave.
+        ledger_key: a file with the holder's own key, made where there is none: the ledger's heads are signed with it,
+            so that nobody else can make one for a ledger with fewer charges. With ``noise="system"`` and a checkpoint
+            it lies in that folder, unless another is named; otherwise there is none.
         checkpoint: a folder that the run is kept in. Started again with the same arguments, the run goes on from there
             and ends in the same bits as one that was never stopped; a finished one is returned at once. A private run
             then keeps its ledger there too, unless ``ledger`` names another file; with ``noise="system"`` a repeated
@@ -94,6 +97,7 @@ class RunSpec:
     theory: bool = False
     device: str = "cpu"
     ledger: str | Path | None = None
+    ledger_key: str | Path | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int | str = "1s"
     resume_anyway: bool = False
@@ -129,6 +133,14 @@ class RunSpec:
             return Path(self.ledger)
         is_kept = self.checkpoint is not None and self.privacy is not None
         return Path(self.checkpoint) / "ledger.jsonl" if is_kept and self.checkpoint is not None else None
+
+    @property
+    def ledger_key_path(self) -> Path | None:
+        """Where the key of the ledger's heads lies; a simulation protects nobody, and needs none."""
+        if self.ledger_key is not None:
+            return Path(self.ledger_key)
+        is_kept = self.checkpoint is not None and self.privacy is not None and self.noise == "system"
+        return Path(self.checkpoint) / "ledger.key" if is_kept and self.checkpoint is not None else None
 
     def replace(self, **changes: Any) -> RunSpec:
         """Return a spec with some arguments changed."""
@@ -202,7 +214,7 @@ def _check_kinds(spec: RunSpec) -> None:
     for name in ("engine", "device"):
         if not isinstance(getattr(spec, name), str):
             raise InputError(field=name, value=getattr(spec, name), must="a name in quotes")
-    for name, what in (("checkpoint", "a folder"), ("ledger", "a file")):
+    for name, what in (("checkpoint", "a folder"), ("ledger", "a file"), ("ledger_key", "a file")):
         path = getattr(spec, name)
         if path is not None and (not isinstance(path, str | Path) or not str(path)):
             raise InputError(field=name, value=path, must=f"None or the path of {what}")
@@ -213,10 +225,14 @@ def _check_kinds(spec: RunSpec) -> None:
 
 
 def _check_agreement(spec: RunSpec) -> None:
-    for name, what in (("budget", "spend"), ("ledger", "write down")):
+    for name, what in (("budget", "spend"), ("ledger", "write down"), ("ledger_key", "sign")):
         if getattr(spec, name) is not None and spec.privacy is None:
             reason = f"is given without privacy, but only a private run has something to {what}"
             raise InputError(reason, field=name)
+    if spec.ledger_key is not None and spec.ledger_path is None:
+        raise InputError(
+            "is given without a ledger or a checkpoint, but there must be a file to sign", field="ledger_key"
+        )
     if spec.theory and spec.noise == "system":
         raise InputError(
             field="theory",

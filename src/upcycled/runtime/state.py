@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from upcycled.core.mechanism import NoiseSource, Setting
 from upcycled.core.memory import ClientMemory
 from upcycled.core.strategy import State
+from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.ledger.ledger_file import run_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
@@ -57,4 +58,6 @@ def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
         run = before or secrets.token_hex(8)
     elif run is None:
         run = hash_of([spec.plain(), setting.sizes.tolist(), setting.num_parameters])[:16]
-    return Ledger(plan.mechanism, spec.noise, setting, spec.budget, path, run)
+    key_path = spec.ledger_key_path
+    key = None if key_path is None else key_at(key_path)
+    return Ledger(plan.mechanism, spec.noise, setting, spec.budget, path, run, key)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from upcycled.core.errors import BudgetSpentError, DivergedError, InputError
+from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.core.layout import assign
 from upcycled.data import FederatedData
 from upcycled.runtime.bound_probe import BoundProbe, report_of
@@ -21,7 +21,8 @@ from upcycled.runtime.display.run_progress import LiveProgress
 from upcycled.runtime.history import History, Record
 from upcycled.runtime.loop import iterate
 from upcycled.runtime.plan import Plan, make_plan
-from upcycled.runtime.result import PersonalModels, Result
+from upcycled.runtime.publication import publication_of
+from upcycled.runtime.result import HoldersOwn, PersonalModels, Result
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.support.lock import locked
@@ -52,6 +53,8 @@ def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) ->
 
     Raises:
         InputError: in one sentence, before anything is trained, if something is wrong or does not fit together.
+        DivergedError, BudgetSpentError: if that ends the run before its first whole iteration; ``error.result`` then
+            has the model it began with, and the ledger, which may have charges already.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic(0.5, 0.5, clients=5, seed=0)
@@ -102,21 +105,22 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
         nameless = f"{plan.spec.unnamed[0]} has no name that a later process could find it by"
         way_out = ": it must be a function or class of a module, or the run be one without a checkpoint"
         raise InputError(field="checkpoint", value=str(plan.checkpoint), but=nameless, hint=way_out)
-    with locked(plan.checkpoint):
+    with locked(plan.checkpoint, is_private=publication_of(plan).is_restricted):
         return _carry_out(plan, hooks, threads, Checkpointer(plan, plan.checkpoint))
 
 
 def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpointer: Checkpointer | None) -> Result:
     module = copy.deepcopy(plan.task.module)
     found = None if checkpointer is None else checkpointer.restore()
-    last, records, way = (start_run(plan), list[Record](), "") if found is None else found
+    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
     probes = [one for one in hooks if measures(one.value)] + ([Hooks(BoundProbe(plan))] if plan.spec.theory else [])
     error: BaseException | None = None
+    shown = publication_of(plan)
     try:
         for hook in hooks:
-            hook.start(plan, tuple(records))
+            hook.start(shown.plan(plan), tuple(map(shown.record, records)))
         if engine is not None:
             way = engine.way
             for run, record in iterate(plan, engine, last, probes):
@@ -125,11 +129,14 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
                 if checkpointer is not None:
                     checkpointer.maybe_save(last, records, way)
                 # All are told before any of them ends the run.
-                if STOP in [hook.record(record, run) for hook in hooks]:
+                seen, seen_run = shown.record(record), shown.run(run)
+                if STOP in [hook.record(seen, seen_run) for hook in hooks]:
                     break
     except BaseException as raised:
         if checkpointer is not None:
             checkpointer.save_on_exit(last, records, way)
+        if isinstance(raised, UpcycledError):
+            raised.result = _result(plan, last, records, module, way, raised, notes)
         if not isinstance(raised, (*ENDED_EARLY, KeyboardInterrupt)) or not records:
             raise
         error = raised
@@ -140,18 +147,27 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
             hook.finish()
     if checkpointer is not None:
         checkpointer.save_on_exit(last, records, way)
-    last.memory.back_to(last.state.iteration)
-    last.private.back_to(last.state.iteration)
-    result = _result(plan, last, records, module, way, error)
+    result: Result = (
+        error.result if isinstance(error, UpcycledError) else _result(plan, last, records, module, way, error, notes)
+    )
     if isinstance(error, KeyboardInterrupt):
         raise Interrupted(result) from error
     return result
 
 
 def _result(
-    plan: Plan, run: Run, records: list[Record], module: nn.Module, way: str, error: BaseException | None
+    plan: Plan,
+    run: Run,
+    records: list[Record],
+    module: nn.Module,
+    way: str,
+    error: BaseException | None,
+    notes: tuple[str, ...],
 ) -> Result:
-    params = run.state.server.model
+    """Return the result of the last whole iteration; before the first, the model that the run began with."""
+    run.memory.back_to(run.state.iteration)
+    run.private.back_to(run.state.iteration)
+    params, shown, exact = run.state.server.model, publication_of(plan), History(tuple(records))
     personal = None
     if run.private.names:
         clients = run.private.clients
@@ -161,11 +177,12 @@ def _result(
     return Result(
         params=torch.from_numpy(params.copy()),
         model=final.eval(),
-        history=History(tuple(records)),
-        personal_models=personal,
+        history=History(tuple(map(shown.record, records))),
+        personal_models=None if shown.is_restricted else personal,
         settings={**plan.settings, "way": way},
         privacy=run.ledger,
-        theory=report_of(plan, records) if plan.spec.theory else None,
+        theory=report_of(plan, records) if plan.spec.theory and records else None,
         error=error,
         spec=plan.spec,
+        private=HoldersOwn(exact, personal, (*plan.notes, *notes)) if shown.is_restricted else None,
     )

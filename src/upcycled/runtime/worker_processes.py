@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from upcycled.core.errors import UpcycledError
 from upcycled.engines.transport import packed, unpacked
-from upcycled.runtime.callbacks import STOP as STOP_RUN
-from upcycled.runtime.callbacks import Hooks, as_callback, measures
+from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
 from upcycled.runtime.display.privacy_monitor import WorstEpsilon
 from upcycled.runtime.display.run_progress import Watched
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import Result
 from upcycled.runtime.train import run_plan
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
 
-STOP = "stop"
+STOP_FILE = "stop"
 """A file of this name in the batch's folder asks all workers to stop after the iteration they are in."""
 _FRAME = struct.Struct("<Q")
 
@@ -76,8 +76,8 @@ class _Reporter:
     """Appends whatever it is told to the run's file, a whole frame at a time."""
 
     def __init__(self, folder: Path, place: int) -> None:
-        self._stop = folder / STOP
-        self._stop_run = folder / f"{place}.{STOP}"
+        self._stop = folder / STOP_FILE
+        self._stop_run = folder / f"{place}.{STOP_FILE}"
         self._path = folder / str(place)
         self._worst = WorstEpsilon()
 
@@ -91,7 +91,7 @@ class _Reporter:
         if self._stop.exists():
             raise Stopped("the run was stopped with its batch")
         # A callback of the parent's hears of an iteration a little later: the run ends some iterations on.
-        return STOP_RUN if self._stop_run.exists() else None
+        return STOP if self._stop_run.exists() else None
 
     def finish(self) -> None:
         self._write("finish", None)
@@ -124,7 +124,7 @@ class EventStream:
     def __init__(self, folder: Path, place: int, plan: Plan, callbacks: Sequence[object], row: Watched) -> None:
         self._path, self._plan, self._row = folder / str(place), plan, row
         self._callbacks = [*(as_callback(one) for one in callbacks if not measures(one)), Hooks(row)]
-        self._stop = folder / f"{place}.{STOP}"
+        self._stop = folder / f"{place}.{STOP_FILE}"
         self._read = 0
         self._lock = threading.Lock()
         self.error: Exception | None = None
@@ -155,9 +155,9 @@ class EventStream:
     def _tell(self, kind: str, value: Any) -> None:
         for one in self._callbacks:
             if kind == "start":
-                one.start(self._plan, value)
+                one.start(publication_of(self._plan).plan(self._plan), value)
             elif kind == "record":
-                if one.record(value[0], None) is STOP_RUN:
+                if one.record(value[0], None) is STOP:
                     self._stop.touch()
             else:
                 one.finish()

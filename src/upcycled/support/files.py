@@ -15,13 +15,32 @@ class WriteError(UpcycledError):
     """A result could not be written (exit code 1 on the command line)."""
 
 
-def write_whole(path: Path, content: bytes) -> None:
+PRIVATE = "private"
+"""The folder beside public files that holds what is the data holder's own; what publishes never looks into it."""
+
+
+def write_whole(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file atomically: under another name first, flushed to the disk, then renamed.
+
+    With ``private`` it is for its user alone, whatever the umask.
 
     Raises:
         WriteError: in one sentence; a file that was there before is still there, whole.
     """
-    write_together(path.parent, {path.name: content})
+    write_together(path.parent, {path.name: content}, private=private)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone may look into, or make an existing one such (0700).
+
+    Raises:
+        WriteError: in one sentence.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
 
 
 RESULTS_FORMAT = 2
@@ -48,7 +67,7 @@ def check_format(document: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_together(folder: Path, files: Mapping[str, bytes], *, private: bool = False) -> None:
     """Write several files of a folder, each of them atomically, and flush the folder once.
 
     Raises:
@@ -61,6 +80,9 @@ def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in files.items():
                 path = folder / name
+                if private:  # before there is anything in it
+                    temporary[name].touch(0o600)
+                    temporary[name].chmod(0o600)
                 with temporary[name].open("wb") as stream:
                     stream.write(content)
                     stream.flush()

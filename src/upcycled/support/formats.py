@@ -34,6 +34,15 @@ def significant(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if 10 ** (digits - 1) <= abs(value) < 1e9 else f"{value:.{digits}g}"
 
 
+def general(value: float, digits: int = 6) -> str:
+    """Return a number as sentences have it: so many significant digits, large and small ones in powers of ten.
+
+    >>> general(25952.67, 4), general(1e-5), general(0.5)
+    ('2.595e+04', '1e-05', '0.5')
+    """
+    return f"{value:.{digits}g}"
+
+
 def epsilon(value: float | None) -> str:
     """Return an epsilon, in a form that lines up in a column; an infinite one, which proves nothing, is ``none``.
 

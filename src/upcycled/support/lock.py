@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import lock_descriptor
 
 from upcycled.core.errors import UpcycledError
-from upcycled.support.files import cannot_write
+from upcycled.support.files import cannot_write, make_private
 
 LOCK = ".lock"
 
@@ -21,11 +21,14 @@ class InUseError(UpcycledError):
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, *, is_private: bool = False, waits: bool = False) -> Iterator[None]:
     """Make the folder and keep everybody else out of it while the block runs: processes, and threads of this one.
 
+    With ``waits`` the block begins when nobody else is there any more.
+
     The lock is the system's, on ``<folder>/.lock``, so it goes with the process however that ends; the file stays and
-    says who had it. Where there is no such lock (some network file systems) nobody is kept out.
+    says who had it. Where there is no such lock (some network file systems) nobody is kept out. A private folder is its
+    owner's alone (0700).
 
     Raises:
         InUseError: in one sentence, if somebody is there already.
@@ -39,13 +42,15 @@ def locked(folder: Path) -> Iterator[None]:
     ...
     upcycled.support.lock.InUseError: ...
     """
+    if is_private:
+        make_private(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600 if is_private else 0o666)
     except OSError as error:
         raise cannot_write(folder, error) from error
     try:
-        if not _is_ours(handle):
+        if not _is_ours(handle, waits):
             raise InUseError(
                 f"{folder} is in use by {_holder(handle)}: wait until that is done, stop it, or choose another folder"
             )
@@ -55,10 +60,10 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _is_ours(handle: int) -> bool:
-    """Take the lock without waiting; True also where there are no locks."""
+def _is_ours(handle: int, waits: bool) -> bool:
+    """Take the lock; True also where there are no locks."""
     try:
-        return lock_descriptor(handle, blocking=False)
+        return lock_descriptor(handle, blocking=waits)
     except OSError:  # a file system without locks
         return True
 

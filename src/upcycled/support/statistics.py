@@ -56,7 +56,6 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """The claim in words."""
         return verdict(self.mean, self.is_significant)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from upcycled.support.formats import general
 from upcycled.theory.terms import Terms
 
 EXACT = 1e-3
@@ -46,7 +47,7 @@ def assumptions_of(facts: ProblemFacts, t: Terms, rho: float | None) -> tuple[As
     """Hold a run against everything that the theorem needs, but for C1 > 0."""
     B, worst = t.largest_dissimilarity, float(np.max(t.inexactness))
     is_scalar = bool(np.isfinite(t.coefficient).all() and (t.coefficient <= 1).all())
-    local = f"clients leave {worst:.2g} of the gradient they start with"
+    local = f"clients leave {general(worst, 2)} of the gradient they start with"
     if math.isnan(worst):
         local = "what clients leave of their gradients was not measured"
     elif worst > EXACT and facts.cohort is None:
@@ -64,19 +65,19 @@ def assumptions_of(facts: ProblemFacts, t: Terms, rho: float | None) -> tuple[As
         Assumption(
             "FedProx with mu > 0",
             facts.mu is not None and facts.mu > 0,
-            f"{facts.algorithm}" + ("" if facts.mu is None else f", mu = {facts.mu:g}"),
+            f"{facts.algorithm}" + ("" if facts.mu is None else f", mu = {general(facts.mu)}"),
         ),
         Assumption(
             "one upcycled iteration a round, coefficient mu/(mu + lambda_m)",
             is_scalar,
-            f"coefficients {t.coefficient.min():.3g} to {t.coefficient.max():.3g}"
+            f"coefficients {general(t.coefficient.min(), 3)} to {general(t.coefficient.max(), 3)}"
             if is_scalar
             else "the coefficients are not single numbers from 0 to 1",
         ),
         Assumption(
             "every F_i is L-smooth",
             facts.smoothness is not None,
-            f"L = {facts.smoothness:.4g}, for all parameters"
+            f"L = {general(facts.smoothness, 4)}, for all parameters"
             if facts.smoothness is not None
             else "no L is known for all parameters of this model; give report(smoothness=...)",
         ),
@@ -85,7 +86,7 @@ def assumptions_of(facts: ProblemFacts, t: Terms, rho: float | None) -> tuple[As
             rho is not None and rho > 0,
             _about_rho(facts, rho),
         ),
-        Assumption("clients are B-dissimilar", math.isfinite(B), f"B = {B:.4g} is the largest along this run"),
+        Assumption("clients are B-dissimilar", math.isfinite(B), f"B = {general(B, 4)} is the largest along this run"),
         Assumption("clients of a round", facts.cohort is None or facts.is_unbiased, drawn),
         Assumption("exact local minimisers", worst <= EXACT or (facts.cohort is None and not math.isnan(worst)), local),
     )
@@ -93,7 +94,7 @@ def assumptions_of(facts: ProblemFacts, t: Terms, rho: float | None) -> tuple[As
 
 def _about_rho(facts: ProblemFacts, rho: float | None) -> str:
     if rho is not None:
-        return f"rho = {rho:.4g}"
+        return f"rho = {general(rho, 4)}"
     if facts.mu is None:
         return "there is no mu"
     return "the curvature of the F_i is not known for all parameters; give report(curvature=...)"

@@ -24,6 +24,19 @@ def smallest_mu(
     behaves like mu^2 (1 - B sqrt(2/K)): with sampling the paper's condition can be met only if K > 2 B^2. The form
     "sharp" can always be met.
 
+    Args:
+        smoothness: L, of every F_i.
+        dissimilarity: B >= 1.
+        cohort: K, clients drawn in a data round; None if all take part.
+        curvature: the lowest second derivative of the F_i.
+        form: ``"paper"``, ``"repaired"`` or ``"sharp"``.
+
+    Returns:
+        The least mu, or None.
+
+    Raises:
+        InputError: for a number that no problem has.
+
     >>> smallest_mu(smoothness=1, dissimilarity=2, cohort=8) is None
     True
     >>> smallest_mu(smoothness=1, dissimilarity=1, cohort=None, form="repaired")
@@ -89,6 +102,18 @@ def lambda_schedule(mu: float, rounds: int, c: float = 1.0, *, open_ended: bool 
     1/sqrt(m) over M rounds is below 2/sqrt(M), so the rate is of the same order. These are the coefficients of
     ``up.coefficients.Decaying(c)``.
 
+    Args:
+        mu: FedProx's mu.
+        rounds: M, data rounds.
+        c: the constant above the root.
+        open_ended: whether the root is of m, the round, and not of M.
+
+    Returns:
+        lambda_m for m = 1 .. M.
+
+    Raises:
+        InputError: for a number out of its range, or c so large that a lambda would be negative.
+
     >>> lambda_schedule(mu=0.5, rounds=4).tolist()
     [0.5, 0.5, 0.5, 0.5]
     >>> lambda_schedule(mu=0.5, rounds=4, open_ended=True).round(3).tolist()
@@ -121,6 +146,16 @@ def dissimilarity_bound(divergence: float, gradient_norm: float) -> float:
     false: F_1 = (w-1)^2/2 and F_2 = (w+1)^2/2 have kappa_i = 1, and B(w)^2 = 1 + 1/w^2 has no bound near the minimum
     w = 0. Li et al. (2020, corollary 10) ask for ||grad f||^2 > epsilon, as here. So on heterogeneous clients a run
     that converges leaves every B behind in the end.
+
+    Args:
+        divergence: kappa.
+        gradient_norm: what ||grad f|| is at least.
+
+    Returns:
+        The bound on B; infinity where the gradient may vanish and clients differ.
+
+    Raises:
+        InputError: for a number out of its range.
 
     >>> dissimilarity_bound(3.0, 4.0)
     1.25

@@ -70,8 +70,6 @@ class Landscape:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """The clients' objectives."""
-
     module: nn.Module
     layout: Layout
     train: Shards

@@ -21,6 +21,17 @@ def estimate_smoothness(data: Federated, model: str | nn.Module, params: Point |
     Without ``params``: the exact bound for all parameters, softmax regression only. With ``params``: the norm of the
     Hessian there, for any module; a local value, which bounds nothing elsewhere.
 
+    Args:
+        data: the clients' training samples, such as a ``FederatedData``.
+        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
+        params: a flat parameter vector, such as ``result.params``; None for all parameters.
+
+    Returns:
+        L.
+
+    Raises:
+        InputError: if the model does not fit the data, or has no value for all parameters and no params are given.
+
     >>> import upcycled as up
     >>> data = up.FederatedData.from_arrays([[[3.0, 0.0], [-3.0, 0.0]]], [[0, 1]])
     >>> estimate_smoothness(data, "logistic")
@@ -37,6 +48,22 @@ def client_smoothness(data: Federated, model: str | nn.Module, params: Point | N
     lambda_max(X~'X~/n)/2. With a bias it is the supremum, not only a bound: zero weights and biases (t, t, -t, -t, ...)
     bring every sample to that p as t grows; with two classes t = 0 does. Local values come from power iteration on
     Hessian-vector products, which approaches them from below.
+
+    Args:
+        data: the clients' training samples, such as a ``FederatedData``.
+        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
+        params: a flat parameter vector, such as ``result.params``; None for all parameters.
+
+    Returns:
+        L_i of each client.
+
+    Raises:
+        InputError: if the model does not fit the data, or has no value for all parameters and no params are given.
+
+    >>> import upcycled as up
+    >>> data = up.FederatedData.from_arrays([[[3.0, 0.0], [-3.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]]], [[0, 1], [0, 1]])
+    >>> client_smoothness(data, "logistic").tolist()
+    [4.5, 0.5]
     """
     objective = objective_for(data, model)
     if params is not None:
@@ -75,6 +102,18 @@ def estimate_dissimilarity(
     ``weights="equal"`` takes all clients alike. The theorem wants one B for all points; its proof uses it at w(0),
     w(1), w(3), ... only, so their maximum serves a run. Infinity where grad f = 0 but clients disagree.
 
+    Args:
+        data: the clients' training samples, such as a ``FederatedData``.
+        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
+        params: a flat parameter vector, such as ``result.params``, or a stack of them.
+        weights: ``"samples"`` or ``"equal"``.
+
+    Returns:
+        B, or one for each of the points.
+
+    Raises:
+        InputError: if the model does not fit the data, or for other weights.
+
     >>> import numpy as np, upcycled as up
     >>> data = up.FederatedData.from_arrays([[[1.0]], [[1.0]]], [[0], [0]], num_classes=2)
     >>> estimate_dissimilarity(data, "logistic", np.zeros(4))
@@ -97,13 +136,46 @@ def estimate_strong_convexity(data: Federated, model: str | nn.Module, mu: float
     This rho is not the upcycling coefficient. It is mu plus the lowest curvature of the F_i (:func:`lowest_curvature`):
     exactly mu for softmax regression, whose Hessian has the eigenvalue zero everywhere (all classes moved together).
     With ``params`` a local value for any module; not positive means that mu is too small there.
+
+    Args:
+        data: the clients' training samples, such as a ``FederatedData``.
+        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
+        mu: the weight of the quadratic term.
+        params: a flat parameter vector, such as ``result.params``; None for all parameters.
+
+    Returns:
+        rho.
+
+    Raises:
+        InputError: if the model does not fit the data, or has no value for all parameters and no params are given.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=2, sizes=20, seed=0)
+    >>> estimate_strong_convexity(data, "logistic", mu=0.5)
+    0.5
     """
     check_number("mu", mu, at_least=0)
     return mu + lowest_curvature(data, model, params)
 
 
 def lowest_curvature(data: Federated, model: str | nn.Module, params: Point | None = None) -> float:
-    """Return the lowest eigenvalue of the clients' Hessians: over all parameters (softmax regression) or at a point."""
+    """Return the lowest eigenvalue of the clients' Hessians: over all parameters (softmax regression) or at a point.
+
+    Args:
+        data: the clients' training samples, such as a ``FederatedData``.
+        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
+        params: a flat parameter vector, such as ``result.params``; None for all parameters.
+
+    Returns:
+        The eigenvalue.
+
+    Raises:
+        InputError: if the model does not fit the data, or has no value for all parameters and no params are given.
+
+    >>> import upcycled as up
+    >>> lowest_curvature(up.data.synthetic("iid", clients=2, sizes=20, seed=0), "logistic")
+    0.0
+    """
     objective = objective_for(data, model)
     if objective.softmax is not None:
         return 0.0

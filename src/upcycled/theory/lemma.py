@@ -118,6 +118,12 @@ def constants(
         lam: lambda_m >= 0, a number or one per data round; infinity is plain FedProx.
         form: ``"paper"``, ``"repaired"`` or ``"sharp"``.
 
+    Returns:
+        The constants with their parts, and the problem they belong to.
+
+    Raises:
+        InputError: for a number that no problem has.
+
     >>> found = constants(smoothness=1, dissimilarity=1, mu=10, strong_convexity=11, cohort=None, lam=10)
     >>> round(found.C1, 4), round(found.in_form("repaired").C1, 4)
     (0.095, 0.0868)

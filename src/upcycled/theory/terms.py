@@ -59,12 +59,10 @@ class Terms:
 
     @property
     def h1(self) -> Real:
-        """h1_m."""
         return self.gradient_norm * self.step
 
     @property
     def h2(self) -> Real:
-        """h2_m."""
         return self.step**2
 
     @property

@@ -27,6 +27,11 @@ def rate_bound(
     (f(w(0)) - f*) / (M C1) + sum_m (C2 h1_m + C3 h2_m) / (M C1); infinity where C1 <= 0, since the theorem says nothing
     then.
 
+    About the printed theorem: its sums run over m = 0 .. M, but w(-1) does not exist. With the convention w(-1) = w(-2)
+    = w(0) the terms h_0 are zero and the lemma at m = 0 is FedProx's own first step, so the sums may as well start at
+    m = 1, as here, and the left side may include ||grad f(w(0))||^2; (1/M) is then no mean, but the inequality holds.
+    The h terms depend on the clients drawn: an expectation belongs around them too.
+
     Args:
         constants: C1, C2, C3; C2 and C3 with one entry per data round, or one for all.
         initial_loss: f(w(0)).
@@ -35,10 +40,11 @@ def rate_bound(
         floor: f*, or anything below it: a cross-entropy is never negative.
         extra: what else a round's inequality holds, summed over rounds (:func:`inexactness`).
 
-    About the printed theorem: its sums run over m = 0 .. M, but w(-1) does not exist. With the convention w(-1) = w(-2)
-    = w(0) the terms h_0 are zero and the lemma at m = 0 is FedProx's own first step, so the sums may as well start at
-    m = 1, as here, and the left side may include ||grad f(w(0))||^2; (1/M) is then no mean, but the inequality holds.
-    The h terms depend on the clients drawn: an expectation belongs around them too.
+    Returns:
+        The bound.
+
+    Raises:
+        InputError: for terms that are no finite numbers >= 0, or a floor above the initial loss.
 
     >>> from upcycled.theory import constants
     >>> about = constants(smoothness=1, dissimilarity=1, mu=4, strong_convexity=4, cohort=None, lam=4, form="repaired")
@@ -78,6 +84,17 @@ def inexactness(constants: Constants, *, gradient_norm: ArrayLike, step: ArrayLi
         gradient_norm: g = ||grad f(w(2m-1))||.
         step: ||w(2m-1) - w(2m-2)||.
         residual: r, over all clients, of data round m+1.
+
+    Returns:
+        What is added, for each of the rounds given.
+
+    Raises:
+        InputError: in the form "paper", whose proof does not hold.
+
+    >>> from upcycled.theory import constants
+    >>> about = constants(smoothness=1, dissimilarity=1, mu=4, strong_convexity=4, cohort=None, lam=4, form="repaired")
+    >>> inexactness(about, gradient_norm=[1.0, 1.0], step=[0.0, 0.0], residual=[0.0, 0.5]).tolist()
+    [0.0, 0.1953125]
     """
     if constants.form == "paper":
         raise InputError(

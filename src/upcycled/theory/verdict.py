@@ -11,6 +11,7 @@ import numpy as np
 
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.vectors import Real
+from upcycled.support.formats import general
 from upcycled.theory.assumptions import Assumption, ProblemFacts, assumptions_of
 from upcycled.theory.lemma import FORMS, Constants, Form, constants
 from upcycled.theory.terms import Terms
@@ -20,8 +21,6 @@ PROVEN: tuple[Form, ...] = ("repaired", "sharp")
 
 
 class HasReport(Protocol):
-    """A run's result."""
-
     @property
     def theory(self) -> Report | None:
         """Its report."""
@@ -116,33 +115,32 @@ class Report:
         return "\n".join([*self.assumption_lines(), *self.bound_lines()])
 
     def assumption_lines(self) -> list[str]:
-        """Return a line for each assumption."""
         return [f"{'ok ' if a.holds else 'NO '} {a.name}: {a.words}" for a in self.assumptions]
 
     def bound_lines(self) -> list[str]:
         """Return the measurement, and a line for the bound in each form."""
         t = self.terms
-        lines = [f"mean of ||grad f||^2 over {t.rounds} data rounds: {t.average[-1]:.4g} (least {t.least[-1]:.4g})"]
+        mean, least = general(t.average[-1], 4), general(t.least[-1], 4)
+        lines = [f"mean of ||grad f||^2 over {t.rounds} data rounds: {mean} (least {least})"]
         for form in self.constants:
-            lines.append(f"bound, {form}: {self.bounds[form][-1]:.4g} ({self.verdict(form)})")
+            lines.append(f"bound, {form}: {general(self.bounds[form][-1], 4)} ({self.verdict(form)})")
         return lines
 
     def verdict(self, form: Form) -> str:
         """Say in words what the theorem says in this form about the run."""
         about = self.constants[form]
+        C1 = f"C1 = {general(about.C1, 3)}"
         if not about.converges:
-            return f"says nothing: C1 = {about.C1:.3g} is not positive"
+            return f"says nothing: {C1} is not positive"
         if form not in PROVEN:
             within = bool((self.terms.average <= self.bounds[form]).all())
-            return (
-                f"C1 = {about.C1:.3g}; as printed, which is not proven; the run is {'within' if within else 'above'} it"
-            )
-        holds = self.holds(form)
-        if holds is None:
-            return f"C1 = {about.C1:.3g}, but not every assumption holds"
-        if not holds:
-            return f"C1 = {about.C1:.3g}; VIOLATED"
-        return f"C1 = {about.C1:.3g}; holds, {self.looseness(form):.3g} times the measurement"
+            return f"{C1}; as printed, which is not proven; the run is {'within' if within else 'above'} it"
+        looseness = self.looseness(form)
+        if looseness is None:
+            return f"{C1}, but not every assumption holds"
+        if not self.holds(form):
+            return f"{C1}; VIOLATED"
+        return f"{C1}; holds, {general(looseness, 3)} times the measurement"
 
 
 def judge(facts: ProblemFacts, terms: Terms) -> Report:
@@ -182,6 +180,12 @@ def report(
         smoothness: L, where the model's is not known for all parameters.
         curvature: the lowest curvature of the F_i (rho = mu + curvature), likewise.
         floor: anything below f*; 0 if left out.
+
+    Returns:
+        The report, judged anew.
+
+    Raises:
+        InputError: for a run without ``theory=True``, or a number out of its range.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, sizes=30, seed=0)

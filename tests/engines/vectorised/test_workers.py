@@ -157,6 +157,7 @@ def test_a_worker_that_dies_once_is_replaced_and_the_round_is_whole(tmp_path):
         assert not flag.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
 def test_workers_that_keep_dying_end_in_one_sentence():
     engine = open_vectorised(task_of(module=Mortal(None)), 2, "workers")
@@ -204,6 +205,7 @@ def test_a_copy_on_write_map_is_not_trusted_to_equal_its_file(tmp_path):
     assert store(changed, tmp_path / "copy").open().tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_memory_mapped_training_gives_the_same_bits(tmp_path):
     plain = task_of()
     np.save(tmp_path / "x.npy", plain.train.x)

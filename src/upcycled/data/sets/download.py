@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from upcycled.core.errors import InputError, UpcycledError
+from upcycled.support.formats import count
 
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Called with the bytes that are there and, where it is known, how many there will be."""
@@ -154,7 +155,7 @@ def _next(url: str, response: http.client.HTTPResponse, done: int, total: int | 
         return response.read(_BLOCK)
     except (OSError, http.client.HTTPException) as error:
         why = f"nothing for {timeout:g} seconds" if isinstance(error, TimeoutError) else str(error) or "connection lost"
-        of = "" if total is None else f" of {total:,}"
+        of = "" if total is None else f" of {count(total)}"
         raise UpcycledError(f"{url} stopped after {done:,}{of} bytes ({why}): {_AGAIN}") from error
 
 

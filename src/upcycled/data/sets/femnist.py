@@ -64,8 +64,21 @@ def femnist(
             devices is the ready file, where there is one.
         public: the images are published; say so for a run with real noise, which protects nobody here.
 
+    Returns:
+        The data.
+
     Raises:
         InputError: in one sentence; where nothing is found it says how to get it.
+
+    >>> import tempfile
+    >>> import upcycled as up
+    >>> images, labels = np.zeros((40, 28, 28)), np.arange(40) % 10
+    >>> devices = up.data.partition.iid(labels, clients=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     up.data.save(FederatedData.from_pool(images, labels, devices), f"{folder}/letters.npz")
+    ...     data = up.data.femnist(f"{folder}/letters.npz")
+    >>> data.num_clients, data.label_names[:3], data.has_copies
+    (4, ('a', 'b', 'c'), True)
     """
     letters = None if letters is None else check_letters(letters)
     devices = None if devices is None else whole("devices", devices, at_least=1)

@@ -55,8 +55,19 @@ def sent140(
         seed: which users of the original file are taken, and which tweets are held out where the source does not say.
         public: the tweets are published; say so for a run with real noise, which protects nobody here.
 
+    Returns:
+        The data.
+
     Raises:
         InputError: in one sentence; where nothing is found it says how to get it.
+
+    >>> import json, tempfile
+    >>> tweets = {"x": [["", "", "", "", text] for text in ("so glad", "so sad")], "y": [1, 0]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "tweets.json"
+    ...     _ = file.write_text(json.dumps({"users": ["ann"], "num_samples": [2], "user_data": {"ann": tweets}}))
+    ...     sent140(file, dimension=None, devices=None)
+    FederatedData(...)
     """
     seed, length = whole("seed", seed, at_least=0), whole("length", length, at_least=1)
     devices = None if devices is None else whole("devices", devices, at_least=1)

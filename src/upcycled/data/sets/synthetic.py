@@ -51,6 +51,12 @@ def synthetic(
         public: everybody may know the samples. Left out, a run with real noise keeps what it would keep of anybody's
             data, so that a rehearsal shows what a real run leaves.
 
+    Returns:
+        The data, with a test part unless ``test_fraction`` is 0.
+
+    Raises:
+        InputError: for a number out of its range.
+
     >>> synthetic(0.5, 0.5, clients=3, sizes=[10, 20, 30]).sizes.tolist()
     [9, 18, 27]
     >>> synthetic("iid", dim=4, classes=3).num_clients

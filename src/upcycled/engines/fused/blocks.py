@@ -13,7 +13,6 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 
-from upcycled.engines.fused.cache import compiled
 from upcycled.engines.fused.registers import (
     ARRAY,
     F32,
@@ -31,6 +30,7 @@ from upcycled.engines.fused.registers import (
     write,
 )
 from upcycled.engines.fused.workspace import LANES, Floats
+from upcycled.support.kernel_cache import compiled
 
 _PANEL = 128
 """Columns that ``outers`` stays in for all rows: a tile of samples of that width fits the first cache level."""
@@ -147,30 +147,14 @@ def dots(
     """out[i, j] <- <left[i], right[j]>, for i < rows and j < samples rounded up to a multiple of 8."""
     i = 0
     while i + 2 <= rows:
+        o, f = out + i * out_row, left + i * left_row
         for j in range(0, samples, 4):
-            _dots_2(
-                work,
-                out + i * out_row + j,
-                out_row,
-                left + i * left_row,
-                left_row,
-                right + j * right_row,
-                right_row,
-                width,
-            )
+            _dots_2(work, o + j, out_row, f, left_row, right + j * right_row, right_row, width)
         i += 2
     if i < rows:
+        o, f = out + i * out_row, left + i * left_row
         for j in range(0, samples, 8):
-            _dots_1(
-                work,
-                out + i * out_row + j,
-                out_row,
-                left + i * left_row,
-                left_row,
-                right + j * right_row,
-                right_row,
-                width,
-            )
+            _dots_1(work, o + j, out_row, f, left_row, right + j * right_row, right_row, width)
 
 
 @compiled

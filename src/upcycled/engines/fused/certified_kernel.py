@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.engine import Task, Work
-from upcycled.core.solvers import CertifiedMinimiser
+from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.arrays import plain
-from upcycled.engines.fused.cache import kernel
 from upcycled.engines.fused.compiled_streams import client_key, shuffle
 from upcycled.engines.fused.simd import take
 from upcycled.engines.fused.workspace import OUTPUTS, TILE, Floats, Ints, Order
+from upcycled.support.kernel_cache import kernel
 
 Doubles = NDArray[np.float64]
 
@@ -97,6 +97,7 @@ def descend(
     start: Doubles,
     a: float,
     b: Doubles,
+    shifted: bool,
     table: Ints,
     places: Ints,
     work: Floats,
@@ -106,7 +107,10 @@ def descend(
     bias: int,
     features: int,
 ) -> None:
-    """x <- x - lr (sum of gradients / nominal batch + a (x - w) + b); ``batch`` 0 means full batches."""
+    """x <- x - lr (sum of gradients / nominal batch + a (x - w) + b); ``batch`` 0 means full batches.
+
+    From w, or ``shifted`` to w - b/a.
+    """
     classes = table[0, OUTPUTS]
     tile, scores = np.zeros((features, TILE)), np.zeros((classes, TILE))
     total, point = np.zeros(start.size), np.zeros(start.size)
@@ -120,6 +124,9 @@ def descend(
         size: int = min(batch, samples) if batch > 0 else samples  # type: ignore[assignment]
         own = client_key(key, clients[lane])
         point[:] = start
+        if shifted and b.shape[0] > 0:
+            for j in range(start.size):
+                point[j] -= b[lane, j] / a
         for i in range(samples):
             order[i] = i
         for epoch in range(epochs[lane]):
@@ -147,6 +154,7 @@ def passes_of(task: Task, work: Work) -> Ints:
 
 
 def numbers_of(task: Task, work: Work) -> tuple[Any, ...]:
-    """Return lr, w, a and b as the kernel takes them."""
+    """Return lr, w, a, b and whether to start at w - b/a, as the kernel takes them."""
     b = np.zeros((0, task.layout.size)) if work.problem.b is None else plain(work.problem.b, np.float64)
-    return task.solver.local.rate, plain(work.model, np.float64), float(work.problem.a), b
+    shifted = isinstance(task.solver, ShiftedMinimiser)
+    return task.solver.local.rate, plain(work.model, np.float64), float(work.problem.a), b, shifted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from upcycled.engines.fused.cache import compiled, inlined
 from upcycled.engines.fused.workspace import Order
+from upcycled.support.kernel_cache import compiled, inlined
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -18,7 +18,6 @@ from upcycled.core.streams import Purpose, round_key
 from upcycled.core.vectors import Ints, Vector
 from upcycled.engines.certified import CERTIFIED
 from upcycled.engines.fused.arrays import plain, rows_of
-from upcycled.engines.fused.cache import prepare
 from upcycled.engines.fused.certified_kernel import descend, numbers_of, passes_of
 from upcycled.engines.fused.score_kernels import score_clients, score_rows
 from upcycled.engines.fused.support import loss_of, stack_of
@@ -26,6 +25,7 @@ from upcycled.engines.fused.thread_pool import ThreadPool
 from upcycled.engines.fused.train_kernels import train_moreau, train_optimised, train_sgd
 from upcycled.engines.fused.workspace import CLASSES, SIZE, TILE, Floats, workspace_for
 from upcycled.engines.scoring import NO_SCORES
+from upcycled.support.kernel_cache import prepare
 
 Kernel: TypeAlias = Callable[..., None]
 
@@ -98,7 +98,7 @@ class FusedEngine:
         self._own = [(workspace.new_work(), np.zeros(longest, dtype=np.int32)) for _ in range(count)]
         self._pool = ThreadPool(0)
         if not all(getattr(kernel, "signatures", None) for kernel in self._kernels()):
-            prepare(self._warm)
+            prepare(self._warm, "the fused kernels")
         self._pool = ThreadPool(count - 1)
 
     @property

@@ -14,7 +14,6 @@ from __future__ import annotations
 import numpy as np
 
 from upcycled.engines.fused.blocks import dots, outers
-from upcycled.engines.fused.cache import inlined
 from upcycled.engines.fused.network import above, deltas, gather, gradient, products
 from upcycled.engines.fused.simd import add, fma, load, mul, splat, store, sub
 from upcycled.engines.fused.workspace import (
@@ -39,6 +38,7 @@ from upcycled.engines.fused.workspace import (
     Ints,
     Order,
 )
+from upcycled.support.kernel_cache import inlined
 
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from upcycled.engines.fused.cache import compiled, inlined, kernel
 from upcycled.engines.fused.network import exponentials, forward, gather, pad
 from upcycled.engines.fused.simd import store, take
 from upcycled.engines.fused.workspace import (
@@ -31,6 +30,7 @@ from upcycled.engines.fused.workspace import (
     Ints,
     Order,
 )
+from upcycled.support.kernel_cache import compiled, inlined, kernel
 
 
 @inlined

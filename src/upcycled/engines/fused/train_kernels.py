@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from upcycled.engines.fused.cache import inlined, kernel
 from upcycled.engines.fused.compiled_streams import client_key, shuffle
 from upcycled.engines.fused.moreau import gram_pays, step_by_gradients, step_by_gram
 from upcycled.engines.fused.network import gradient, pad, unpad
@@ -29,6 +28,7 @@ from upcycled.engines.fused.workspace import (
     Ints,
     Order,
 )
+from upcycled.support.kernel_cache import inlined, kernel
 
 _ZERO = np.float32(0.0)
 

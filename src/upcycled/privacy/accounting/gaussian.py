@@ -35,6 +35,18 @@ def gaussian_epsilon(
     Guarantee: (epsilon, delta)-DP for the adjacency for which ``sensitivity`` bounds the L2 change, no epsilon smaller.
     Every argument may be an array, one entry a client.
 
+    Args:
+        rounds: data rounds, M.
+        sensitivity: the most one record moves a release, in L2 norm.
+        noise_std: the noise's standard deviation per coordinate.
+        delta: the delta to state epsilon at, between 0 and 1.
+
+    Returns:
+        The epsilon. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
+
     >>> gaussian_epsilon(rounds=40, sensitivity=20 / 224, noise_std=0.8, delta=1e-5)
     2.937368
     """
@@ -51,6 +63,18 @@ def gaussian_delta(
     *, rounds: ArrayLike, sensitivity: ArrayLike, noise_std: ArrayLike, epsilon: ArrayLike
 ) -> float | Floats:
     """Return the exact delta at ``epsilon`` of ``rounds`` equal Gaussian releases, for the sensitivity's adjacency.
+
+    Args:
+        rounds: data rounds, M.
+        sensitivity: the most one record moves a release, in L2 norm.
+        noise_std: the noise's standard deviation per coordinate.
+        epsilon: the epsilon to state delta at.
+
+    Returns:
+        The delta. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
 
     >>> gaussian_delta(rounds=1, sensitivity=1, noise_std=1, epsilon=1)
     0.1269367
@@ -73,6 +97,18 @@ def gaussian_noise_std(
     round, stays within the budget. With ``sensitivity`` (and so the std) per client, equal epsilon for all is sound
     under replace-one with public client sizes only.
 
+    Args:
+        rounds: data rounds, M.
+        sensitivity: the most one record moves a release, in L2 norm.
+        epsilon: what all rounds together may cost.
+        delta: the delta that goes with it.
+
+    Returns:
+        The standard deviation. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
+
     >>> gaussian_noise_std(rounds=1, sensitivity=1, epsilon=1, delta=1e-5)
     3.730632
     """
@@ -90,6 +126,16 @@ def gaussian_mu(*, sensitivities: ArrayLike, noise_stds: ArrayLike) -> float:
 
     Exact when all D_t and s_t were fixed before the first release; for ones chosen on the way it is the quantity that a
     filter holds below the pre-committed mu.
+
+    Args:
+        sensitivities: D_t of each release.
+        noise_stds: s_t of each release, or one number for all.
+
+    Returns:
+        mu of all releases together.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
 
     >>> gaussian_mu(sensitivities=[3, 4], noise_stds=1)
     5.0

@@ -41,6 +41,16 @@ def gdp_delta(*, mu: ArrayLike, epsilon: ArrayLike) -> float | Floats:
 
     A delta below the least positive float comes back as that float, never as zero.
 
+    Args:
+        mu: the sensitivity over the noise's standard deviation.
+        epsilon: the epsilon to state delta at.
+
+    Returns:
+        The delta. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
+
     >>> gdp_delta(mu=1, epsilon=1)
     0.1269367
     """
@@ -55,6 +65,16 @@ def gdp_epsilon(*, mu: float, delta: float) -> float: ...
 def gdp_epsilon(*, mu: ArrayLike, delta: ArrayLike) -> Floats: ...
 def gdp_epsilon(*, mu: ArrayLike, delta: ArrayLike) -> float | Floats:
     """Return the least epsilon at which a mu-GDP mechanism has this delta; exact, rounded to the safe side.
+
+    Args:
+        mu: the sensitivity over the noise's standard deviation.
+        delta: the delta to state epsilon at, between 0 and 1.
+
+    Returns:
+        The epsilon. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
 
     >>> gdp_epsilon(mu=1, delta=1e-5)
     4.377178
@@ -83,6 +103,16 @@ def gdp_mu(*, epsilon: float, delta: float) -> float: ...
 def gdp_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> Floats: ...
 def gdp_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> float | Floats:
     """Return the largest mu whose mechanism is (epsilon, delta)-DP; exact, rounded to the safe side.
+
+    Args:
+        epsilon: what may be spent.
+        delta: the delta that goes with it, between 0 and 1.
+
+    Returns:
+        The mu. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
 
     >>> gdp_mu(epsilon=4.377178096, delta=1e-5)
     1.000000

@@ -54,8 +54,23 @@ def objective_round_epsilon(
     """Return the pure epsilon of one round of objective perturbation of K-class softmax regression.
 
     2 alpha L/n + (K-1) ln(1 + R~^2/(K n a)) with L = sqrt(2) R~. A solver that stops at gradient norm ``gamma``
-    leaves an error of gamma/a, covered by a second noise of density ~ exp(-cover_alpha ||.||) for 2 cover_alpha
-    gamma/a more.
+    leaves an error of gamma/a, covered by a second noise for 2 cover_alpha gamma/a more: one whose log-density changes
+    by cover_alpha at most per unit of distance, such as D independent Laplace numbers of scale sqrt(D)/cover_alpha.
+
+    Args:
+        alpha: the rate of the noise: the larger, the less noise.
+        classes: K.
+        norm_bound_squared: R~^2: the square of the bound on the features' norm, plus 1 with a bias.
+        n: records of a client.
+        a: the weight of the quadratic term, which must be positive.
+        gamma: the gradient norm at which the solver stops, for every data set; 0 for an exact minimum.
+        cover_alpha: the rate of the noise that covers what the solver leaves; needed where gamma > 0.
+
+    Returns:
+        The epsilon of a round, at delta = 0. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
 
     >>> objective_round_epsilon(alpha=20, classes=2, norm_bound_squared=2, n=224, a=0.5)
     0.3660318
@@ -110,6 +125,23 @@ def objective_epsilon(
     rounds up; delta > 0 composes them optimally from their pure epsilons, for a schedule fixed in advance. Accounting
     that used the noise's distribution beyond its pure epsilon would be tighter.
 
+    Args:
+        alpha: the rate of the noise: the larger, the less noise.
+        classes: K.
+        norm_bound_squared: R~^2: the square of the bound on the features' norm, plus 1 with a bias.
+        n: records of a client.
+        a: the weight of the quadratic term, which must be positive.
+        rounds: data rounds, M.
+        delta: 0 for the plain sum of the rounds, more for their optimal composition.
+        gamma: the gradient norm at which the solver stops, for every data set; 0 for an exact minimum.
+        cover_alpha: the rate of the noise that covers what the solver leaves; needed where gamma > 0.
+
+    Returns:
+        The epsilon of all rounds. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
+
     >>> objective_epsilon(alpha=20, classes=2, norm_bound_squared=2, n=224, a=0.5, rounds=40)
     14.64127
     """
@@ -140,6 +172,22 @@ def ranked_objective_epsilon(
 
     2 alpha u1/n + rank ln(1 + u2/(n a)) a round, replace-one, minimisation exact; composed as in
     :func:`objective_epsilon`. Tighter than the paper's theorem for every u2, and without its condition.
+
+    Args:
+        alpha: the rate of the noise: the larger, the less noise.
+        u1: what bounds the norm of a sample's gradient.
+        u2: what bounds the norm of a sample's Hessian.
+        rank: the rank of a sample's Hessian.
+        n: records of a client.
+        a: the weight of the quadratic term, which must be positive.
+        rounds: data rounds, M.
+        delta: 0 for the plain sum of the rounds, more for their optimal composition.
+
+    Returns:
+        The epsilon of all rounds. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
 
     >>> ranked_objective_epsilon(alpha=10, u1=1, u2=0.11, rank=1, n=224, a=0.5, rounds=80)
     7.221390
@@ -194,6 +242,23 @@ def objective_alpha(
 
     Refused when the determinant and the solver's cover alone cost more than ``epsilon``: then no noise is enough, and a
     larger a or fewer rounds are needed.
+
+    Args:
+        epsilon: what all rounds together may cost.
+        classes: K.
+        norm_bound_squared: R~^2: the square of the bound on the features' norm, plus 1 with a bias.
+        n: records of a client.
+        a: the weight of the quadratic term, which must be positive.
+        rounds: data rounds, M.
+        delta: 0 for the plain sum of the rounds, more for their optimal composition.
+        gamma: the gradient norm at which the solver stops, for every data set; 0 for an exact minimum.
+        cover_alpha: the rate of the noise that covers what the solver leaves; needed where gamma > 0.
+
+    Returns:
+        The rate alpha. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or an epsilon that no noise reaches.
 
     >>> objective_alpha(epsilon=14.64127218, classes=2, norm_bound_squared=2, n=224, a=0.5, rounds=40)
     20.00000

@@ -32,6 +32,19 @@ def paper_epsilon(
     It assumes that one record moves the clipped model by at most tau/n, which holds for a mean of n clipped terms under
     add/remove-one but not for a clipped trained model (2 tau, replace-one). Report it beside a proven epsilon only.
 
+    Args:
+        rounds: data rounds, M.
+        clip_norm: tau, which the model is clipped to.
+        noise_std: sigma, the noise's standard deviation per coordinate.
+        n: records of a client.
+        delta: the delta to state it at, between 0 and 1.
+
+    Returns:
+        The paper's epsilon. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
+
     >>> paper_epsilon(rounds=40, clip_norm=10, noise_std=0.8, n=224, delta=1e-5)
     1.755838
     """
@@ -51,6 +64,19 @@ def paper_delta(
     """Return the paper's delta = exp(-(epsilon - a)^2/(4 a)); its formula says nothing for epsilon < a. Not sound.
 
     It assumes that one record moves the clipped model by at most tau/n; see :func:`paper_epsilon`.
+
+    Args:
+        rounds: data rounds, M.
+        clip_norm: tau, which the model is clipped to.
+        noise_std: sigma, the noise's standard deviation per coordinate.
+        n: records of a client.
+        epsilon: the epsilon to state it at, at least a.
+
+    Returns:
+        The paper's delta. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or an epsilon that the formula says nothing about.
 
     >>> paper_delta(rounds=40, clip_norm=10, noise_std=0.8, n=224, epsilon=1.5)
     0.0002492011
@@ -81,6 +107,19 @@ def paper_noise_std(
 
     It assumes that one record moves the clipped model by at most tau/n; see :func:`paper_epsilon`.
 
+    Args:
+        rounds: data rounds, M.
+        clip_norm: tau, which the model is clipped to.
+        n: records of a client.
+        epsilon: the paper's epsilon to be met.
+        delta: the delta that goes with it.
+
+    Returns:
+        The standard deviation. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
+
     >>> paper_noise_std(rounds=40, clip_norm=10, n=224, epsilon=1, delta=1e-5)
     1.383653
     """
@@ -110,6 +149,20 @@ def paper_objective_epsilon(
     norm <= u2 <= 0.5 n mu, and an exactly solved minimisation. Sound under replace-one for such u1 and u2, which the
     paper's own u1 = 1 is not for its models; never the tightest (see ``objective_epsilon``).
 
+    Args:
+        alpha: the rate of the noise: the larger, the less noise.
+        u1: what is to bound the norm of a sample's gradient.
+        u2: what is to bound the norm of a sample's Hessian.
+        n: records of a client.
+        mu: the weight of the quadratic term.
+        rounds: data rounds, M.
+
+    Returns:
+        The paper's epsilon, at delta = 0. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or u2 > 0.5 n mu.
+
     >>> paper_objective_epsilon(alpha=10, u1=1, u2=0.11, n=224, mu=0.5, rounds=80)
     7.362857
     """
@@ -135,6 +188,20 @@ def paper_objective_alpha(
     *, epsilon: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
 ) -> float | Floats:
     """Return the noise rate alpha at which :func:`paper_objective_epsilon`, with its assumptions, gives ``epsilon``.
+
+    Args:
+        epsilon: the paper's epsilon to be met.
+        u1: what is to bound the norm of a sample's gradient.
+        u2: what is to bound the norm of a sample's Hessian.
+        n: records of a client.
+        mu: the weight of the quadratic term.
+        rounds: data rounds, M.
+
+    Returns:
+        The rate alpha. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, u2 > 0.5 n mu, or an epsilon that no alpha meets.
 
     >>> paper_objective_alpha(epsilon=7.362857143, u1=1, u2=0.11, n=224, mu=0.5, rounds=80)
     10.00000

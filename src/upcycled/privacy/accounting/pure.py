@@ -35,6 +35,16 @@ def pure_composition_epsilon(*, epsilons: ArrayLike, delta: float) -> float:
     others are spread onto a fine grid in a way that can only raise the result (by well under one part in 1,000 up to
     some thousand rounds). Not for rounds chosen on the way: those need a filter on the plain sum.
 
+    Args:
+        epsilons: the epsilon of each round.
+        delta: 0 for the plain sum, more for optimal composition.
+
+    Returns:
+        The epsilon of all rounds.
+
+    Raises:
+        InputError: for a number out of its range.
+
     >>> pure_composition_epsilon(epsilons=[0.092] * 80, delta=1e-5)
     3.432649
     >>> pure_composition_epsilon(epsilons=[0.092] * 80, delta=0)
@@ -58,6 +68,17 @@ def pure_round_epsilon(*, epsilon: float, rounds: int, delta: float) -> float:
     """Return the largest equal epsilon a round that composes to ``epsilon`` at ``delta`` over ``rounds`` rounds.
 
     The inverse of :func:`pure_composition_epsilon` for equal rounds, rounded to the safe side.
+
+    Args:
+        epsilon: what all rounds together may cost.
+        rounds: how many.
+        delta: 0 for the plain sum, more for optimal composition.
+
+    Returns:
+        The epsilon of a round.
+
+    Raises:
+        InputError: for a number out of its range.
 
     >>> pure_round_epsilon(epsilon=7.36, rounds=80, delta=0)
     0.092

@@ -30,6 +30,17 @@ def rounds_within(*, budget: Sequence[float], sensitivity: ArrayLike, noise_std:
     Exact, for the sensitivity's adjacency (replace-one in this package). Upcycled iterations come on top, free. The
     count also serves as a filter: rounds may stop earlier for any reason.
 
+    Args:
+        budget: the pair (epsilon, delta).
+        sensitivity: the most one record moves a release, in L2 norm.
+        noise_std: the noise's standard deviation per coordinate.
+
+    Returns:
+        The count, 0 where not even one round fits. An array where an argument is one.
+
+    Raises:
+        InputError: for a budget that is no such pair, or a number out of its range.
+
     >>> rounds_within(budget=(2.937369, 1e-5), sensitivity=20 / 224, noise_std=0.8)
     40
     """
@@ -53,6 +64,16 @@ def pure_rounds_within(*, budget: Sequence[float], epsilon_each: float) -> int:
     delta = 0 counts plain sums and serves as a filter too; delta > 0 uses optimal composition, and the count is a
     guarantee only for a schedule fixed in advance.
 
+    Args:
+        budget: the pair (epsilon, delta).
+        epsilon_each: the epsilon of a round, at delta = 0.
+
+    Returns:
+        The count, 0 where not even one round fits.
+
+    Raises:
+        InputError: for a budget that is no such pair, or a number out of its range.
+
     >>> pure_rounds_within(budget=(3.4327, 1e-5), epsilon_each=0.092)
     80
     """
@@ -71,6 +92,21 @@ def sampled_gaussian_steps_within(
     """Return the most Poisson-sampled Gaussian steps (not rounds) within (epsilon, delta), fixed in advance.
 
     As tight as :func:`sampled_gaussian_epsilon`; ``q`` = 0 would never end and is refused.
+
+    Args:
+        budget: the pair (epsilon, delta).
+        q: the chance of a record to be in a step's batch.
+        noise_multiplier: the noise's standard deviation over the clip norm.
+        adjacency: ``"replace"`` or ``"add_remove"``.
+
+    Returns:
+        The count, 0 where not even one step fits.
+
+    Raises:
+        InputError: for a budget that is no such pair, or a number out of its range.
+
+    >>> sampled_gaussian_steps_within(budget=(2.0, 1e-5), q=1.0, noise_multiplier=8.0)
+    4
     """
     epsilon, delta = _pair(budget, above_zero_delta=True)
     check_number("q", q, above=0, at_most=1)
@@ -88,6 +124,18 @@ def paper_rounds_within(*, budget: Sequence[float], clip_norm: float, noise_std:
     """Return the data rounds that the paper's formula allows. Not sound.
 
     It assumes that one record moves the clipped model by at most tau/n; see ``paper_epsilon``.
+
+    Args:
+        budget: the pair (epsilon, delta).
+        clip_norm: tau, which the model is clipped to.
+        noise_std: sigma, the noise's standard deviation per coordinate.
+        n: records of a client.
+
+    Returns:
+        The count, 0 where not even one round fits.
+
+    Raises:
+        InputError: for a budget that is no such pair, or a number out of its range.
 
     >>> paper_rounds_within(budget=(1.755838, 1e-5), clip_norm=10, noise_std=0.8, n=224)
     40

@@ -36,6 +36,19 @@ def sampled_gaussian_epsilon(
     draws, empty ones included. An upper bound within about one part in 1,000 of the truth, also through the unsampled
     Gaussian, which it never exceeds.
 
+    Args:
+        q: the chance of a record to be in a step's batch.
+        noise_multiplier: the noise's standard deviation over the clip norm.
+        steps: noisy steps in all.
+        delta: the delta to state epsilon at.
+        adjacency: ``"replace"`` or ``"add_remove"``.
+
+    Returns:
+        The epsilon.
+
+    Raises:
+        InputError: for a number out of its range, or another adjacency.
+
     >>> round(sampled_gaussian_epsilon(q=0.01, noise_multiplier=1.1, steps=1000, delta=1e-5), 2)
     2.48
     """
@@ -55,8 +68,21 @@ def sampled_gaussian_noise_multiplier(
 ) -> float:
     """Return the least noise multiplier, within one part in 1,000, whose ``sampled_gaussian_epsilon`` fits ``epsilon``.
 
-    >>> round(sampled_gaussian_noise_multiplier(q=0.01, epsilon=2.4779, steps=1000, delta=1e-5), 2)
-    1.1
+    Args:
+        q: the chance of a record to be in a step's batch.
+        epsilon: what all steps together may cost.
+        steps: noisy steps in all.
+        delta: the delta that goes with it.
+        adjacency: ``"replace"`` or ``"add_remove"``.
+
+    Returns:
+        The noise multiplier.
+
+    Raises:
+        InputError: for a number out of its range, or another adjacency.
+
+    >>> round(sampled_gaussian_noise_multiplier(q=0.1, epsilon=2.0, steps=10, delta=1e-5), 2)
+    1.4
     """
     check_number("q", q, above=0, at_most=1)
     check_number("steps", steps, at_least=1, integer=True)

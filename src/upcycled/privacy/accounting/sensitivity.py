@@ -25,6 +25,18 @@ def softmax_constants(
     L = sqrt(2) R~ and S = R~^2/2 for K class vectors, the least constants that hold for every K >= 2 and every weight;
     a binary model with a single vector has L = R~, S = R~^2/4. A prox or weight decay must cover the bias too.
 
+    Args:
+        classes: K.
+        norm_bound: R, which the features' norm does not exceed.
+        bias: whether the model has one.
+        single_vector: whether a binary model has one vector in the place of two.
+
+    Returns:
+        L and S.
+
+    Raises:
+        InputError: for a number out of its range, or a single vector for more than two classes.
+
     >>> softmax_constants(classes=2, norm_bound=1, bias=True)
     (2.0, 1.0)
     """
@@ -47,6 +59,18 @@ def erm_sensitivity(*, lipschitz: ArrayLike, n: ArrayLike, a: ArrayLike, gamma: 
 
     Guarantee: for a convex loss, a > 0 and a solver whose gradient norm is at most ``gamma`` for every data set
     (rounding included). The first term is attained by a linear loss.
+
+    Args:
+        lipschitz: L, the Lipschitz constant of a record's loss.
+        n: records of a client.
+        a: the weight of the quadratic term, which must be positive.
+        gamma: the gradient norm at which the solver stops, for every data set; 0 for an exact minimum.
+
+    Returns:
+        The sensitivity. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, or arrays of lengths that do not fit.
 
     >>> erm_sensitivity(lipschitz=2, n=224, a=0.5)
     0.03571429
@@ -94,6 +118,20 @@ def gd_sensitivity(
     Guarantee: convex loss, a > 0, step eta <= 1/(S + a), which is checked when ``smoothness`` is given and is the
     default step; with ``step_size`` alone it is the caller's word. Stopping early for public reasons is covered.
     Attained by a linear loss.
+
+    Args:
+        lipschitz: L, the Lipschitz constant of a record's loss.
+        n: records of a client.
+        a: the weight of the quadratic term, which must be positive.
+        steps: T, fixed without looking at data.
+        smoothness: S, the smoothness of a record's loss.
+        step_size: eta; 1/(S + a) if left out.
+
+    Returns:
+        The sensitivity. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, a step that is too long, or neither smoothness nor step_size.
 
     >>> gd_sensitivity(lipschitz=2, n=224, a=0.5, smoothness=1, steps=10)
     0.03509495
@@ -155,6 +193,21 @@ def sgd_sensitivity(
     once a pass, in an order that does not depend on data and may be public; a short batch divides by the nominal
     batch. Not the tightest known: with secret orders and only the last iterate released, smaller bounds exist.
 
+    Args:
+        lipschitz: L, the Lipschitz constant of a record's loss.
+        lr: the learning rate.
+        passes: k, epochs.
+        batch: the nominal batch.
+        n: records of a client; needed where a > 0.
+        a: the weight of the quadratic term, 0 for none.
+        smoothness: S, the smoothness of a record's loss.
+
+    Returns:
+        The sensitivity. A number, or an array where an argument is one.
+
+    Raises:
+        InputError: for a number out of its range, a learning rate that is too large, or a > 0 without n.
+
     >>> sgd_sensitivity(lipschitz=2, lr=0.05, passes=10, batch=32)
     0.0625
     >>> sgd_sensitivity(lipschitz=2, lr=0.05, passes=10, batch=32, n=224, a=0.5)
@@ -186,6 +239,19 @@ def gd_distance(*, lipschitz: float, smoothness: float, a: float, steps: int, li
     """Return ((L + ||b||)/a) (S/(S + a))^T: how far gradient descent from w may end from the minimiser.
 
     Holds for every data set with a convex loss, a > 0 and step 1/(S + a), b being the round's linear term.
+
+    Args:
+        lipschitz: L, the Lipschitz constant of a record's loss.
+        smoothness: S, the smoothness of a record's loss.
+        a: the weight of the quadratic term, which must be positive.
+        steps: T.
+        linear_norm: ||b||, of the round's linear term.
+
+    Returns:
+        The distance, in L2 norm.
+
+    Raises:
+        InputError: for a number out of its range.
 
     >>> gd_distance(lipschitz=2, smoothness=1, a=0.5, steps=50)
     6.273314e-09

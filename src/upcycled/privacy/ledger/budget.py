@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from upcycled.core.errors import FRACTION, POSITIVE, InputError, check_fields
-from upcycled.core.mechanism import Fitted, Setting
+from upcycled.core.mechanism import Charge, Fitted, Setting
 from upcycled.core.sampler import everybody
+from upcycled.privacy.accounting.sampler import part_of_delta
 from upcycled.privacy.mechanisms.requirements import check_delta
 
 
@@ -19,9 +20,14 @@ class Budget:
     the run stops with :class:`BudgetSpentError`. The claim is then the budget, whatever the rounds depended on.
 
     A valid filter for adaptive rounds: Gaussian releases by sum (sensitivity / noise_std)^2, pure ones by their plain
-    sum. Sampled releases are refused: no accountant gives their Renyi divergence under replace-one, and their epsilon
-    holds for a schedule fixed in advance only. That a client is left out discloses what it spent, which depends on its
-    size and the schedule, not on its records.
+    sum. Real noise takes a part of delta for its sampler's error, set aside beforehand. Sampled releases are refused:
+    no accountant gives their Renyi divergence under replace-one, and their epsilon holds for a schedule fixed in
+    advance only. That a client is left out discloses what it spent, which depends on its size and the schedule, not on
+    its records.
+
+    Args:
+        epsilon: the most.
+        delta: the delta that goes with it; 0 for pure releases only.
 
     >>> Budget(epsilon=2.0, delta=1e-5)
     Budget(epsilon=2.0, delta=1e-05)
@@ -39,11 +45,13 @@ def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> 
     charge = mechanism.charge(everybody(setting.sizes.size))
     if budget is None or charge is None:
         return
-    check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
+    try:
+        check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
+    except InputError as error:
+        raise error.renamed("budget.delta") from None
     if charge.kind == "gaussian" and budget.delta == 0:
         raise InputError(
-            field="delta",
-            of="Budget",
+            field="budget.delta",
             value=budget.delta,
             but="Gaussian noise reaches no epsilon at delta = 0: it must be > 0",
         )
@@ -52,3 +60,12 @@ def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> 
             f"a budget cannot be enforced for '{mechanism.name}': its rounds compose by a schedule fixed in advance; "
             "calibrate with epsilon= and delta= instead"
         )
+    set_aside(budget, charge, setting.data_rounds)
+
+
+def set_aside(budget: Budget, charge: Charge, data_rounds: int) -> float:
+    """Return the part of a budget's delta that real noise takes over all planned rounds; refuse more than a tenth."""
+    if charge.draws is None or not charge.draws.size or budget.delta == 0:
+        return 0.0
+    planned = int(charge.draws.max()) * max(data_rounds, 1)
+    return float(part_of_delta(epsilon=budget.epsilon, delta=budget.delta, draws=planned))

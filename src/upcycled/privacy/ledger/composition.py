@@ -1,7 +1,8 @@
 """What charges add up to: the one place where epsilon is composed, for ledgers that are written and for those read.
 
 Gaussian releases compose by the sum of (sensitivity / noise_std)^2, exactly; pure ones by their plain sum (delta = 0)
-or optimally (delta > 0); sampled ones by (steps, rate, noise multiplier).
+or optimally (delta > 0); sampled ones by (steps, rate, noise multiplier). Draws of real noise add up, and what they
+cost comes off delta.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.accounting import gdp_epsilon, pure_composition_epsilon, sampled_gaussian_epsilon
+from upcycled.privacy.accounting import gdp_epsilon, gdp_mu, pure_composition_epsilon, sampled_gaussian_epsilon
+from upcycled.privacy.accounting.sampler import epsilon_of_draws, most_draws
+from upcycled.privacy.ledger.budget import Budget, set_aside
 
 Point: TypeAlias = tuple[float, ...]
 """All that the epsilon of a client depends on; more of any coordinate is worse."""
@@ -33,6 +37,7 @@ class Spent:
         self._least, self._most = np.full(num_clients, np.inf), np.zeros(num_clients)
         self._steps = np.zeros(num_clients, dtype=np.int64)
         self._rates, self._multipliers = np.zeros(num_clients), np.full(num_clients, np.inf)
+        self._draws = np.zeros(num_clients, dtype=np.int64)
         self._charges: list[Charge] = []
 
     def check(self, charge: Charge) -> None:
@@ -60,15 +65,27 @@ class Spent:
             self._rates[clients] = np.maximum(self._rates[clients], charge.sampling_rate)
             multipliers = charge.noise_std / charge.sensitivity
             self._multipliers[clients] = np.minimum(self._multipliers[clients], multipliers)
+        if charge.draws is not None:
+            self._draws[clients] += charge.draws
         self.rounds[clients] += 1
 
-    def with_charge(self, charge: Charge) -> Real:
-        """Return what a filter holds against its limit: each of the charge's clients' sum, had it paid."""
+    def fits(self, charge: Charge, budget: Budget, data_rounds: int) -> NDArray[np.bool_]:
+        """Return which of the charge's clients stay within the budget if they pay: a filter, whatever they paid for.
+
+        With real noise the part of delta is set aside that ``data_rounds`` such charges need, which bounds the draws.
+        """
+        clients, most = charge.clients, 1 + 1e-12
         if charge.kind == "pure" and charge.epsilon is not None:
-            pure: Real = self._pure[charge.clients] + charge.epsilon
-            return pure
-        squares: Real = self._squares[charge.clients] + squared_ratio(charge)
-        return squares
+            within: NDArray[np.bool_] = self._pure[clients] + charge.epsilon <= budget.epsilon * most
+            return within
+        squares = self._squares[clients] + squared_ratio(charge)
+        if charge.draws is None or not clients.size:
+            return squares <= _most_squares(budget.epsilon, budget.delta) * most
+        part = set_aside(budget, charge, data_rounds)
+        draws = self._draws[clients] + charge.draws
+        return (squares <= _most_squares(budget.epsilon, budget.delta * (1 - part)) * most) & (
+            draws <= most_draws(epsilon=budget.epsilon, delta=budget.delta, part=part)
+        )
 
     def epsilon(self, delta: float) -> Real:
         """Return the epsilon of every client; infinite where none is provable."""
@@ -76,7 +93,7 @@ class Spent:
         found: Real = np.where(took_part, np.inf, 0.0)
         if self.kind == "gaussian":
             paying = took_part & np.isfinite(self._squares)
-            found[paying] = gdp_epsilon(mu=np.sqrt(self._squares[paying]), delta=delta)
+            found[paying] = _gaussian_epsilon(self._squares[paying], self._draws[paying], delta)
         elif self.kind in ("pure", "sampled"):
             points = self._points()
             values = dict(zip(distinct := list(set(points.values())), self.values(distinct, delta), strict=True))
@@ -95,7 +112,7 @@ class Spent:
         if self.kind in (None, "none"):
             return [()] if self.rounds.any() else []
         if self.kind == "gaussian":
-            return [(float(self._squares.max()),)]
+            return pareto(set(zip(self._squares.tolist(), self._draws.tolist(), strict=True)))
         points = set(self._points().values())
         if self.kind == "pure":
             # A point is (epsilon, rounds), or all epsilons of a client that has unequal ones: those compare with none.
@@ -106,21 +123,21 @@ class Spent:
     def values(self, points: Iterable[Point], delta: float) -> list[float]:
         """Return the epsilons of points."""
         if self.kind == "gaussian":
-            squares = np.array([square for (square,) in points], dtype=np.float64)
+            squares, draws = np.array([*points], dtype=np.float64).reshape(-1, 2).T
             found, finite = np.full(squares.size, np.inf), np.isfinite(squares)
-            found[finite] = gdp_epsilon(mu=np.sqrt(squares[finite]), delta=delta)
+            found[finite] = _gaussian_epsilon(squares[finite], draws[finite].astype(np.int64), delta)
             return list(found.tolist())
         if self.kind == "pure":
             return [_pure_epsilon(point, delta) for point in points]
         if self.kind == "sampled":
-            return [_sampled_epsilon(steps, q, -less, delta) for steps, q, less in points]
+            return [_sampled_epsilon(steps, q, -less, draws, delta) for steps, q, less, draws in points]
         return [float("inf") for _ in points]
 
     def _points(self) -> dict[int, Point]:
         """Return what the epsilon of each client that took part follows from."""
         clients = np.flatnonzero(self.rounds)
         if self.kind == "sampled":
-            columns = [self._steps, self._rates, -self._multipliers]
+            columns = [self._steps, self._rates, -self._multipliers, self._draws]
         else:
             columns = [self._most, self.rounds]
         rows = zip(*(column[clients].tolist() for column in columns), strict=True)
@@ -168,8 +185,24 @@ def _pure_epsilon(point: Point, delta: float) -> float:
     return float(pure_composition_epsilon(epsilons=np.array(each), delta=delta))
 
 
+@lru_cache(maxsize=64)  # asked for in every round
+def _most_squares(epsilon: float, delta: float) -> float:
+    return float(gdp_mu(epsilon=epsilon, delta=delta) ** 2)
+
+
+def _gaussian_epsilon(squares: Real, draws: Ints, delta: float) -> Real:
+    mu = np.sqrt(squares)
+    return epsilon_of_draws(lambda places, left: np.asarray(gdp_epsilon(mu=mu[places], delta=left)), mu, draws, delta)
+
+
 @lru_cache(maxsize=4096)  # seeds of one experiment, and rounds of one run, ask for the same numbers
-def _sampled_epsilon(steps: float, q: float, multiplier: float, delta: float) -> float:
+def _sampled_epsilon(steps: float, q: float, multiplier: float, draws: float, delta: float) -> float:
     if not multiplier > 0:
         return float("inf")
-    return sampled_gaussian_epsilon(q=q, noise_multiplier=multiplier, steps=int(steps), delta=delta)
+
+    def exact(places: Ints, left: float) -> Real:
+        return np.array([sampled_gaussian_epsilon(q=q, noise_multiplier=multiplier, steps=int(steps), delta=left)])
+
+    # Without sampling the sum would move by two clip norms in each step.
+    mu = np.array([2 * np.sqrt(steps) / multiplier])
+    return float(epsilon_of_draws(exact, mu, np.array([draws], dtype=np.int64), delta)[0])

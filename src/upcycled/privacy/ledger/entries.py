@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from upcycled.core.errors import shown
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 
@@ -30,6 +31,27 @@ class Entry:
         return self.kind, self.round, self.attempt, *(() if self.kind == "data" else (self.iteration,))
 
 
+NEEDS: dict[str, tuple[str, ...]] = {
+    "gaussian": (),
+    "pure": ("epsilon",),
+    "sampled": ("sampling_rate", "steps"),
+    "none": (),
+}
+"""The kinds of charges, and what each has beside sensitivity and noise_std."""
+MOST = {
+    "sensitivity": np.inf,
+    "noise_std": 1e300,
+    "epsilon": 1e300,
+    "sampling_rate": 1.0,
+    "steps": 2**53,
+    "draws": 2**53,
+}
+"""No number of a charge is below zero or above this."""
+COUNTS = ("steps", "draws")
+"""Whole numbers; draws only where noise is real."""
+MOST_ITERATIONS = 2**53
+
+
 def to_line(entry: Entry) -> dict[str, Any]:
     """Return the entry as plain values, without any data of anybody."""
     line: dict[str, Any] = {
@@ -42,94 +64,115 @@ def to_line(entry: Entry) -> dict[str, Any]:
     charge = entry.charge
     if charge is None:
         return line | {"cost": 0}
-    line |= {
-        "charge": charge.kind,
-        "sensitivity": charge.sensitivity.tolist(),
-        "noise_std": charge.noise_std.tolist(),
+    line |= {"charge": charge.kind}
+    return line | {name: values.tolist() for name, values in _columns(charge).items()}
+
+
+def _columns(charge: Charge) -> dict[str, Any]:
+    """Return a charge's numbers, one for each client: whole ones as integers, all others as floats."""
+    found = {name: getattr(charge, name) for name in MOST}
+    return {
+        name: np.asarray(values, dtype=np.int64 if name in COUNTS else np.float64)
+        for name, values in found.items()
+        if values is not None
     }
-    others = {"epsilon": charge.epsilon, "sampling_rate": charge.sampling_rate, "steps": charge.steps}
-    return line | {name: value.tolist() for name, value in others.items() if value is not None}
 
 
-NEEDS: dict[str, tuple[str, ...]] = {
-    "gaussian": (),
-    "pure": ("epsilon",),
-    "sampled": ("sampling_rate", "steps"),
-    "none": (),
-}
-"""The kinds of charges, and what each has beside sensitivity and noise_std."""
-MOST = {"sensitivity": np.inf, "noise_std": 1e300, "epsilon": 1e300, "sampling_rate": 1.0}
-"""No number of a charge is below zero or above this."""
-
-
-def from_line(line: Any, num_clients: int) -> Entry:
+def from_line(line: Mapping[str, Any], num_clients: int, data_rounds: int) -> Entry:
     """Return the entry that :func:`to_line` was given; ValueError, in words, for anything that no ledger writes."""
-    if not isinstance(line, dict):
-        raise ValueError("it is no table of names and values")
     try:
         kind, clients = line["kind"], _integers(line, "clients")
         iteration, round, attempt = (_integer(line, name) for name in ("iteration", "round", "attempt"))
-        if kind not in ("data", "left out", "upcycled"):
-            raise ValueError(f"its kind is {kind!r}, which no ledger has")
-        if clients.size and (clients.min() < 0 or clients.max() >= num_clients):
-            wrong = clients[(clients < 0) | (clients >= num_clients)][0]
-            raise ValueError(f"client {wrong} is not one of 0 to {num_clients - 1}")
-        if np.unique(clients).size < clients.size:
-            raise ValueError("it names a client twice")
         charge = _charge(line, clients) if kind == "data" else None
     except KeyError as error:
         raise ValueError(f"it has no {error}") from None
-    return Entry(iteration, kind, round, attempt, clients, charge)
+    entry = Entry(iteration, kind, round, attempt, clients, charge)
+    check_entry(entry, num_clients, data_rounds)
+    # What is the same again has no names that a ledger does not write, and lacks none.
+    if to_line(entry) != line:
+        raise ValueError("it is not written as a ledger writes it")
+    return entry
+
+
+def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
+    """Refuse, with a ValueError in words, an entry that no run of so many data rounds has."""
+    if entry.kind not in ("data", "left out", "upcycled"):
+        raise ValueError(f"its kind is {shown(entry.kind)}, which no ledger has")
+    for name, least in (("iteration", 1), ("round", 1), ("attempt", 0)):
+        if not least <= (value := getattr(entry, name)) <= MOST_ITERATIONS:
+            raise ValueError(f"its {name} is {shown(value)}, and must be an integer >= {least}")
+    if entry.round > data_rounds:
+        raise ValueError(f"its round is {entry.round}, and the run has {data_rounds}")
+    if entry.round > entry.iteration:
+        raise ValueError(f"its round is {entry.round}, which iteration {entry.iteration} cannot have reached")
+    clients = entry.clients
+    if clients.size and (clients.min() < 0 or clients.max() >= num_clients):
+        wrong = clients[(clients < 0) | (clients >= num_clients)][0]
+        raise ValueError(f"client {wrong} is not one of 0 to {num_clients - 1}")
+    if np.unique(clients).size < clients.size:
+        raise ValueError("it names a client twice")
+    if entry.charge is not None:
+        _check_charge(entry.charge)
+    elif clients.size != 0 if entry.kind == "upcycled" else clients.size == 0:
+        raise ValueError(f"it is '{entry.kind}' with {clients.size} clients")
+
+
+def _check_charge(charge: Charge) -> None:
+    columns = _columns(charge)
+    if charge.kind not in NEEDS:
+        raise ValueError(f"its charge is {shown(charge.kind)}, which is none of {', '.join(NEEDS)}")
+    if tuple(name for name in columns if name != "draws") != ("sensitivity", "noise_std", *NEEDS[charge.kind]):
+        raise ValueError(f"its charge is '{charge.kind}' with {', '.join(columns)}")
+    for name, values in columns.items():
+        if values.shape != charge.clients.shape:
+            raise ValueError("a charge needs one number for each client")
+        wrong = ~((values >= 0) & (values <= MOST[name]))
+        if wrong.any():
+            raise ValueError(f"its {name} is {values[wrong][0]:g}, and must be from 0 to {MOST[name]:g}")
+    if charge.kind == "sampled" and (columns["sensitivity"] <= 0).any():
+        raise ValueError("its sensitivity is not above zero")
 
 
 def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
     kind = line["charge"]
     if not isinstance(kind, str) or kind not in NEEDS:
-        raise ValueError(f"its charge is {kind!r}, which is none of {', '.join(NEEDS)}")
-    numbers = {name: _numbers(line, name) for name in ("sensitivity", "noise_std", *NEEDS[kind]) if name != "steps"}
-    steps = _integers(line, "steps") if "steps" in NEEDS[kind] else None
-    for values in (*numbers.values(), *(() if steps is None else (steps,))):
-        if values.shape != clients.shape:
-            raise ValueError("a charge needs one number for each client")
-    if steps is not None and (steps < 0).any():
-        raise ValueError("its steps are below zero")
-    if kind == "sampled" and (numbers["sensitivity"] <= 0).any():
-        raise ValueError("its sensitivity is not above zero")
-    return Charge(kind, clients, steps=steps, **numbers)
+        raise ValueError(f"its charge is {shown(kind)}, which is none of {', '.join(NEEDS)}")
+    needs = ("sensitivity", "noise_std", *NEEDS[kind])
+    numbers = {name: _numbers(line, name) for name in needs if name not in COUNTS}
+    steps = _integers(line, "steps") if "steps" in needs else None
+    draws = _integers(line, "draws") if "draws" in line else None
+    return Charge(kind, clients, steps=steps, draws=draws, **numbers)
 
 
 def _integer(line: Mapping[str, Any], name: str) -> int:
     value = line[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"its {name} is {value!r}, and must be an integer >= 0")
+    if type(value) is not int:
+        raise ValueError(f"its {name} is {shown(value)}, and must be an integer")
     return value
 
 
 def _integers(line: Mapping[str, Any], name: str) -> Ints:
-    values = _array(line, name)
-    if values.size and values.dtype.kind != "i":
-        raise ValueError(f"its {name} are no integers")
-    found: Ints = values.astype(np.int64)
-    return found
+    values = _list(line, name)
+    try:
+        if all(type(value) is int for value in values):
+            return np.array(values, dtype=np.int64)
+    except OverflowError:
+        pass
+    raise ValueError(f"its {name} are no integers")
 
 
 def _numbers(line: Mapping[str, Any], name: str) -> Real:
-    values = _array(line, name)
-    if values.dtype.kind not in "if":
+    values = _list(line, name)
+    if not all(type(value) is float or type(value) is int for value in values):
         raise ValueError(f"its {name} is no list of numbers")
-    found: Real = values.astype(np.float64)
-    if not ((found >= 0) & (found <= MOST[name])).all():
-        wrong = found[~((found >= 0) & (found <= MOST[name]))][0]
-        raise ValueError(f"its {name} is {wrong:g}, and must be from 0 to {MOST[name]:g}")
-    return found
-
-
-def _array(line: Mapping[str, Any], name: str) -> Any:
-    value = line[name]
     try:
-        found = np.array(value) if isinstance(value, list) else None
-    except (ValueError, OverflowError):  # ragged lists
-        found = None
-    if found is None or found.ndim != 1:
+        return np.array(values, dtype=np.float64)
+    except OverflowError:
+        raise ValueError(f"its {name} is no list of numbers") from None
+
+
+def _list(line: Mapping[str, Any], name: str) -> list[Any]:
+    value = line[name]
+    if not isinstance(value, list):
         raise ValueError(f"its {name} is no list of numbers")
-    return found
+    return value

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from upcycled.core.errors import FRACTION, SHARE, InputError, shown
 from upcycled.core.mechanism import Fitted, PaperClaim, Promise, Setting
 from upcycled.core.vectors import Ints
 from upcycled.privacy.ledger import paper_claim
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.entries import Entry
 
-FORMAT = 2
-"""Of files written now. Format 1 has no number, no sizes and fewer fields of the promise."""
-UNCHAINED = "unchained"
-"""Nothing in the file shows that lines were changed or taken away."""
+FORMAT = 3
+"""Of files written now: strict, and chained. Format 2 has no chain; format 1 no number, no sizes and fewer fields."""
 SIMULATION = "simulation: not private"
 
 
@@ -35,13 +34,17 @@ class Header:
     data_rounds: int
     """M, as planned."""
     sizes: Ints | None = None
-    """n_i of every client; None in files of format 1."""
+    """n_i of every client; None in files of format 1, and where a client knows its own only."""
     sampling: str | None = None
     participation: float | None = None
     paper: PaperClaim | None = None
     """What the paper claims for the mechanism, if it does."""
     format: int = FORMAT
-    chain: str = UNCHAINED
+
+    @property
+    def is_chained(self) -> bool:
+        """Whether each line ends in the hash of all before it."""
+        return self.format >= 3
 
     @property
     def count(self) -> int | None:
@@ -69,6 +72,8 @@ class Header:
 
 def header_of(mechanism: Fitted, noise: str, setting: Setting, budget: Budget | None, run: str) -> Header:
     """Return the header of a run's ledger."""
+    # A client that plans for itself knows its own size only.
+    knows_all = setting.sizes.size == setting.num_clients
     return Header(
         run=run,
         mechanism=mechanism.name,
@@ -77,11 +82,10 @@ def header_of(mechanism: Fitted, noise: str, setting: Setting, budget: Budget | 
         budget=budget,
         num_clients=setting.num_clients,
         data_rounds=setting.data_rounds,
-        # A client that plans for itself knows its own size only.
-        sizes=setting.sizes if setting.sizes.size == setting.num_clients else None,
+        sizes=setting.sizes if knows_all else None,
         sampling=setting.sampling,
         participation=setting.participation,
-        paper=mechanism.paper,
+        paper=mechanism.paper if knows_all else None,
     )
 
 
@@ -90,7 +94,7 @@ def to_json(header: Header) -> dict[str, Any]:
     return {
         "kind": "run",
         "format": header.format,
-        "chain": header.chain,
+        **({} if header.is_chained else {"chain": "unchained"}),
         "run": header.run,
         "mechanism": header.mechanism,
         "noise": header.noise,
@@ -116,65 +120,98 @@ def to_json(header: Header) -> dict[str, Any]:
     }
 
 
-def from_json(line: Any) -> Header:
+def from_json(line: Mapping[str, Any]) -> Header:
     """Return the header that :func:`to_json` was given, or one of format 1; ValueError, in words, if it was none."""
-    if not isinstance(line, dict) or line.get("kind") != "run":
+    if line.get("kind") != "run":
         raise ValueError("it does not open a run's ledger")
     version = line.get("format", 1)
-    if version not in (1, FORMAT):
-        raise ValueError(f"its format is {version!r}, and this version of the package reads 1 and {FORMAT}")
-    if line.get("chain", UNCHAINED) != UNCHAINED:
-        raise ValueError(f"its chain is {line['chain']!r}, and this version of the package reads '{UNCHAINED}'")
+    if type(version) is not int or not 1 <= version <= FORMAT:
+        raise ValueError(f"its format is {shown(version)}, and this version of the package reads 1 to {FORMAT}")
     try:
-        return _parsed(line, version)
+        header = _parsed(line, version)
     except KeyError as error:
         raise ValueError(f"it has no {error}") from None
+    except InputError as error:  # of a budget
+        raise ValueError(str(error)) from None
     except (TypeError, AttributeError, OverflowError):
         raise ValueError("it holds a value of another type than a ledger's") from None
+    # What is the same again has no names that a ledger does not write, lacks none, and agrees with itself.
+    again = to_json(header)
+    if version > 1 and again != line:
+        wrong = [name for name in again if name not in line or line[name] != again[name]]
+        raise ValueError(f"its {shown([*wrong, *set(line).difference(again)][0])} is not as a ledger writes it")
+    return header
 
 
 def _parsed(line: Mapping[str, Any], version: int) -> Header:
-    num_clients, budget = _whole(line, "num_clients", 1), line["budget"]
-    sizes = None if line.get("sizes") is None else np.array(line["sizes"], dtype=np.int64)
-    if version == FORMAT and (sizes is None or sizes.shape != (num_clients,) or sizes.min() < 0):
-        raise ValueError(f"its sizes are not those of {num_clients} clients")
-    noise = "seeded" if version == 1 and line["noise"] == SIMULATION else line["noise"]
+    num_clients, budget, noise = _whole(line, "num_clients", 1), line["budget"], line["noise"]
+    if version == 1 and noise == SIMULATION:
+        noise = "seeded"
     if noise not in ("seeded", "system"):
-        raise ValueError(f"its noise is {noise!r}, and a ledger's is 'seeded' or 'system'")
+        raise ValueError(f"its noise is {shown(noise)}, and a ledger's is 'seeded' or 'system'")
+    participation = line.get("participation")
+    if version > 1:
+        SHARE.check("participation", participation)
     return Header(
-        run=line["run"],
-        mechanism=line["mechanism"],
+        run=_text(line, "run"),
+        mechanism=_text(line, "mechanism"),
         noise=noise,
         promise=_promise(line, version),
         budget=None if budget is None else Budget(budget["epsilon"], budget["delta"]),
         num_clients=num_clients,
         data_rounds=_whole(line, "data_rounds_planned", 0),
-        sizes=sizes,
-        sampling=line.get("sampling"),
-        participation=line.get("participation"),
-        paper=paper_claim.from_json(line.get("paper")),
+        sizes=None if line.get("sizes") is None else _sizes(line["sizes"], num_clients),
+        sampling=None if version == 1 else _text(line, "sampling"),
+        participation=participation,
+        paper=_paper(line.get("paper"), num_clients),
         format=version,
     )
+
+
+def _sizes(value: object, num_clients: int) -> Ints:
+    is_list = isinstance(value, list) and all(type(n) is int and n >= 1 for n in value)
+    if not isinstance(value, list) or not is_list or len(value) != num_clients:
+        raise ValueError(f"its sizes are not those of {num_clients} clients")
+    return np.array(value, dtype=np.int64)
+
+
+def _paper(value: Mapping[str, Any] | None, num_clients: int) -> PaperClaim | None:
+    claim = paper_claim.from_json(value)
+    if claim is not None and claim.num_clients != num_clients:
+        raise ValueError(f"its paper's claim is not that of {num_clients} clients")
+    return claim
 
 
 def _promise(line: Mapping[str, Any], version: int) -> Promise:
     unit = line["unit"]
     # Format 1 had one mechanism for clients, whose adversary sees aggregates.
-    sees = line["sees"] if version == FORMAT else "aggregates" if unit == "client" else "releases"
+    sees = line["sees"] if version > 1 else "aggregates" if unit == "client" else "releases"
     if unit not in ("record", "client") or sees not in ("releases", "aggregates"):
-        raise ValueError(f"its unit is {unit!r} and the adversary sees {sees!r}, which no mechanism promises")
-    promise = Promise(
-        line["released"], tuple(line["assumptions_checked"]), tuple(line["assumptions_trusted"]), unit=unit, sees=sees
-    )
+        raise ValueError(f"its unit is {shown(unit)} and the adversary sees {shown(sees)}, which no mechanism promises")
+    sentences = [line["assumptions_checked"], line["assumptions_trusted"]]
+    if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in sentences):
+        raise ValueError("its assumptions are no sentences")
+    checked, trusted = map(tuple, sentences)
+    promise = Promise(_text(line, "released"), checked, trusted, unit=unit, sees=sees)
     if version == 1:
         return promise
-    return replace(
-        promise, sampling_is_secret=line["sampling_is_secret"], is_claimed=line["is_claimed"], delta=line["delta"]
-    )
+    is_secret, is_claimed, delta = line["sampling_is_secret"], line["is_claimed"], line["delta"]
+    if type(is_secret) is not bool or type(is_claimed) is not bool:
+        raise ValueError("its sampling_is_secret and is_claimed are not true or false")
+    if delta is not None:
+        FRACTION.check("delta", delta)
+    return replace(promise, sampling_is_secret=is_secret, is_claimed=is_claimed, delta=delta)
+
+
+def _text(line: Mapping[str, Any], name: str) -> str:
+    value = line[name]
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is {shown(value)}, and must be a text")
+    return value
 
 
 def _whole(line: Mapping[str, Any], name: str, at_least: int) -> int:
     value = line[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ValueError(f"its {name} is {value!r}, and must be an integer >= {at_least}")
+    if type(value) is not int or value < at_least:
+        raise ValueError(f"its {name} is {shown(value)}, and must be an integer >= {at_least}")
     return value

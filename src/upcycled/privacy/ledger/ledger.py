@@ -8,7 +8,7 @@ zero. No data are ever stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ import numpy as np
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.ledger.budget import Budget
+from upcycled.privacy.ledger.chain import Head, as_head, check_key, check_mac, head_of
 from upcycled.privacy.ledger.composition import Spent
-from upcycled.privacy.ledger.entries import Entry, to_line
+from upcycled.privacy.ledger.entries import Entry, check_entry
 from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
-from upcycled.privacy.ledger.statement import statement
+from upcycled.privacy.ledger.statement import statement_items
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 
 MOST_COMPUTED = {"pure": 60, "sampled": 8}
@@ -65,6 +65,11 @@ class Ledger:
     True
     >>> [round(epsilon, 2) for epsilon in ledger.epsilon_over_rounds(1e-5).worst]
     [1.99, 2.94, 3.71]
+
+    With a head that was kept elsewhere it is also shown to be whole:
+
+    >>> ledger.chain, up.privacy.Ledger.read(f"{folder.name}/ledger.jsonl", head=result.privacy.head).chain
+    ('unanchored', 'anchored')
     >>> folder.cleanup()
     """
 
@@ -76,12 +81,33 @@ class Ledger:
         budget: Budget | None = None,
         path: Path | None = None,
         run: str = "",
+        key: bytes | None = None,
     ) -> None:
+        """Open a run's ledger, and go on from what its file holds.
+
+        Args:
+            mechanism: what charges.
+            noise: ``"seeded"`` or ``"system"``.
+            setting: the run's public facts.
+            budget: the most a client may spend.
+            path: the file; None keeps it in memory.
+            run: what names the run.
+            key: the holder's own, 32 bytes, which heads are made with.
+        """
+        if key is not None:
+            check_key(key)
         header = header_of(mechanism, noise, setting, budget, run)
-        self._begin(header, None if path is None else LedgerFile(path, header))
+        file = None if path is None else LedgerFile(path, header)
+        if file is None:
+            self._begin(header, key, [], None)
+            return
+        header = replace(header, format=file.format)
+        self._begin(header, key, file.tips, "anchored" if file.is_new else _unanchored(header), file)
+        for entry in file.found:
+            self._add(entry)
 
     @classmethod
-    def read(cls, path: str | Path, head: None = None) -> Ledger:
+    def read(cls, path: str | Path, head: Head | Mapping[str, Any] | None = None, key: bytes | None = None) -> Ledger:
         """Open a run's file, from the file alone; nothing is ever written to it.
 
         Files of format 1 hold no sizes n_i: delta is then not held against 1/n of a record-level claim, and the paper's
@@ -89,35 +115,64 @@ class Ledger:
 
         Args:
             path: the file, such as ``results/NAME/seed-0/ledger.jsonl``.
-            head: where an anchor will go that shows the file to be complete; this version has none.
+            head: what the ledger's head was (:attr:`head`), as ``privacy.head`` in ``summary.json`` has it: a file that
+                does not hold all that it held then is refused. Without one, nobody can tell whether last lines are
+                missing, or all of it was written anew (see :attr:`chain`).
+            key: the holder's 32 bytes, to show that the head is the holder's own.
+
+        Returns:
+            The ledger, with every charge of the file.
 
         Raises:
-            InputError: if the file is no ledger, in one sentence that names the line.
+            InputError: if the file is no ledger, or not what the head says, in one sentence.
+
+        >>> import tempfile, upcycled as up
+        >>> data = up.data.synthetic("iid", clients=3, sizes=40, seed=0)
+        >>> clipping = up.privacy.ModelClipping(clip_norm=1.0, noise_std=4.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = f"{folder}/ledger.jsonl"
+        ...     asked = {"algorithm": up.FedAvg(), "privacy": clipping, "iterations": 2}
+        ...     _ = up.train(data, **asked, ledger=file, progress=False)
+        ...     up.privacy.Ledger.read(file).rounds.tolist()
+        [2, 2, 2]
         """
-        if head is not None:
-            raise InputError(f"head is {head!r}, but it must be None: ledgers of this version have no chain to anchor")
-        header, entries = read_file(Path(path))
+        if key is not None and head is None:
+            raise InputError("is given without a head, but it is only a head that it can check", field="key")
+        content = read_file(Path(path))
         ledger = cls.__new__(cls)
-        ledger._begin(header, None, is_read=True)
-        for number, entry in enumerate(entries, start=2):
-            try:
-                ledger._add(entry)
-            except InputError as error:
-                raise InputError(f"ledger '{path}' is damaged in line {number} ({error})") from None
+        ledger._begin(content.header, key, content.tips, _unanchored(content.header), is_read=True)
+        with np.errstate(over="ignore"):  # what a file says may be beyond all numbers
+            for number, entry in enumerate(content.entries, start=2):
+                try:
+                    ledger._add(entry)
+                except InputError as error:
+                    raise InputError(f"ledger '{path}' is damaged in line {number} ({error})") from None
+        if head is not None:
+            ledger.hold_against(head, str(path))
         return ledger
 
-    def _begin(self, header: Header, file: LedgerFile | None, is_read: bool = False) -> None:
-        self._header = header if file is None else replace(header, format=file.format)
+    def _begin(
+        self,
+        header: Header,
+        key: bytes | None,
+        tips: list[str],
+        chain: str | None,
+        file: LedgerFile | None = None,
+        is_read: bool = False,
+    ) -> None:
+        self._header = header
         self._file, self._is_read = file, is_read
+        self._tips, self._chain = tips, chain  # the tips are the file's own list, which grows with it
+        self._key, self._is_keyed = key, key is not None
+        self._anchor: Head | None = None
+        self._last_head: Head | None = None
         self._entries: list[Entry] = []
         self._known: dict[tuple[Any, ...], Entry] = {}
         self._spent = Spent(header.num_clients)
-        budget = header.budget
-        self._most_squares = (
-            gdp_mu(epsilon=budget.epsilon, delta=budget.delta) ** 2 if budget is not None and budget.delta > 0 else 0.0
-        )
-        for entry in () if file is None else file.found:
-            self._add(entry)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is sent to another process, or stored, is a record: it writes nothing, and the holder's key stays here.
+        return vars(self) | {"_file": None, "_is_read": True, "_key": None, "_last_head": self.head}
 
     @property
     def run(self) -> str:
@@ -165,9 +220,53 @@ class Ledger:
         return self._header.format
 
     @property
-    def chain(self) -> str:
-        """``"unchained"``: nothing in the file shows that lines were changed or taken away."""
-        return self._header.chain
+    def chain(self) -> str | None:
+        """How far its file shows that nothing was changed or taken away; None for a ledger that has none.
+
+        ``"anchored"``: the run wrote every line itself, or the file was held against a head. ``"unanchored"``: lines
+        follow from one another, but the last may be missing, and whoever can write the file could have written all of
+        it. ``"unchained"``: a file of format 1 or 2, which shows nothing.
+        """
+        return self._chain
+
+    @property
+    def head(self) -> Head | None:
+        """What the file holds by now, to be kept elsewhere; None without a file, or with one that is not chained."""
+        if self._last_head is not None:
+            return self._last_head
+        return head_of(self._tips, self._key) if self._tips else None
+
+    @property
+    def ahead(self) -> int:
+        """Lines after those of the head that the file was held against; they are charged too."""
+        return 0 if self._anchor is None else len(self._tips) - self._anchor.lines
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the file was held against a head."""
+        return self._anchor is not None
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the head that the file was held against was shown to be the holder's own, by the key."""
+        return self.is_held and self._is_keyed
+
+    def hold_against(self, head: Head | Mapping[str, Any], name: str) -> None:
+        """Refuse the file, called ``name``, if it does not hold what it held when ``head`` was made.
+
+        Raises:
+            InputError: in one sentence.
+        """
+        head = as_head(head)
+        if not self._header.is_chained:
+            raise InputError(f"ledger '{name}' has format {self.format}, but its head is that of a chained file")
+        if self._key is not None:
+            check_mac(head, self._key)
+        if len(self._tips) < head.lines:
+            raise InputError(f"ledger '{name}' has {len(self._tips)} whole lines, but it had {head.lines} by its head")
+        if self._tips[head.lines - 1] != head.tip:
+            raise InputError(f"ledger '{name}' is not the file that its head was made of: line {head.lines} is another")
+        self._anchor, self._chain = head, "anchored"
 
     @property
     def kind(self) -> str | None:
@@ -191,8 +290,9 @@ class Ledger:
 
     @property
     def default_delta(self) -> float:
-        """The delta to state epsilon at: the mechanism's own, or a usual one that nobody warns about."""
-        return default_delta(self.promise.delta, self._header.count)
+        """The delta to state epsilon at: the mechanism's own, the budget's, or a usual one that nobody warns about."""
+        own = self.promise.delta
+        return default_delta(self.budget.delta if own is None and self.budget is not None else own, self._header.count)
 
     @property
     def left_out(self) -> Ints:
@@ -225,8 +325,7 @@ class Ledger:
         paid = self._known.get(("data", round, attempt)) if self.is_simulation else None
         if paid is not None:
             return np.isin(charge.clients, paid.clients)
-        limit = self.budget.epsilon if charge.kind == "pure" else self._most_squares
-        return self._spent.with_charge(charge) <= limit * (1 + 1e-12)
+        return self._spent.fits(charge, self.budget, self._header.data_rounds)
 
     def charge(self, iteration: int, round: int, attempt: int, charge: Charge) -> None:
         """Write a round's charge, before its releases leave."""
@@ -306,7 +405,11 @@ class Ledger:
 
     def statement(self, delta: float) -> str:
         """Return, in words, what is protected, against whom, under which assumptions, and at what epsilon."""
-        return statement(self, delta)
+        return "\n".join(f"{topic}: {text}" for topic, text in self.statement_items(delta))
+
+    def statement_items(self, delta: float) -> tuple[tuple[str, str], ...]:
+        """Return the statement's lines as pairs: a topic, and what is said of it."""
+        return statement_items(self, delta)
 
     def _check_delta(self, delta: float) -> None:
         if self.kind in ("gaussian", "sampled"):
@@ -319,8 +422,12 @@ class Ledger:
             raise InputError("a ledger that was read from its file takes no lines: only its run writes them")
         if self.is_simulation and entry.key in self._known:
             return
+        try:
+            check_entry(entry, self._header.num_clients, self._header.data_rounds)
+        except ValueError as error:
+            raise InputError(f"a charge of '{self.mechanism}' cannot stand in a ledger ({error})") from None
         if self._file is not None:
-            self._file.append(to_line(entry), durable=entry.charge is not None)
+            self._file.append(entry, durable=entry.charge is not None)
         self._add(entry)
 
     def _add(self, entry: Entry) -> None:
@@ -330,6 +437,11 @@ class Ledger:
             self._spent.add(entry.charge)
         self._known.setdefault(entry.key, entry)
         self._entries.append(entry)
+
+
+def _unanchored(header: Header) -> str:
+    """Say how far a file that was not held against a head is evidence."""
+    return "unanchored" if header.is_chained else "unchained"
 
 
 _NOBODY = np.zeros(0, dtype=np.int64)

@@ -1,18 +1,39 @@
-"""The ledger on disk: JSON lines, appended and forced to the disk before the releases they pay for leave."""
+"""The ledger on disk: JSON lines, appended and forced to the disk before the releases they pay for leave.
+
+For its user alone, whatever the umask. Lines of format 3 are chained (see :mod:`upcycled.privacy.ledger.chain`); a run
+goes on in the format its file began with.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from upcycled.core.errors import InputError
-from upcycled.privacy.ledger.entries import Entry, from_line
+from upcycled.privacy.ledger.chain import START, canonical, linked, parsed
+from upcycled.privacy.ledger.entries import Entry, from_line, to_line
 from upcycled.privacy.ledger.header import Header, from_json, to_json
 from upcycled.support.files import cannot_write
 
+T = TypeVar("T")
 _OPENING = b'{"kind":"run",'
+_CHAIN = "chain"
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file holds."""
+
+    header: Header
+    entries: list[Entry]
+    tips: list[str]
+    """The chain's value after each line, the header's first; none where lines are not chained."""
+    length: int
+    """Where its last whole line ends."""
 
 
 class LedgerFile:
@@ -22,56 +43,74 @@ class LedgerFile:
         self.path = path
         self.found: list[Entry] = []
         """What the file held when it was opened."""
+        self.tips: list[str] = []
+        """The chain's value after each line."""
         self.format = header.format
         """Of the file: a run goes on in the format it began with."""
+        self.is_new = False
+        """Whether every line in it is this run's own, written here."""
         self._is_flushed = True
         try:
             if path.exists() and path.stat().st_size > 0:
                 self._take_up(header)
             if not path.exists() or path.stat().st_size == 0:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self.append(to_json(header), durable=True)
-                _sync(path.parent)
+                self._begin(header)
+            os.chmod(path, 0o600)
         except OSError as error:
             raise cannot_write(path, error) from error
 
-    def append(self, line: dict[str, Any], *, durable: bool) -> None:
+    def append(self, entry: Entry, *, durable: bool) -> None:
         """Append a line; with ``durable`` it is on the disk when this returns."""
-        try:
-            # Opened for each line: nothing to close, and a file that was moved away is noticed.
-            with open(self.path, "ab") as file:
-                file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        self._is_flushed = durable
+        self._append(to_line(entry), durable=durable)
 
     def flush(self) -> None:
         """Have all lines on the disk, those that cost nothing too."""
         if self._is_flushed:
             return
         try:
-            with open(self.path, "ab") as file:
+            with open(self.path, "ab", opener=_existing) as file:
                 os.fsync(file.fileno())
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self._is_flushed = True
 
+    def _append(self, line: dict[str, Any], *, durable: bool, opener: Callable[[str, int], int] | None = None) -> None:
+        before, is_chained = self.tips[-1] if self.tips else START, self.format >= 3
+        text, tip = linked(before, line) if is_chained else (canonical(line), "")
+        try:
+            # Opened for each line: nothing to close, and a file that was moved away is noticed.
+            with open(self.path, "ab", opener=opener or _existing) as file:
+                file.write(text + b"\n")
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        self._is_flushed = durable
+        if is_chained:
+            self.tips.append(tip)
+
+    def _begin(self, header: Header) -> None:
+        line = to_json(header)
+        _check_readable(line, header.mechanism)
+        self.format, self.is_new = header.format, True
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._append(line, durable=True, opener=_private)
+        _sync(self.path.parent)
+
     def _take_up(self, header: Header) -> None:
         content = self.path.read_bytes()
         try:
-            lines, length = _read(content)
-            before = _header(lines) if lines else None
-            if before is not None and not before.is_of_same_run(header):
+            held = _content(content)
+        except _Damage as damage:
+            raise InputError(f"{damage.of(self.path)}: give the run another file") from None
+        if held is not None:
+            if not held.header.is_of_same_run(header):
                 raise InputError(
                     f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
                 )
-            self.found = _entries(lines, header.num_clients)
-        except _Damage as damage:
-            raise InputError(f"{damage.of(self.path)}: give the run another file") from None
-        self.format = header.format if before is None else before.format
+            self.found, self.tips, self.format = held.entries, held.tips, held.header.format
+        length = 0 if held is None else held.length
         if length < len(content):
             # A line whose end is missing was cut off by a kill while it was written: its release never left.
             with open(self.path, "r+b") as file:
@@ -79,21 +118,19 @@ class LedgerFile:
                 os.fsync(file.fileno())
 
 
-def read_file(path: Path) -> tuple[Header, list[Entry]]:
+def read_file(path: Path) -> Content:
     """Return what a ledger's file holds, and leave it as it is; a last line without its end does not count."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"ledger '{path}' cannot be read: {error.strerror}") from None
     try:
-        lines, _ = _read(content)
-        if not lines:
-            raise InputError(f"ledger '{path}' is empty, but it must open with a line about its run")
-        header = _header(lines)
-        entries = _entries(lines, header.num_clients)
+        held = _content(content)
     except _Damage as damage:
         raise InputError(damage.of(path)) from None
-    return header.completed(entries) if header.format == 1 else header, entries
+    if held is None:
+        raise InputError(f"ledger '{path}' is empty, but it must open with a line about its run")
+    return held
 
 
 def run_of(path: Path) -> str | None:
@@ -101,10 +138,10 @@ def run_of(path: Path) -> str | None:
     if not path.is_file():
         return None
     try:
-        lines, _ = _read(path.read_bytes())
-        return _header(lines).run if lines else None
+        held = _content(path.read_bytes())
     except _Damage as damage:
         raise InputError(f"{damage.of(path)}: give the run another file") from None
+    return None if held is None else held.header.run
 
 
 class _Damage(Exception):
@@ -118,35 +155,97 @@ class _Damage(Exception):
         return f"ledger '{path}' is damaged in line {self.number} ({self.why})"
 
 
-def _read(content: bytes) -> tuple[list[Any], int]:
-    """Return the lines that are whole, and where the last of them ends."""
+def _content(content: bytes) -> Content | None:
+    """Return what whole lines say, each held to the text that a ledger writes; None where there is none."""
     length = content.rfind(b"\n") + 1
-    if length == 0 and not (content.startswith(_OPENING) or _OPENING.startswith(content)):
-        raise _Damage(1, "it does not open a run's ledger")
-    lines = []
-    for number, text in enumerate(content[:length].splitlines(), start=1):
-        try:
-            lines.append(json.loads(text))
-        except (ValueError, RecursionError):
-            raise _Damage(number, "it is no JSON") from None
-    return lines, length
+    texts = content[:length].split(b"\n")[:-1]
+    _check_torn(content[length:], len(texts) + 1)
+    if not texts:
+        return None
+    lines = [_of_line(number, parsed, text) for number, text in enumerate(texts, start=1)]
+    is_chained = lines[0].get("kind") == "run" and lines[0].get("format", 1) not in (1, 2)
+    if is_chained:
+        lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
+    header = _of_line(1, from_json, lines[0])
+    entries = [
+        _of_line(number, lambda line: from_line(line, header.num_clients, header.data_rounds), line)
+        for number, line in enumerate(lines[1:], start=2)
+    ]
+    # From the values, not from what was parsed: what is read is what these bytes say, and nothing else.
+    tips = _tips(texts, [to_json(header), *map(to_line, entries)]) if is_chained else []
+    _check_order(header, entries)
+    return Content(header.completed(entries) if header.format == 1 else header, entries, tips, length)
 
 
-def _header(lines: list[Any]) -> Header:
+def _of_line(number: int, read: Callable[[Any], T], value: Any) -> T:
     try:
-        return from_json(lines[0])
+        return read(value)
     except ValueError as error:
-        raise _Damage(1, str(error)) from None
+        raise _Damage(number, str(error)) from None
 
 
-def _entries(lines: list[Any], num_clients: int) -> list[Entry]:
-    found = []
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            found.append(from_line(line, num_clients))
-        except ValueError as error:
-            raise _Damage(number, str(error)) from None
+def _tips(texts: Iterable[bytes], lines: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the chain's values if the texts are those that a ledger writes for these lines."""
+    found, before = list[str](), START
+    for number, (text, line) in enumerate(zip(texts, lines, strict=True), start=1):
+        expected, before = linked(before, line)
+        if text != expected:
+            raise _Damage(number, "it is not what the run wrote, or does not follow the line before it")
+        found.append(before)
     return found
+
+
+def _check_order(header: Header, entries: Iterable[Entry]) -> None:
+    """Hold iterations and rounds to what a run does: a round belongs to its iterations, and later ones to later.
+
+    Real noise goes back to an earlier iteration where a stopped run goes on; a simulation writes nothing twice.
+    """
+    rounds: dict[int, int] = {}
+    last = 0
+    for number, entry in enumerate(entries, start=2):
+        if rounds.setdefault(entry.iteration, entry.round) != entry.round:
+            raise _Damage(number, f"its round is {entry.round}, and iteration {entry.iteration} had another before")
+        if header.noise == "seeded" and entry.iteration < last:
+            raise _Damage(number, f"its iteration is {entry.iteration}, after {last}")
+        last = entry.iteration
+    in_order = [rounds[iteration] for iteration in sorted(rounds)]
+    if in_order != sorted(in_order):
+        raise _Damage(1, "rounds of the lines below go down where iterations go up")
+
+
+def _check_torn(tail: bytes, number: int) -> None:
+    """Refuse a last line without its end that is not the beginning of a line either."""
+    opening = _OPENING if number == 1 else _OPENING[:9]
+    if not (tail.startswith(opening) or opening.startswith(tail)):
+        raise _Damage(number, "it does not open a run's ledger" if number == 1 else "it does not begin like one")
+    try:
+        text = tail.decode("ascii")
+        _, end = json.JSONDecoder().raw_decode(text) if text else (None, 0)
+    except UnicodeDecodeError:
+        raise _Damage(number, "it is no JSON") from None
+    except (ValueError, RecursionError):
+        return
+    if end < len(text):
+        raise _Damage(number, "more than its end follows it")
+
+
+def _check_readable(line: dict[str, Any], mechanism: str) -> None:
+    """Refuse a mechanism of one's own whose promise could not be read back."""
+    try:
+        if canonical(to_json(from_json(parsed(canonical(line))))) == canonical(line):
+            return
+        why = "it would read as another"
+    except (TypeError, ValueError) as error:
+        why = str(error)
+    raise InputError(f"the promise of mechanism '{mechanism}' cannot stand in a ledger ({why})")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _existing(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_CREAT)
 
 
 def _sync(folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from upcycled.core.errors import NOT_NEGATIVE, shown
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import paper_epsilon, paper_objective_epsilon
 
@@ -23,6 +24,10 @@ class PaperOutput:
     noise_std: Real
     """Of each client."""
 
+    @property
+    def num_clients(self) -> int:
+        return self.noise_std.size
+
     def epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
         """Return the number for each client; infinite without noise."""
         found: Real = np.where(rounds > 0, np.inf, 0.0)
@@ -33,7 +38,7 @@ class PaperOutput:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        return {"theorem": "output", "clip_norm": self.clip_norm, "noise_std": self.noise_std.tolist()}
+        return {"theorem": "output", "clip_norm": float(self.clip_norm), "noise_std": _floats(self.noise_std)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +48,10 @@ class PaperTilt:
     alpha: Real
     """Of each client."""
     a: float
+
+    @property
+    def num_clients(self) -> int:
+        return self.alpha.size
 
     def epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
         """Return the number for each client; infinite where the theorem's condition u2 <= 0.5 n mu fails."""
@@ -55,7 +64,11 @@ class PaperTilt:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        return {"theorem": "objective", "a": self.a, "alpha": self.alpha.tolist()}
+        return {"theorem": "objective", "a": float(self.a), "alpha": _floats(self.alpha)}
+
+
+def _floats(values: Real) -> list[float]:
+    return [float(value) for value in values]
 
 
 def from_json(value: Mapping[str, Any] | None) -> PaperOutput | PaperTilt | None:
@@ -63,7 +76,15 @@ def from_json(value: Mapping[str, Any] | None) -> PaperOutput | PaperTilt | None
     if value is None:
         return None
     if value["theorem"] == "output":
-        return PaperOutput(float(value["clip_norm"]), np.array(value["noise_std"], dtype=np.float64))
+        return PaperOutput(_number(value["clip_norm"]), _numbers(value["noise_std"]))
     if value["theorem"] == "objective":
-        return PaperTilt(np.array(value["alpha"], dtype=np.float64), float(value["a"]))
-    raise ValueError(f"the paper has no theorem {value['theorem']!r}")
+        return PaperTilt(_numbers(value["alpha"]), _number(value["a"]))
+    raise ValueError(f"the paper has no theorem {shown(value['theorem'])}")
+
+
+def _number(value: object) -> float:
+    return float(NOT_NEGATIVE.check("the paper's number", value))
+
+
+def _numbers(values: list[object]) -> Real:
+    return np.array([_number(value) for value in values], dtype=np.float64)

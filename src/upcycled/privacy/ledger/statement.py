@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from upcycled.support.formats import general
+
 if TYPE_CHECKING:
     from upcycled.privacy.ledger.ledger import Ledger
 
@@ -15,54 +17,76 @@ NOT_COVERED = (
 )
 
 
-def statement(ledger: Ledger, delta: float) -> str:
-    """Return the statement of a ledger, one item a line."""
+def statement_items(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]:
+    """Return the statement of a ledger, a topic and what is said of it at a time."""
     promise, rounds = ledger.promise, ledger.rounds
-    lines = [
-        "simulation: not private (the noise follows from the seed)"
-        if ledger.is_simulation
-        else "noise: a cryptographic stream keyed by the operating system's entropy",
-        f"mechanism: {ledger.mechanism}; released: {promise.released}",
-        f"unit: one {promise.unit}, replaced by another (replace-one); the clients' sizes are public",
-        f"adversary: {promise.adversary}",
-        f"delta: {delta:g}",
-        f"data rounds charged: {rounds.min()} to {rounds.max()} a client; upcycled iterations cost nothing",
-        _epsilons(ledger, delta),
-        f"checked: {'; '.join(promise.checked) or 'nothing'}",
-        f"the user's word: {'; '.join(promise.trusted) or 'public constants do not come from private data'}",
-        f"sampling of clients: {_sampling(ledger)}",
-        f"schedule: {_schedule(ledger)}",
-        f"not covered: {NOT_COVERED}; this is the cost of this run only",
-    ]
-    return "\n".join(lines)
-
-
-def _epsilons(ledger: Ledger, delta: float) -> str:
-    if not ledger.promise.is_claimed:
-        return "epsilon: none is claimed, this is not private"
-    proven = ledger.epsilon(delta)
-    worst, middle, best = proven.max(), np.median(proven), proven.min()
-    words = f"epsilon (proven): {worst:.6g} for the worst client, {middle:.6g} median, {best:.6g} best"
-    if ledger.kind == "pure" and delta > 0:
-        words += f"; the plain sum, at delta = 0, is {ledger.max_epsilon(0.0):.6g} for the worst client"
-    if not ledger.states_paper_epsilon:
-        return words
     return (
-        f"{words}; the paper's formula would print {ledger.paper_epsilon(delta).max():.6g} at most, which rests on an "
-        "assumption that is not proven for this model"
+        _noise(ledger),
+        ("mechanism", f"{ledger.mechanism}; released: {promise.released}"),
+        ("unit", f"one {promise.unit}, replaced by another (replace-one); the clients' sizes are public"),
+        ("adversary", promise.adversary),
+        ("delta", general(delta)),
+        ("data rounds charged", f"{rounds.min()} to {rounds.max()} a client; upcycled iterations cost nothing"),
+        _epsilons(ledger, delta),
+        ("checked", "; ".join(promise.checked) or "nothing"),
+        ("the user's word", "; ".join(promise.trusted) or "public constants do not come from private data"),
+        ("sampling of clients", _sampling(ledger)),
+        ("schedule", _schedule(ledger)),
+        ("not covered", f"{NOT_COVERED}; this is the cost of this run only"),
+        *(() if ledger.chain is None else (("ledger", evidence(ledger)),)),
     )
+
+
+def _noise(ledger: Ledger) -> tuple[str, str]:
+    if ledger.is_simulation:
+        return "simulation", "not private (the noise follows from the seed)"
+    words = "a cryptographic stream keyed by the operating system's entropy"
+    if any(entry.charge is not None and entry.charge.draws is not None for entry in ledger):
+        words += "; integers on a grid, sampled up to a proven error whose cost is part of delta"
+    return "noise", words
+
+
+def evidence(ledger: Ledger) -> str:
+    """Return, in words, what shows that the ledger's file is what the run wrote."""
+    if ledger.chain == "unchained":
+        return f"unchained (format {ledger.format}); nothing shows that lines were changed or taken away"
+    if ledger.chain == "unanchored":
+        return (
+            "unanchored; no line was changed alone, but last lines may be missing, and whoever can write the file "
+            "could have written all of it anew"
+        )
+    if not ledger.is_held:
+        return "anchored; the run wrote every line itself"
+    whose = "which the holder's key made" if ledger.is_sealed else "which no key was asked about"
+    after = f"; {ledger.ahead} lines after the head are charged too" if ledger.ahead else ""
+    return f"anchored; it holds all that its head says, {whose}{after}"
+
+
+def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
+    if not ledger.promise.is_claimed:
+        return "epsilon", "none is claimed, this is not private"
+    proven = ledger.epsilon(delta)
+    worst, middle, best = general(proven.max()), general(np.median(proven)), general(proven.min())
+    words = f"{worst} for the worst client, {middle} median, {best} best"
+    if ledger.kind == "pure" and delta > 0:
+        words += f"; the plain sum, at delta = 0, is {general(ledger.max_epsilon(0.0))} for the worst client"
+    if ledger.states_paper_epsilon:
+        paper = general(ledger.paper_epsilon(delta).max())
+        words += f"; the paper's formula would print {paper} at most, which rests on an assumption that is not proven "
+        words += "for this model"
+    return "epsilon (proven)", words
 
 
 def _sampling(ledger: Ledger) -> str:
     part = ledger.participation
     if ledger.promise.sampling_is_secret:
-        rate = "" if part is None else f" at rate {part:g}"
+        rate = "" if part is None else f" at rate {general(part)}"
         return f"secret Poisson draws{rate}, which the epsilon relies on"
     if part is None:
         return "not noted in this file; no amplification is claimed"
     if part >= 1:
         return "all clients in every data round"
-    return f"public ({ledger.sampling}, {part:g} of the clients); no amplification is claimed"
+    return f"public ({ledger.sampling}, {general(part)} of the clients); no amplification is claimed"
 
 
 def _repeats(ledger: Ledger) -> str:
@@ -77,8 +101,8 @@ def _repeats(ledger: Ledger) -> str:
 def _schedule(ledger: Ledger) -> str:
     if ledger.budget is None:
         return f"fixed before the first round, as are noise and participation{_repeats(ledger)}"
-    out = int((ledger.left_out > 0).sum())
+    out, most, delta = int((ledger.left_out > 0).sum()), general(ledger.budget.epsilon), general(ledger.budget.delta)
     return (
-        f"a filter holds every client within epsilon {ledger.budget.epsilon:g} at delta {ledger.budget.delta:g}, which "
-        f"is the claim whatever the rounds depended on; {out} clients were left out of rounds they could not pay"
+        f"a filter holds every client within epsilon {most} at delta {delta}, which is the claim whatever the rounds "
+        f"depended on; {out} clients were left out of rounds they could not pay"
     )

@@ -12,11 +12,11 @@ from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_field
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Vector, grid_step
+from upcycled.core.vectors import Ints, Vector, grid_scale, grid_step
 from upcycled.privacy.accounting import gdp_mu, sampled_gaussian_noise_multiplier
 from upcycled.privacy.accounting.gaussian import ROOM
 from upcycled.privacy.mechanisms.clipping import clip
-from upcycled.privacy.mechanisms.gaussian_noise import settle
+from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise, settle
 from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise
 
 
@@ -36,6 +36,20 @@ class CentralDPFedAvg:
 
     Give ``noise_multiplier``, or ``epsilon`` and ``delta`` (below 1/N, with a warning above 1/(10 N)): one noise for
     all, calibrated to the busiest client.
+
+    Args:
+        clip_norm: the norm that an update is scaled down to.
+        noise_multiplier: the noise's standard deviation over the clip norm; or
+        epsilon: what each client may spend in all, and
+        delta: the delta that goes with it.
+        secret_sampling: whether the epsilon relies on secret Poisson draws of the clients.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> privacy = up.privacy.CentralDPFedAvg(clip_norm=0.1, epsilon=2.0, delta=1e-4)
+    >>> run = up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=2, progress=False)
+    >>> round(run.privacy.max_epsilon(1e-4), 6)
+    2.0
     """
 
     clip_norm: Annotated[float, CLIP_NORM]
@@ -72,17 +86,26 @@ class CentralDPFedAvg:
         if self.noise_multiplier is not None or self.epsilon is None or self.delta is None:
             std, shared = np.array([float(self.noise_multiplier or 0.0) * self.clip_norm]), {}
         elif self.secret_sampling:
+            rest = delta_for_noise(self.epsilon, self.delta, setting.data_rounds, setting)
             multiplier = sampled_gaussian_noise_multiplier(
-                q=q, epsilon=self.epsilon, steps=setting.data_rounds, delta=self.delta
+                q=q, epsilon=self.epsilon, steps=setting.data_rounds, delta=float(rest)
             )
             std, shared = settle(lambda moved: multiplier * moved, moves, setting, per_client=False)
         else:
             rounds = max(1, int(setting.rounds.max()))
-            factor = np.sqrt(rounds) / gdp_mu(epsilon=self.epsilon, delta=self.delta) * (1 + ROOM)
+            rest = delta_for_noise(self.epsilon, self.delta, rounds, setting)
+            factor = np.sqrt(rounds) / gdp_mu(epsilon=self.epsilon, delta=float(rest)) * (1 + ROOM)
             std, shared = settle(lambda moved: factor * moved, moves, setting, per_client=False)
         moves = moves + grid_step(std) * np.sqrt(size)
         noise = CentralNoise(
-            float(self.clip_norm), clients, expected, float(moves[0]), float(std[0]), q, self.secret_sampling
+            float(self.clip_norm),
+            clients,
+            expected,
+            float(moves[0]),
+            float(std[0]),
+            q,
+            self.secret_sampling,
+            setting.draws,
         )
         return Fitted(
             name=self.name,
@@ -123,6 +146,8 @@ class CentralNoise:
     rate: float
     is_secret: bool
     """Whether nobody learns who took part: everybody is charged, at the rate."""
+    draws: int | None
+    """Numbers of real noise in one sum: see :attr:`Charge.draws`."""
 
     def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Send the model received plus the clipped update to the trusted server."""
@@ -141,9 +166,10 @@ class CentralNoise:
         if self.noise_std == 0:
             total = updates.sum(axis=0)
         else:
-            step = float(grid_step(np.array([self.noise_std]))[0])
-            drawn = self.noise_std * noise.normals(np.zeros(1, dtype=np.int64), sent.size, Purpose.CENTRAL)[0]
-            total = step * (np.rint(updates / step).sum(axis=0) + np.rint(drawn / step))
+            std, server = np.array([self.noise_std]), np.zeros(1, dtype=np.int64)
+            step = float(grid_step(std)[0])
+            drawn = noise.gaussian_steps(server, sent.size, grid_scale(std), Purpose.CENTRAL)[0]
+            total = step * (np.rint(updates / step).sum(axis=0) + drawn)
         mean: Vector = (start + total / self.expected).astype(np.float32)
         return mean
 
@@ -151,10 +177,11 @@ class CentralNoise:
         """A Gaussian release of the cohort, or a sampled one of everybody."""
         who = np.arange(self.num_clients) if self.is_secret else cohort.clients
         moves, std = np.full(who.size, self.sensitivity), np.full(who.size, self.noise_std)
+        draws = None if self.draws is None else np.full(who.size, self.draws)
         if not self.is_secret:
-            return Charge("gaussian", who, moves, std)
+            return Charge("gaussian", who, moves, std, draws=draws)
         rate, once = np.full(who.size, self.rate), np.ones(who.size, dtype=np.int64)
-        return Charge("sampled", who, moves, std, sampling_rate=rate, steps=once)
+        return Charge("sampled", who, moves, std, sampling_rate=rate, steps=once, draws=draws)
 
     def mean_std(self, release: Release) -> float:
         """noise_std / m."""

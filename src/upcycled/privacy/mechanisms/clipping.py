@@ -54,6 +54,20 @@ class ModelClipping:
 
     Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's rounds in the public
     schedule, or to the largest of them for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
+
+    Args:
+        clip_norm: the norm that a model is scaled down to.
+        noise_std: the noise's standard deviation per coordinate; or
+        epsilon: what each client may spend in all, and
+        delta: the delta that goes with it.
+        per_client: whether each client gets the least noise that serves it, or all get the same.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> privacy = up.privacy.ModelClipping(clip_norm=1.0, epsilon=2.0, delta=1e-4)
+    >>> run = up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=2, progress=False)
+    >>> round(run.privacy.max_epsilon(1e-4), 6)
+    2.0
     """
 
     clip_norm: Annotated[float, CLIP_NORM]
@@ -79,6 +93,20 @@ class UpdateClipping:
 
     Guarantee, needs and calibration as for :class:`ModelClipping`; updates shrink as training converges, so a smaller
     clip_norm, and with it less noise, loses little.
+
+    Args:
+        clip_norm: the norm that an update is scaled down to.
+        noise_std: the noise's standard deviation per coordinate; or
+        epsilon: what each client may spend in all, and
+        delta: the delta that goes with it.
+        per_client: whether each client gets the least noise that serves it, or all get the same.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> privacy = up.privacy.UpdateClipping(clip_norm=0.1, epsilon=2.0, delta=1e-4)
+    >>> run = up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=2, progress=False)
+    >>> round(run.privacy.max_epsilon(1e-4), 6)
+    2.0
     """
 
     clip_norm: Annotated[float, CLIP_NORM]

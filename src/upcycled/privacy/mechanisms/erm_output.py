@@ -50,6 +50,23 @@ class ErmOutput:
 
     Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's n_i and rounds, or
     to the largest need for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
+
+    Args:
+        norm_bound: R, the norm that features are projected to.
+        noise_std: the noise's standard deviation per coordinate; or
+        prox_mu: what is added to the algorithm's own a.
+        epsilon: what each client may spend in all, and
+        delta: the delta that goes with it.
+        steps: of gradient descent, 50 if left out; or
+        gamma: the gradient norm to be reached.
+        per_client: whether each client gets the least noise that serves it, or all get the same.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> privacy = up.privacy.ErmOutput(norm_bound=1.0, epsilon=2.0, delta=1e-4)
+    >>> run = up.train(data, algorithm=up.FedProx(mu=0.5), privacy=privacy, iterations=2, progress=False)
+    >>> round(run.privacy.max_epsilon(1e-4), 6)
+    2.0
     """
 
     norm_bound: Annotated[float, POSITIVE]

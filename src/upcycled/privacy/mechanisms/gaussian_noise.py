@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge, NoiseSource, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
-from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
+from upcycled.core.vectors import Ints, Real, Vector, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import ROOM
+from upcycled.privacy.accounting.sampler import part_of_delta
 from upcycled.privacy.mechanisms.requirements import rounds_paid
 
 
@@ -24,11 +26,13 @@ class GaussianNoise:
     noise_std: Real
     shared: Mapping[str, float] = field(default_factory=dict)
     """The noise of all, where it follows from the sizes of all."""
+    draws: int | None = None
+    """Numbers of real noise in one release: see :attr:`Charge.draws`."""
 
     def add(self, values: Real, cohort: Cohort, source: NoiseSource) -> Real:
         """Return values + N(0, noise_std^2 I) on the grid, row by row."""
         std = self.noise_std[cohort.rows]
-        return on_grid(values, std[:, None] * source.normals(cohort.clients, values.shape[-1]), std)
+        return on_grid(values, source.gaussian_steps(cohort.clients, values.shape[-1], grid_scale(std)), std)
 
     def rounded(self, values: Real, cohort: Cohort) -> Real:
         """Return public values (D,) on each client's grid."""
@@ -42,7 +46,9 @@ class GaussianNoise:
 
     def charge(self, cohort: Cohort) -> Charge:
         """One Gaussian release of each client."""
-        return Charge("gaussian", cohort.clients, self.sensitivity[cohort.rows], self.noise_std[cohort.rows])
+        draws = None if self.draws is None else np.full(cohort.rows.size, self.draws)
+        rows = cohort.rows
+        return Charge("gaussian", cohort.clients, self.sensitivity[rows], self.noise_std[rows], draws=draws)
 
     def mean_std(self, release: Release) -> float:
         """Return sqrt(sum p_i^2 std_i^2), the noise in the mean weighted by n_i."""
@@ -64,10 +70,20 @@ def gaussian_noise(
     to the grid. ``per_client=False`` gives all clients the largest noise that one of them needs.
     """
     if noise_std is not None or epsilon is None or delta is None:
-        return _with_grid(sensitivity, np.full(sensitivity.size, float(noise_std or 0.0)), setting.num_parameters)
-    factor = np.sqrt(rounds_paid(setting)) / gdp_mu(epsilon=epsilon, delta=delta) * (1 + ROOM)
+        return _with_grid(sensitivity, np.full(sensitivity.size, float(noise_std or 0.0)), setting)
+    rounds = rounds_paid(setting)
+    rest = delta_for_noise(epsilon, delta, rounds, setting)
+    factor = np.sqrt(rounds) / gdp_mu(epsilon=epsilon, delta=rest) * (1 + ROOM)
     std, shared = settle(lambda moves: factor * moves, sensitivity, setting, per_client)
-    return replace(_with_grid(sensitivity, std, setting.num_parameters), shared=shared)
+    return replace(_with_grid(sensitivity, std, setting), shared=shared)
+
+
+def delta_for_noise(epsilon: float, delta: float, vectors: ArrayLike, setting: Setting) -> Real:
+    """Return what so many noisy vectors leave of delta for the noise itself: all of it where noise is simulated."""
+    if setting.draws is None:
+        return np.array(delta)
+    draws = np.asarray(vectors, dtype=np.float64) * setting.draws
+    return delta * (1 - part_of_delta(epsilon=epsilon, delta=delta, draws=draws))
 
 
 def settle(
@@ -96,5 +112,5 @@ def settle(
     )
 
 
-def _with_grid(sensitivity: Real, std: Real, size: int) -> GaussianNoise:
-    return GaussianNoise(sensitivity + grid_step(std) * np.sqrt(size), std)
+def _with_grid(sensitivity: Real, std: Real, setting: Setting) -> GaussianNoise:
+    return GaussianNoise(sensitivity + grid_step(std) * np.sqrt(setting.num_parameters), std, draws=setting.draws)

@@ -14,15 +14,15 @@ import numpy as np
 from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained, bring
 from upcycled.core.sampler import Cohort
-from upcycled.core.solvers import CertifiedMinimiser, Problem
-from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
+from upcycled.core.solvers import Problem, ShiftedMinimiser
+from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import (
     objective_alpha,
     objective_round_epsilon,
     pure_round_epsilon,
 )
 from upcycled.privacy.ledger.paper_claim import PaperTilt
+from upcycled.privacy.mechanisms.objective_cover import Cover, grid_length
 from upcycled.privacy.mechanisms.paper_mode import paper_objective, tilted
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import (
@@ -35,16 +35,13 @@ from upcycled.privacy.mechanisms.requirements import (
     rounds_paid,
 )
 from upcycled.privacy.mechanisms.rounding import SoftmaxConstants, check_covered, constants_of, norms
-from upcycled.privacy.noise import gamma_norm_noise
+from upcycled.support.formats import general
 
 LEAST_GAMMA = 1e-10
 """The gradient norm asked of the solver, where float64 can reach it."""
 
 COVER_EPSILON = 1e-3
 """What covering the solver's remaining error adds to a round, unless ``cover_alpha`` says otherwise."""
-
-_TAIL = 50.0
-"""Rounding is checked for noise up to a norm that is exceeded with probability e^-50."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +50,11 @@ class ObjectivePerturbation:
 
     Guarantee: epsilon-DP with delta = 0 a round for one replaced record, against whoever sees every release: 2 alpha
     L/n + (K-1) ln(1 + R~^2/(K n a)) + 2 cover_alpha gamma/a, without the paper's condition on u2. The solver reaches
-    gradient norm ``gamma`` (chosen if left out) for every data set, and noise of density ~ exp(-cover_alpha ||.||),
-    on a grid, covers what remains. Rounds add up; with delta > 0 they compose optimally, for a schedule fixed in
-    advance.
+    gradient norm ``gamma`` (chosen if left out) for every data set and every tilt, in a number of steps fixed in
+    advance; discrete Laplace noise of scale sqrt(D)/cover_alpha on a grid covers what remains, the inexactness of all
+    floating point included, so that delta = 0 holds for what the code does (``objective_cover.py`` has the proof; it
+    takes the words of the cipher behind real noise as random). Rounds add up; with delta > 0 they compose optimally,
+    for a schedule fixed in advance.
 
     Needs softmax regression, features projected to ``norm_bound`` (done here), a > 0 (from FedProx, FedDyn, or
     ``prox_mu``), no stragglers; brings its own solver; not for pFedMe. Give ``alpha`` (the larger, the less noise), or
@@ -64,6 +63,24 @@ class ObjectivePerturbation:
 
     ``paper_mode=True`` is what the paper runs on an MLP and an LSTM, where its theorem says nothing: the algorithm's
     own SGD with the noise in its linear term. It is not private and no epsilon is claimed: the ledger says infinity.
+
+    Args:
+        alpha: the rate of the noise; or
+        norm_bound: R, the norm that features are projected to.
+        prox_mu: what is added to the algorithm's own a.
+        epsilon: what each client may spend in all.
+        delta: the delta that goes with it; 0 adds the rounds up.
+        gamma: the gradient norm to be reached.
+        cover_alpha: the rate of the noise over what the solver leaves.
+        per_client: whether each client gets the least noise that serves it, or all get the same.
+        paper_mode: whether to run what the paper runs, with no claim at all.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    >>> privacy = up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=8.0)
+    >>> run = up.train(data, algorithm=up.FedProx(mu=0.5), privacy=privacy, iterations=2, progress=False)
+    >>> round(run.privacy.max_epsilon(0.0), 6)
+    8.0
     """
 
     alpha: Annotated[float, POSITIVE] | None = None
@@ -114,12 +131,13 @@ class ObjectivePerturbation:
         terms = _terms(setting, about, a, gamma, cover)
         alpha = self._alphas(setting, terms)
         spent = np.asarray(objective_round_epsilon(alpha=alpha, n=setting.sizes, **terms))
-        made = CertifiedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
-        work = _Tilted(self.prox_mu, setting.sizes, about, a, made.gamma, alpha, float(cover), spent)
+        made = ShiftedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
+        covered = Cover(about, a, setting.num_parameters, setting.sizes, alpha, float(gamma), float(cover))
+        work = _Tilted(self.prox_mu, covered, spent)
         alike = {} if self.per_client else {"alpha": float(alpha[0])}
         return Fitted(
             name=self.name,
-            promise=self._promise(a, made.gamma),
+            promise=self._promise(a, float(gamma), made.steps),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
             problem=work.problem,
@@ -127,20 +145,21 @@ class ObjectivePerturbation:
             charge=work.charge,
             mean_noise_std=work.mean_noise_std,
             # The solver's accuracy and its cover follow from all sizes; so does alpha where all have the same.
-            shared={"gamma": 2 * made.gamma, "cover_alpha": float(cover), **alike},
+            shared={"gamma": float(gamma), "cover_alpha": float(cover), **alike},
             prox_mu=self.prox_mu,
             alpha=alpha,
             paper=PaperTilt(alpha, a),
         )
 
-    def _promise(self, a: float, half_gamma: float) -> Promise:
+    def _promise(self, a: float, gamma: float, steps: int) -> Promise:
+        reached = general(gamma, 3)
         return Promise(
             "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
             (
                 "softmax regression",
                 f"features projected to norm {self.norm_bound:g}",
                 f"quadratic term a = {a:g} > 0",
-                f"a gradient norm of {2 * half_gamma:.3g} at most, reached for every data set, rounding included",
+                f"a gradient norm of {reached} at most, rounding included, in {steps} steps for all data and tilts",
                 "no stragglers",
             ),
             ("norm_bound and prox_mu were not chosen by looking at private data",),
@@ -175,7 +194,7 @@ def _terms(setting: Setting, about: SoftmaxConstants, a: float, gamma: float, co
     Rounding to the grid of the cover noise is one more error that it covers: g sqrt(D) between neighbours, as if gamma
     were larger by a g sqrt(D)/2.
     """
-    grid = float(grid_step(np.array([1 / cover]))[0]) * np.sqrt(setting.num_parameters)
+    grid = grid_length(cover, setting.num_parameters)
     return {
         "classes": setting.num_classes,
         "norm_bound_squared": about.radius**2,
@@ -185,23 +204,11 @@ def _terms(setting: Setting, about: SoftmaxConstants, a: float, gamma: float, co
     }
 
 
-def _likely_norm(size: int, alpha: Real) -> Real:
-    """Return a norm that the noise exceeds with probability e^-50 at most (a Gamma variable's tail)."""
-    found: Real = (size + np.sqrt(2 * size * _TAIL) + _TAIL) / alpha
-    return found
-
-
-def _rounding(about: SoftmaxConstants, a: float, sizes: Ints, model_norm: float, linear: Real) -> Real:
-    """Return the gradient norm that rounding alone may leave at the solver's end."""
-    lr, reach = 1 / (about.smoothness + a), 2 * (about.lipschitz + linear) / a
-    found: Real = about.step_error(sizes, model_norm, linear, a, lr, reach) / (lr * a)
-    return found
-
-
 def _reachable_gamma(setting: Setting, about: SoftmaxConstants, a: float, alpha: Real) -> float:
     """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
-    linear = 10.0 + 3 * _likely_norm(setting.num_parameters, alpha)
-    return max(LEAST_GAMMA, 2 * float(_rounding(about, a, setting.sizes, 100.0, linear).max()))
+    cover = Cover(about, a, setting.num_parameters, setting.sizes, alpha, LEAST_GAMMA, rate=1.0)
+    everyone = np.arange(alpha.size)
+    return max(LEAST_GAMMA, 2 * float(cover.rounding(everyone, 100.0, cover.linear_room(everyone)).max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,22 +216,18 @@ class _Tilted:
     """The noise of each client, inside its objective and over its solution, and what it costs."""
 
     prox_mu: float
-    sizes: Ints
-    about: SoftmaxConstants
-    a: float
-    gamma: float
-    """What rounding may leave of the gradient norm: half of all."""
-    alpha: Real
-    cover_alpha: float
+    cover: Cover
     round_epsilon: Real
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a and the noise to b; stop the run if its public vectors are too large for float64."""
-        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, cohort.rows.size)
-        linear = linear + _likely_norm(sent.size, self.alpha[cohort.rows])
-        error = _rounding(self.about, self.a, self.sizes[cohort.rows], size, linear)
-        check_covered(error, np.full(cohort.rows.size, self.gamma), size)
-        return tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise)
+        cover, rows = self.cover, cohort.rows
+        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, rows.size)
+        error = cover.rounding(rows, size, linear)
+        # A b beyond its room would be folded away, which is private and useless.
+        error = np.where(linear > cover.linear_room(rows), np.inf, error)
+        check_covered(error, np.full(rows.size, cover.gamma / 2), size)
+        return tilted(problem, sent.size, cohort, cover.alpha, self.prox_mu, noise, cover.longest(rows, linear))
 
     def charge(self, cohort: Cohort) -> Charge:
         """A pure release."""
@@ -233,12 +236,10 @@ class _Tilted:
 
     def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
-        rate = np.full(cohort.rows.size, self.cover_alpha)
-        cover = gamma_norm_noise(noise, cohort.clients, sent.size, rate, Purpose.COVER)
-        vectors = on_grid(trained.vectors.astype(np.float64), cover, 1 / rate)
+        vectors = self.cover.applied(trained.vectors.astype(np.float64), sent, cohort, noise)
         return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def mean_noise_std(self, release: Release) -> float:
         """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""
         shares = release.num_samples / release.num_samples.sum()
-        return float(np.sqrt((shares**2).sum() * (release.vectors.shape[-1] + 1)) / self.cover_alpha)
+        return float(np.sqrt((shares**2).sum()) * self.cover.noise_std)

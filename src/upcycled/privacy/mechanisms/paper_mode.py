@@ -14,12 +14,20 @@ from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Real, Vector
 from upcycled.privacy.ledger.paper_claim import PaperTilt
 from upcycled.privacy.mechanisms.clipping import finite_or_sent
-from upcycled.privacy.noise import gamma_norm_noise
+from upcycled.privacy.tilt_noise import gamma_norm_noise
 
 
-def tilted(problem: Problem, size: int, cohort: Cohort, alpha: Real, prox_mu: float, noise: NoiseSource) -> Problem:
+def tilted(
+    problem: Problem,
+    size: int,
+    cohort: Cohort,
+    alpha: Real,
+    prox_mu: float,
+    noise: NoiseSource,
+    longest: Real | float = np.inf,
+) -> Problem:
     """Return the problem with prox_mu added to a and Gamma-norm noise of rate alpha to b, in float64."""
-    tilt = gamma_norm_noise(noise, cohort.clients, size, alpha[cohort.rows], Purpose.OBJECTIVE)
+    tilt = gamma_norm_noise(noise, cohort.clients, size, alpha[cohort.rows], Purpose.OBJECTIVE, longest)
     return replace(problem, a=problem.a + prox_mu, b=tilt if problem.b is None else problem.b + tilt)
 
 

@@ -18,7 +18,8 @@ from upcycled.privacy.accounting import softmax_constants
 ROUNDING = 1e-5
 """The part by which sensitivities of solvers are enlarged to cover rounding."""
 
-_UNIT = 2.0**-53
+UNIT = 2.0**-53
+"""u, by a part of which each operation in float64 errs."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class SoftmaxConstants:
         gradient = 4 * self.radius * ((self.inputs + 4) * size * self.radius + self.classes + 10)
         gradient = gradient + (terms + 2) * self.lipschitz
         others = 4 * a * reach + 4 * (self.lipschitz + linear_norm) + size / lr
-        error: Real = 2 * _UNIT * (gradient + others)
+        error: Real = 2 * UNIT * (gradient + others)
         return error
 
 

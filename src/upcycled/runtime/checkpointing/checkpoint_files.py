@@ -43,7 +43,7 @@ def how_often(value: object) -> int | float:
 def write(folder: Path, iteration: int, content: bytes) -> Path:
     """Write a checkpoint and return its path; raises WriteError in one sentence, with nothing half-written left."""
     path = folder / f"iteration-{iteration:06d}-{_hash(content)}.safetensors"
-    write_whole(path, content)
+    write_whole(path, content, private=True)
     return path
 
 

@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 
 from upcycled.core.errors import InputError
 from upcycled.core.memory import ClientMemory
+from upcycled.privacy.ledger.chain import key_at
+from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest, tell_user, tidy, write
 from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
-from upcycled.runtime.checkpointing.identity import check_same, identity_of
+from upcycled.runtime.checkpointing.identity import DATA_KEY, check_same, has_other_data, identity_of
 from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import publication_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.support.files import WriteError
 
@@ -34,6 +37,8 @@ class Restored(NamedTuple):
     run: Run
     records: list[Record]
     way: str
+    notes: tuple[str, ...]
+    """What the holder of a restricted run's data is to know."""
 
 
 class Checkpointer:
@@ -41,7 +46,10 @@ class Checkpointer:
 
     def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None] = tell_user) -> None:
         self._plan, self._folder, self._tell = plan, folder, tell
-        self._identity = identity_of(plan)
+        self._is_restricted = publication_of(plan).is_restricted
+        self._identity = identity_of(plan, key_at(folder / DATA_KEY) if self._is_restricted else None)
+        self._notes: tuple[str, ...] = ()
+        """What the holder of a restricted run's data is to know of its being resumed."""
         self._columns = to_columns([])
         self._kept: list[Path] = []
         """The files known to be whole, oldest first."""
@@ -59,13 +67,17 @@ class Checkpointer:
             return None
         path, content = newest
         kept = from_bytes(content, str(path))
-        check_same(self._identity, kept.facts["identity"], self._folder, self._plan.spec.resume_anyway)
+        before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
+        check_same(self._identity, before, self._folder, is_anyway, compares_data=not self._is_restricted)
         run = self._with_ledger(kept.facts["ledger"])
         for memory, rows in ((run.memory, kept.memory), (run.private, kept.private)):
             memory.put(rows.clients, rows.vectors)
         self._columns, self._kept = kept.columns, [path]
         self._iteration, self._rounds = kept.state.iteration, kept.state.data_rounds
-        return Restored(replace(run, state=kept.state), to_records(kept.columns), kept.facts["way"])
+        self._notes = tuple(kept.facts.get("notes", ()))
+        if self._is_restricted and has_other_data(self._identity, before):
+            self._notes += (f"the run went on after iteration {self._iteration} with other data than before",)
+        return Restored(replace(run, state=kept.state), to_records(kept.columns), kept.facts["way"], self._notes)
 
     def _with_ledger(self, ledger: dict[str, Any] | None) -> Run:
         """Return the run's beginning with its ledger as the file has it, which holds all that was ever released."""
@@ -79,6 +91,9 @@ class Checkpointer:
                 f"ledger '{path}' holds {lines} entries, but it held {ledger['lines']} when the checkpoint in "
                 f"'{self._folder}' was made: put that file back, or remove the folder to start again"
             )
+        # Checkpoints of earlier versions have no head, and files of earlier formats can have none.
+        if run.ledger is not None and ledger.get("head") is not None:
+            run.ledger.hold_against(ledger["head"], str(path))
         return run
 
     def maybe_save(self, run: Run, records: Sequence[Record], way: str) -> None:
@@ -112,14 +127,19 @@ class Checkpointer:
         facts = {
             "identity": self._identity,
             "way": way,
-            "ledger": None if ledger is None else {"run": ledger.run, "lines": len(ledger)},
-        }
+            "ledger": None if ledger is None else _facts_of(ledger),
+        } | ({"notes": self._notes} if self._notes else {})
         content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts))
         self._kept = [*self._kept, write(self._folder, iteration, content)][-2:]
         self._columns, self._iteration, self._rounds = columns, iteration, run.state.data_rounds
         tidy(self._folder, self._kept)
         self._since = time.perf_counter()
         self._pause = _SHARE * (self._since - began)
+
+
+def _facts_of(ledger: Ledger) -> dict[str, Any]:
+    head = ledger.head
+    return {"run": ledger.run, "lines": len(ledger), "head": None if head is None else head.as_json()}
 
 
 def _rows(memory: ClientMemory) -> MemoryRows:

@@ -7,35 +7,45 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.core.errors import InputError
-from upcycled.runtime.fingerprint import as_words, digest, hash_of_shards, versions
+from upcycled.runtime.fingerprint import as_words, digest, hash_of_shards, keyed, versions
 from upcycled.runtime.plan import Plan
 
-_HASHED = ("model", "initial weights", "training data", "test data")
+DATA_KEY = "data.key"
+"""The file in a restricted run's folder with the 32 bytes that its data's hashes are keyed with."""
+_DATA = ("training data", "test data")
+_HASHED = ("model", "initial weights", *_DATA)
 WAY_OUT = "choose another folder, or remove that one to start again"
 
 
-def identity_of(plan: Plan) -> dict[str, Any]:
+def identity_of(plan: Plan, key: bytes | None = None) -> dict[str, Any]:
     """Return all that a run's bits depend on: the spec in plain values, data and weights by their hashes, versions.
+
+    With a key, which a restricted run has, the hashes of data are keyed.
 
     Take it before an engine is opened: engines write into the task's module.
     """
     task = plan.task
     kept = {name: value.numpy(force=True) for name, value in task.module.state_dict().items()}
     frozen = [(name, array) for name, array in kept.items() if name not in task.layout.names]
+    data = {"training data": hash_of_shards(task.train), "test data": hash_of_shards(task.test)}
     return {
         "spec": plan.spec.plain() | {"engine": plan.engine.name, "model": f"{task.module!r} {digest(frozen)}"},
         "initial weights": digest([("initial", plan.initial)]),
-        "training data": hash_of_shards(task.train),
-        "test data": hash_of_shards(task.test),
+        **{name: words if words is None or key is None else keyed(key, words) for name, words in data.items()},
         "versions": versions(),
     }
 
 
-def check_same(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path, is_anyway: bool) -> None:
-    """Refuse a folder whose checkpoints belong to another run, or to other versions, and say what differs."""
+def check_same(
+    now: Mapping[str, Any], before: Mapping[str, Any], folder: Path, is_anyway: bool, compares_data: bool = True
+) -> None:
+    """Refuse a folder whose checkpoints belong to another run, or to other versions, and say what differs.
+
+    A restricted run does not compare its data: whether it goes on would tell whether a record was changed.
+    """
     wanted, held = _flat(now), _flat(before)
     for name in dict.fromkeys([*wanted, *held]):
-        if wanted.get(name) == held.get(name):
+        if wanted.get(name) == held.get(name) or (name in _DATA and not compares_data):
             continue
         if name in _HASHED:
             raise InputError(f"checkpoint folder '{folder}' holds a run with other {name} than this one's: {WAY_OUT}")
@@ -48,6 +58,10 @@ def check_same(now: Mapping[str, Any], before: Mapping[str, Any], folder: Path, 
                 f"checkpoint folder '{folder}' was written with {name} {other}, but this is {version}, which may give "
                 "other bits: go on with the version that wrote it, or say resume_anyway=True (--resume-anyway)"
             )
+
+
+def has_other_data(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    return any(now.get(name) != before.get(name) for name in _DATA)
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from upcycled.runtime.display.run_progress import LINE_SECONDS, QUIET_SECONDS, Watched, cells
-from upcycled.support.formats import duration, epsilon, fixed, megabytes
+from upcycled.support.formats import duration, fixed, megabytes
 
 DRAW_SECONDS = 0.2
 MOST_ROWS = 16
@@ -66,7 +66,8 @@ class BatchProgress:
             return
         while not self._over.wait(LINE_SECONDS):
             now = "; ".join(run.text for run in self._rows()[:MOST_IN_A_LINE])
-            print(f"{self._text()}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
+            shows_pace = not any(run.is_restricted for run in list(self._running))
+            print(f"{self._text(shows_pace)}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
 
     def _draw(self) -> None:
         from rich.console import Console
@@ -84,7 +85,7 @@ class BatchProgress:
         rows = self._rows()
         if not rows:  # worker processes take a while to start
             return self._text()
-        private = any(run.epsilon is not None for run in rows)
+        private = any(run.spent for run in rows)
         table = Table(caption=self._text(), caption_justify="left")
         columns = ["run", "iteration", "kind", "accuracy", "loss", "MB", *(["worst ε"] * private), "left"]
         for column in columns:
@@ -95,7 +96,7 @@ class BatchProgress:
                 f"{run.iteration}/{run.total}",
                 *cells(run.last),
                 megabytes(run.bytes),
-                *(["" if run.epsilon is None else epsilon(run.epsilon)] if private else []),
+                *([run.spent] if private else []),
                 "" if run.left is None else duration(run.left),
             )
         return table
@@ -104,9 +105,9 @@ class BatchProgress:
         """Return the runs that have begun and are not over."""
         return [run for run in list(self._running) if run.last is not None and not run.is_over]
 
-    def _text(self) -> str:
+    def _text(self, shows_pace: bool = True) -> str:
         parts = sum(run.iteration / run.total for run in list(self._running))
         share = min((self._done + parts) / max(self.runs, 1), 1.0)
         seconds = time.perf_counter() - self._began
-        left = f", {duration(seconds * (1 - share) / share)} left" if share else ""
+        left = f", {duration(seconds * (1 - share) / share)} left" if share and shows_pace else ""
         return f"{self._done} of {self.runs} runs done, {fixed(share, 0, 100)} %{left}"

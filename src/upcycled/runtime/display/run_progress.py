@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from upcycled.runtime.display.privacy_monitor import WorstEpsilon
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import publication_of
 from upcycled.support.formats import count, duration, epsilon, fixed, megabytes
 
 if TYPE_CHECKING:
@@ -28,30 +29,44 @@ class Watched:
         self.title = title or ""
         self.total = 1
         self.last: Record | None = None
-        self.bytes = 0
+        self.bytes: int | None = 0
+        """Moved so far; None where that is nobody's to know."""
         self.epsilon: float | None = None
         """The worst client's, as last computed; None without privacy."""
+        self._is_simulation = False
         self.is_over = False
         self._began = time.perf_counter()
         self._resumed_at = 0
+        self.is_restricted = False
+        """Whether its pace is its data holder's own."""
         self._worst = WorstEpsilon()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         self.total = plan.iterations
+        self._is_simulation = plan.spec.noise == "seeded"
         self._began = time.perf_counter()
         self._worst = WorstEpsilon()
         self._resumed_at = len(before)
-        self.bytes = sum(record.bytes_up + record.bytes_down for record in before)
+        self.is_restricted = publication_of(plan).is_restricted
+        self.bytes = 0
+        for record in before:
+            self._count(record)
         self.last = before[-1] if before else None
         if not self.title:
             upcycled = "" if plan.spec.upcycle is None else "upcycled "
             self.title = f"{upcycled}{plan.strategy.algorithm.name} · {plan.engine.name} engine"
 
     def record(self, record: Record, run: Run | None) -> None:
-        self.bytes += record.bytes_up + record.bytes_down
+        self._count(record)
         self.last = record
         if run is not None and run.ledger is not None:
             self.epsilon = self._worst.of(run.ledger)
+
+    def _count(self, record: Record) -> None:
+        if self.bytes is None or record.bytes_up is None or record.bytes_down is None:
+            self.bytes = None
+        else:
+            self.bytes += record.bytes_up + record.bytes_down
 
     def finish(self) -> None:
         self.is_over = True
@@ -61,6 +76,13 @@ class Watched:
         return 0 if self.last is None else self.last.iteration
 
     @property
+    def spent(self) -> str:
+        """The worst client's epsilon, never without a word where it protects nobody; empty where there is none yet."""
+        if self.epsilon is None:
+            return ""
+        return f"{epsilon(self.epsilon)}{' (simulation)' if self._is_simulation else ''}"
+
+    @property
     def left(self) -> float | None:
         """Seconds left, from the pace so far; None before there is one."""
         done = self.iteration - self._resumed_at
@@ -68,14 +90,14 @@ class Watched:
 
     @property
     def text(self) -> str:
-        """The run in one line."""
+        """The run in one line, for a pipe: what may be kept, so that a restricted run says nothing of its pace."""
         record = self.last
         parts = [f"iteration {self.iteration}/{self.total}"]
         if record is not None and record.accuracy is not None:
             parts.append(f"accuracy {fixed(record.accuracy, 2, 100)} %, loss {fixed(record.loss, 4)}")
-        if self.epsilon is not None:
-            parts.append(f"worst epsilon {epsilon(self.epsilon)}")
-        if self.left is not None:
+        if self.spent:
+            parts.append(f"worst epsilon {self.spent}")
+        if self.left is not None and not self.is_restricted:
             parts.append(f"{duration(self.left)} left")
         return f"{self.title}: {', '.join(parts)}"
 
@@ -137,9 +159,10 @@ class LiveProgress:
 
     def _caption(self) -> str:
         run = self._run
-        spent = "" if run.epsilon is None else f", worst epsilon {epsilon(run.epsilon)}"
+        spent = f", worst epsilon {run.spent}" if run.spent else ""
         left = "" if run.left is None else f", {duration(run.left)} left"
-        return f"{run.iteration}/{run.total} iterations, {megabytes(run.bytes)} MB moved{spent}{left}"
+        moved = "" if run.bytes is None else f", {megabytes(run.bytes)} MB moved"
+        return f"{run.iteration}/{run.total} iterations{moved}{spent}{left}"
 
 
 def cells(record: Record | None) -> tuple[str, str, str]:

@@ -15,7 +15,8 @@ import numba
 import pytest
 
 from upcycled.engines import fused
-from upcycled.engines.fused import cache
+from upcycled.support import kernel_cache as cache
+from upcycled.support.lock import LOCK, locked
 
 SMALL = f"""
 import importlib.util, sys
@@ -31,7 +32,7 @@ def double(x):
 def warm():
     assert double(21) == 42
 
-cache.prepare(warm)
+cache.prepare(warm, "the fused kernels")
 print(sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.values()))
 """
 
@@ -103,6 +104,7 @@ def test_a_kernel_is_compiled_once_and_a_damaged_file_is_compiled_anew(small, tm
     assert run(small, folder)[0] == "1 0"
 
 
+@pytest.mark.slow
 def test_damage_that_has_its_checksum_is_still_survived(small, tmp_path):
     # As if the file had been damaged before it was sealed: Numba itself meets it.
     folder = tmp_path / "cache"
@@ -201,3 +203,24 @@ def test_threads_that_decorate_at_once_do_not_restore_each_others_folder(tmp_pat
     thread.join()
     assert second == [str(tmp_path / "second")]
     assert numba.config.CACHE_DIR == "users"
+
+
+def test_kernels_wait_for_a_process_that_prepares_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
+    warmed = threading.Event()
+    thread = threading.Thread(target=lambda: cache.prepare(warmed.set))
+    with locked(tmp_path):  # as another process would
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        assert not warmed.is_set()
+    thread.join()
+    assert warmed.is_set()
+
+
+def test_kernels_are_prepared_where_no_lock_can_be_had(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
+    (tmp_path / LOCK).mkdir()
+    warmed = threading.Event()
+    cache.prepare(warmed.set)
+    assert warmed.is_set()

@@ -1,13 +1,14 @@
 """Compiled kernels kept on disk, in a folder of our own whose name says exactly what they were compiled from.
 
 Numba's cache looks at a kernel's own file only, so a change in a file it calls into would give stale answers; and it
-trusts what it reads. Here the folder's name is a hash of every source of this package, the versions and the
+trusts what it reads. Here the folder's name is a hash of every source beside the kernel, the versions and the
 processor, and a list of checksums tells damaged files before Numba meets them: they are deleted and compiled anew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,12 +29,13 @@ from llvmlite import binding
 from numba.core import event
 
 from upcycled.support import cache_folder as folders
+from upcycled.support.files import WriteError
+from upcycled.support.lock import locked
 
 Compiled: TypeAlias = Callable[..., Any]
 """A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""
 
 _SUMS = "sums.json"
-_PREFIX = "fused-"
 _UNUSED_DAYS = 30
 # Opening engines in several threads at once must not check the folder while another thread fills it.
 _opening = threading.Lock()
@@ -55,7 +57,7 @@ def compiled(function: Compiled) -> Compiled:
 
 def kernel(function: Compiled) -> Compiled:
     """Compile a function that Python calls: without the interpreter's lock, and kept on disk where that is possible."""
-    folder = cache_folder()
+    folder = cache_folder(Path(inspect.getfile(function)).parent)
     with nullcontext() if folder is None else _numba_caches_in(folder):
         made: Compiled = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
     return made
@@ -78,12 +80,12 @@ def _numba_caches_in(folder: Path) -> Iterator[None]:
 
 
 @cache
-def cache_folder() -> Path | None:
-    """Return the folder for these sources on this machine, or None where nothing can be written."""
+def cache_folder(sources: Path) -> Path | None:
+    """Return the folder for the kernels in these sources on this machine, or None where nothing can be written."""
     root = folders.cache_folder()
     if root is None:
         return None
-    folder = root / (_PREFIX + fingerprint(Path(__file__).parent))
+    folder = root / f"{sources.name}-{fingerprint(sources)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -96,7 +98,7 @@ def cache_folder() -> Path | None:
 def fingerprint(sources: Path) -> str:
     """Return a hash of all Python files of a folder and of everything else that compiled code depends on."""
     digest = hashlib.sha256()
-    for path in sorted(sources.glob("*.py")):
+    for path in (Path(__file__), *sorted(sources.glob("*.py"))):
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)}\n".encode() + content)
     features = binding.get_host_cpu_features().flatten()
@@ -105,19 +107,31 @@ def fingerprint(sources: Path) -> str:
     return digest.hexdigest()[:20]
 
 
-def prepare(warm: Callable[[], None]) -> None:
-    """Have kernels ready: ``warm`` calls each once, which loads it from disk or compiles it.
+def prepare(warm: Callable[[], None], what: str) -> None:
+    """Have kernels ready: ``warm``, which stands beside them, calls each once; that loads or compiles it.
 
-    A compilation that goes on for over a second says so on stderr.
+    A compilation that goes on for over a second says so on stderr, and ``what`` is compiled. Another process that wants
+    kernels meanwhile waits, and finds these: it would compile the same, and take files that are not yet sealed for
+    damaged ones.
     """
-    folder = cache_folder()
-    with _opening, _notice():
+    folder = cache_folder(Path(inspect.getfile(warm)).parent)
+    with _opening, _alone_in(folder), _notice(what):
         if folder is None:
             warm()
             return
         drop_damaged(folder)
         _retry(warm, folder)
         seal(folder)
+
+
+@contextmanager
+def _alone_in(folder: Path | None) -> Iterator[None]:
+    """Wait until no other process prepares kernels; where a lock cannot be had, they get into each other's way."""
+    with ExitStack() as held:
+        if folder is not None:
+            with suppress(WriteError):
+                held.enter_context(locked(folder, waits=True))
+        yield
 
 
 def drop_damaged(folder: Path) -> None:
@@ -180,7 +194,7 @@ def _sealed(folder: Path) -> dict[str, Any]:
 
 def _drop_unused(root: Path, current: Path) -> None:
     """Remove the folders of other versions that nobody has opened for a month."""
-    for folder in root.glob(_PREFIX + "*"):
+    for folder in root.glob(current.name.split("-")[0] + "-*"):
         with suppress(OSError):
             if folder != current and (folder / _SUMS).stat().st_mtime < time.time() - _UNUSED_DAYS * 86400:
                 _remove(folder)
@@ -196,7 +210,7 @@ def _remove(folder: Path) -> None:
 
 
 @contextmanager
-def _notice() -> Iterator[None]:
+def _notice(what: str) -> Iterator[None]:
     """Say so when compiling (not loading) has gone on for a second."""
     over = threading.Event()
     with event.install_recorder("numba:compile") as seen:
@@ -204,7 +218,7 @@ def _notice() -> Iterator[None]:
         def watch() -> None:
             while not over.wait(0.1):
                 if seen.buffer and time.time() - seen.buffer[0][0] > 1.0:
-                    print("upcycled: compiling the fused kernels (once per version) ...", file=sys.stderr, flush=True)
+                    print(f"upcycled: compiling {what} (once per version) ...", file=sys.stderr, flush=True)
                     return
 
         threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,270 @@
+"""Gradients of each sample's loss, in chunks of one fixed shape, for any module that does not mix samples.
+
+In DP-SGD a record may change its own gradient and no other: which rows stand beside it, and so its place, hang on
+secret coins. The bits of a row of a float32 product do depend on its place: on where it begins in memory, and on
+whether it is among the last ones, which vector instructions leave over. So chunks have one shape, short ones are
+padded, and each way of computing them is first tried on random numbers: it is taken if every row has the same bits
+wherever it stands and whatever stands beside it. One sample at a time always does.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import linear, pad
+
+from upcycled.core.engine import Task
+from upcycled.core.objective import Objective
+from upcycled.core.solvers import LocalSGD
+from upcycled.core.streams import Words, keys_within
+from upcycled.engines.determinism import one_thread
+from upcycled.engines.dropout import Masks, Shape, kept, key_dropout
+
+Named: TypeAlias = dict[str, torch.Tensor]
+
+_NUMBERS = 1 << 23
+"""Numbers of per-sample gradients held at a time."""
+_MOST_ROWS = 80
+"""Beyond it a call's own cost is nothing beside its work, and padding is."""
+_LINE = 16
+"""Float32 numbers in a line of the processor's cache."""
+
+
+class ChunkGradients(Protocol):
+    """Gradients of the samples of one chunk."""
+
+    def __call__(self, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> torch.Tensor:
+        """Return (rows, D) from parameters (D,), features, labels, and the key of each sample's masks."""
+
+
+@dataclass(frozen=True)
+class PerSample:
+    """A way to compute gradients sample by sample, and the number of rows that its chunks have."""
+
+    rows: int
+    of_chunk: ChunkGradients
+    way: str
+
+    def chunks(self, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> Iterator[torch.Tensor]:
+        """Yield the gradients of all samples; each chunk is computed in the one shape, padded with zeros."""
+        for first in range(0, len(y), self.rows):
+            some = slice(first, first + self.rows)
+            missing = self.rows - len(y[some])
+            whole = self.of_chunk(
+                flat,
+                torch.cat([x[some], x.new_zeros(missing, *x.shape[1:])]),
+                torch.cat([y[some], y.new_zeros(missing, *y.shape[1:])]),
+                np.concatenate([keys[some], np.zeros(missing, np.uint64)]),
+            )
+            yield whole[: self.rows - missing]
+
+
+@one_thread()
+def per_sample_gradients(task: Task) -> PerSample:
+    """Return the first way that keeps rows apart on this machine: many at a time, or one by one."""
+    rows = rows_of_chunk(task.solver.local, task.layout.size)
+    if rows > 1:
+        for is_aligned in (False, True):
+            for count in (rows, -(-rows // 32) * 32):  # Whole vector registers leave nothing over.
+                made = _stacked(task, is_aligned)
+                if made is not None and keeps_rows_apart(made, task, count):
+                    return PerSample(count, made, "stacked, aligned" if is_aligned else "stacked")
+    return PerSample(1, _one_by_one(task), "one by one")
+
+
+def rows_of_chunk(local: LocalSGD, size: int) -> int:
+    """Return how many rows a chunk has: a public number, and the same for every client.
+
+    Most Poisson batches fit into one chunk; more rows would be padding, fewer a second chunk in every other step.
+
+    >>> rows_of_chunk(LocalSGD(batch_size=32), 42), rows_of_chunk(LocalSGD(batch_size=32), 10**6)
+    (40, 8)
+    """
+    batch = _MOST_ROWS if local.batch_size is None else local.batch_size
+    wanted = min(_MOST_ROWS, -(-math.ceil(batch + 1.5 * math.sqrt(batch)) // 8) * 8)
+    return max(1, min(wanted, _NUMBERS // size))
+
+
+def refuses_per_sample(task: Task) -> str | None:
+    """Say in one sentence why gradients sample by sample would not be those of this model, or return None.
+
+    Tried on random numbers: a sample's logits must not change with the sample beside it, and its gradient must be the
+    same when it is computed again.
+    """
+    with one_thread():
+        if _mixes(task):
+            return "DP-SGD needs gradients sample by sample, but a sample's logits change with the samples beside it"
+        gradients, (flat, x, y, keys) = _one_by_one(task), _random(task, 2, 0)
+        if not _same_bits(gradients(flat, x, y, keys), gradients(flat, x, y, keys)):
+            return (
+                "DP-SGD needs random numbers that belong to a sample, but the model draws some that are not torch's: "
+                "the same sample gives another gradient each time"
+            )
+    return None
+
+
+def _mixes(task: Task) -> bool:
+    """Say whether a sample's logits change with the sample beside it, in a batch of two."""
+    module = copy.deepcopy(task.module).cpu()
+    _, x, _, _ = _random(task, 4, 0)
+    pairs = [x[[0, 1]], x[[0, 2]], x[[3, 1]]]
+    for mode in (False, True):
+        module.train(mode)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            again, first, second, third = (_seeded(module, pair) for pair in [pairs[0], *pairs])
+            # Masks that are dealt out by place are the same in all: they hang on the shape.
+            scale = 1e-4 * float(torch.nan_to_num(first).abs().max()) + 1e-30
+            close = [_close(first[0], second[0], scale), _close(first[1], third[1], scale)]
+            if _same_bits(again, first) and not all(close):
+                return True
+    return False
+
+
+def _seeded(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    torch.default_generator.manual_seed(0)
+    logits: torch.Tensor = module(x)
+    return logits
+
+
+def _close(a: torch.Tensor, b: torch.Tensor, scale: float) -> bool:
+    return torch.allclose(a, b, rtol=0, atol=scale, equal_nan=True)
+
+
+def keeps_rows_apart(of_chunk: ChunkGradients, task: Task, rows: int) -> bool:
+    """Try whether each row's gradient has the same bits at any place of a chunk and beside any others.
+
+    A way that does not shows it in a tenth of the rows or more, at one of these sizes of weights; some hundred are
+    looked at.
+    """
+    order = torch.Generator().manual_seed(0)
+    for draw, size in enumerate((0.1, 0.5, 2.0)):
+        _, x, y, keys = _random(task, rows, draw)
+        flat = size * torch.randn(task.layout.size, generator=order)
+        expected = of_chunk(flat, x, y, keys)
+        for again in range(6):
+            _, others, labels, other_keys = _random(task, rows, 10 + 6 * draw + again)
+            there = torch.randperm(rows, generator=order)
+            stays = torch.rand(rows, generator=order) < 0.5
+            others[stays], labels[stays] = x[there][stays], y[there][stays]
+            mixed = np.where(stays.numpy(), keys[there.numpy()], other_keys)
+            if not _same_bits(of_chunk(flat, others, labels, mixed)[stays], expected[there][stays]):
+                return False
+    return True
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
+
+
+def _random(task: Task, rows: int, draw: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Words]:
+    """Return parameters, features, labels and keys that have nothing to do with the data but their shape."""
+    generator = torch.Generator().manual_seed(draw)
+    # Weights that start at zero would hide everything behind them.
+    flat = 0.1 * torch.randn(task.layout.size, generator=generator)
+    shape: Shape = (rows, *task.train.x.shape[1:])
+    if np.issubdtype(task.train.x.dtype, np.integer):
+        tables = [m.num_embeddings for m in task.module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        x = torch.randint(0, min(tables, default=2), shape, generator=generator)
+    else:
+        x = torch.randn(shape, generator=generator)
+    y = torch.randint(0, max(2, task.num_classes), (rows, *task.train.y.shape[1:]), generator=generator)
+    if task.objective.targets != "classes":
+        y = (y % 2).float()
+    return flat, x, y, keys_within(np.uint64(draw), np.arange(rows))
+
+
+def _copied(task: Task, masks: Masks, is_aligned: bool = False) -> nn.Module:
+    module = copy.deepcopy(task.module).train()
+    key_dropout(module, masks)
+    if is_aligned:
+        for name, layer in list(module.named_modules(remove_duplicate=False)):
+            if type(layer) is nn.Linear:
+                if not name:
+                    return _AlignedLinear(layer)
+                module.set_submodule(name, _AlignedLinear(layer))
+    return module
+
+
+def _one_by_one(task: Task) -> ChunkGradients:
+    masks = Masks()
+    module = _copied(task, masks)
+
+    def gradient(named: Named, x: torch.Tensor, y: torch.Tensor, key: int) -> torch.Tensor:
+        masks.begin(key)
+        torch.default_generator.manual_seed(key >> 1)  # for layers that draw in ways of their own
+        loss = _loss(task.objective, module, named, x.clone(), y.clone())  # copies begin alike in memory
+        parts = torch.autograd.grad(loss, list(named.values()), materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def of_chunk(flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> torch.Tensor:
+        named = {name: part.detach().requires_grad_() for name, part in task.layout.split(flat).items()}
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            return torch.stack([gradient(named, a, b, key) for a, b, key in zip(x, y, keys.tolist(), strict=True)])
+
+    return of_chunk
+
+
+def _stacked(task: Task, is_aligned: bool) -> ChunkGradients | None:
+    """Return gradients by torch.func; None for a module that it does sample by sample, or that draws otherwise."""
+    masks = Masks()
+    module = _copied(task, masks, is_aligned)
+
+    def loss(named: Named, x: torch.Tensor, y: torch.Tensor, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        masks.begin(given=given)
+        return _loss(task.objective, module, named, x, y)
+
+    # By names: the gradient by a flat vector would be a sum of one vector per name, zero elsewhere.
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="error")
+    asked = _asked(task, module, masks)
+
+    def of_chunk(flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> torch.Tensor:
+        given = tuple(kept(keys, call, shape, rate) for call, (shape, rate) in enumerate(asked))
+        named = gradients(task.layout.split(flat), x, y, given)
+        return torch.cat([named[name].reshape(len(y), -1) for name in task.layout.names], dim=1)
+
+    try:
+        with warnings.catch_warnings():
+            # torch warns where it would go sample by sample itself, which is slower still.
+            warnings.simplefilter("error")
+            of_chunk(*_random(task, 2, 0))
+    except (RuntimeError, UserWarning):
+        return None
+    return of_chunk
+
+
+def _loss(objective: Objective, module: nn.Module, named: Named, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the loss of one sample, which the module sees as a batch of one."""
+    return objective.per_sample(functional_call(module, named, (x[None],)), y[None])[0]
+
+
+def _asked(task: Task, module: nn.Module, masks: Masks) -> list[tuple[Shape, float]]:
+    """Return shape and rate of each mask that a sample asks for; torch.func lets no sample ask for others."""
+    flat, x, _, _ = _random(task, 1, 0)
+    masks.begin()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        functional_call(module, task.layout.split(flat), (x,))
+    return list(masks.asked)
+
+
+class _AlignedLinear(nn.Module):
+    """A linear layer with zeros beside inputs and outputs, so that rows begin at lines of the cache, all alike."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs, inputs = self.weight.shape
+        more_outputs, more_inputs = -outputs % _LINE, -inputs % _LINE
+        weight = pad(self.weight, (0, more_inputs, 0, more_outputs))
+        bias = None if self.bias is None else pad(self.bias, (0, more_outputs))
+        return linear(pad(x, (0, more_inputs)), weight, bias)[..., :outputs]
