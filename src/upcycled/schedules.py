@@ -8,12 +8,19 @@ from typing import Annotated
 
 from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, Limits, check_fields
 
+__all__ = ["Cosine", "Step", "Warmup"]
+
 _FACTOR = Limits(above=0, at_most=1)
 
 
 @dataclass(frozen=True)
 class Step:
     """Multiply the rate by ``factor`` after every ``every`` data rounds.
+
+    Args:
+        lr: the rate of the first data round.
+        every: after how many data rounds it shrinks.
+        factor: what it is multiplied by.
 
     >>> [Step(0.4, every=2, factor=0.5)(m, 5) for m in (1, 2, 3, 5)]
     [0.4, 0.4, 0.2, 0.1]
@@ -33,6 +40,11 @@ class Step:
 @dataclass(frozen=True)
 class Cosine:
     """Rise to ``lr`` over the first ``warmup`` data rounds, then fall along a cosine to ``final`` in the last one.
+
+    Args:
+        lr: the largest rate.
+        final: the rate of the last data round; 0 means that the round after the last would have none.
+        warmup: data rounds before the first with the largest rate.
 
     >>> [round(Cosine(0.4, final=0.1, warmup=2)(m, 5), 4) for m in (1, 2, 3, 5)]
     [0.1333, 0.2667, 0.4, 0.1]
@@ -57,6 +69,10 @@ class Cosine:
 @dataclass(frozen=True)
 class Warmup:
     """Rise to ``lr`` over the first ``warmup`` data rounds and stay there.
+
+    Args:
+        lr: the rate in the end.
+        warmup: data rounds before the first with that rate.
 
     >>> [round(Warmup(0.4, warmup=3)(m, 9), 4) for m in (1, 3, 4, 9)]
     [0.1, 0.3, 0.4, 0.4]

@@ -25,7 +25,7 @@ def _weights(given: object, field: str) -> tuple[float, ...] | None:
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Softmax cross-entropy: one logit for each class.
+    """Softmax cross-entropy: one logit for each class, and the usual loss of classes.
 
     A sample's loss is multiplied by its class's weight; the mean still divides by the number of samples, so that one
     sample's share does not depend on the others.
@@ -38,6 +38,7 @@ class CrossEntropy:
     class_weight: tuple[float, ...] | None = None
     """A weight for each class; None weighs all alike."""
     label_smoothing: Annotated[float, FRACTION] = 0.0
+    """The part of a sample's weight that all classes share."""
 
     name: ClassVar[str] = "cross_entropy"
     targets: ClassVar[TargetKind] = "classes"
@@ -76,6 +77,7 @@ class BinaryCrossEntropy:
     """
 
     class_weight: tuple[float, ...] | None = None
+    """The weights of class 0 and class 1; None weighs them alike."""
 
     name: ClassVar[str] = "binary_cross_entropy"
     targets: ClassVar[TargetKind] = "classes"

@@ -72,6 +72,7 @@ class Huber:
     """
 
     threshold: Annotated[float, POSITIVE] = 1.0
+    """How far away an answer may be before its loss grows linearly."""
 
     name: ClassVar[str] = "huber"
     targets: ClassVar[TargetKind] = "numbers"
@@ -114,6 +115,7 @@ class Quantile:
     """
 
     q: Annotated[float, Limits(above=0, below=1)] = 0.5
+    """Which quantile; 0.5 is the median."""
 
     name: ClassVar[str] = "quantile"
     targets: ClassVar[TargetKind] = "numbers"
