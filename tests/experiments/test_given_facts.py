@@ -12,7 +12,7 @@ from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.experiments.batch import run_experiment
-from upcycled.models import prepare_model
+from upcycled.models.prepare import prepare_model
 from upcycled.report.collect import Part, Seed
 from upcycled.report.settings import data_words
 from upcycled.runtime.plan import make_plan

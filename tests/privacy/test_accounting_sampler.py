@@ -161,7 +161,7 @@ def rounds_paid(charge, planned):
     for round in range(1000):
         if not ledger.can_pay(charge).all():
             return round
-        ledger.charge(round + 1, round + 1, 0, charge)
+        ledger.charge(round + 1, 1, round, charge)
     return math.inf
 
 

@@ -164,7 +164,7 @@ def test_pfedme_pays_for_every_inner_gradient_of_dpsgd(federation):
 
 
 def test_central_noise_is_calibrated_to_the_busiest_client_and_charged_at_client_level():
-    facts = setting(sizes=[30] * 50, rounds=np.arange(1, 51), algorithm="fedavg", penalty=0.0)
+    facts = setting(sizes=[30] * 50, rounds=np.arange(1, 51), data_rounds=50, algorithm="fedavg", penalty=0.0)
     fitted, epsilon = spent(CentralDPFedAvg(1.0, epsilon=2.0, delta=1e-4), facts)
     (std,) = noise_std(fitted, 1)
     ledger = up.privacy.gaussian_epsilon(rounds=50, sensitivity=2.0, noise_std=std, delta=1e-4)

@@ -158,11 +158,13 @@ def test_dpsgd_adds_fresh_noise_of_the_stated_std_in_every_step_of_a_sampled_bat
 
     from upcycled.core.solvers import NoisySGD
     from upcycled.engines.noisy import NoisyGradient
+    from upcycled.engines.per_sample import PerSample
 
     size, samples, std = 301, 8, 0.6
     solver = NoisySGD(up.LocalSGD(batch_size=int(q * samples)), 2.0, np.array([std]))
     x, y = np.zeros((samples, 2), dtype=np.float32), np.zeros(samples, dtype=np.int64)
-    step = NoisyGradient(solver, lambda at, x, y: zeros(len(y), size), x, y, 0, std, source)
+    nothing = PerSample(samples, lambda at, x, y, keys: zeros(len(y), size), "none")
+    step = NoisyGradient(solver, nothing, x, y, 0, std, source, np.uint64(0))
     steps = [step(zeros(size)).numpy().astype(np.float64) * q * samples for _ in range(12)]
     assert_scale(steps, std)
     assert abs(np.corrcoef(steps)[np.triu_indices(12, 1)]).max() < 0.3  # 301 numbers: sd 0.058

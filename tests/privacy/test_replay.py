@@ -23,7 +23,6 @@ import pytest
 from tests.integrations.test_trackers import FROM_ELSEWHERE
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
-from upcycled.config.sources import ColumnsFile
 from upcycled.privacy import MECHANISMS
 from upcycled.runtime import executor, loop
 from upcycled.runtime.display import batch_progress, run_progress
@@ -56,8 +55,6 @@ COHORTS
 noise = "system"
 MECHANISM
 """
-DECLARES = "classes" in ColumnsFile.model_fields
-"""Whether a file can say what is public of its data, and be read whatever it holds."""
 FEDPROX, EVERYBODY, FEW = 'name = "fedprox"\nmu = 0.5', "participation = 1.0", "participation = 0.5"
 CASES = {
     "model_clipping": (FEDPROX, EVERYBODY, "clip_norm = 1.0\nnoise_std = 0.5"),
@@ -126,15 +123,14 @@ PAIRS = {
     "another label": (lambda rows: None, another_label),
     "another label of a held-out record": (lambda rows: None, lambda rows: another_label(rows, HELD_OUT)),
 }
-if DECLARES:
-    PAIRS |= {
-        "a label that is no class": (lambda rows: None, put(0, -1, "7")),
-        "not a number": (lambda rows: None, put(0, 1, "nan")),
-        "a gap": (lambda rows: None, put(0, 2, "")),
-        "a value beyond all bounds": (lambda rows: None, put(0, 1, "1e39")),
-        "a duplicate": (lambda rows: None, copy_a_record),
-        "another type": (all_whole_but_one("1"), all_whole_but_one("0.5")),
-    }
+PAIRS |= {
+    "a label that is no class": (lambda rows: None, put(0, -1, "7")),
+    "not a number": (lambda rows: None, put(0, 1, "nan")),
+    "a gap": (lambda rows: None, put(0, 2, "")),
+    "a value beyond all bounds": (lambda rows: None, put(0, 1, "1e39")),
+    "a duplicate": (lambda rows: None, copy_a_record),
+    "another type": (all_whole_but_one("1"), all_whole_but_one("0.5")),
+}
 
 
 class Tape:
@@ -201,7 +197,7 @@ def site(tmp_path, monkeypatch):
 def file_of(case):
     algorithm, cohorts, mechanism = CASES[case]
     given = {
-        "GIVEN": "classes = 2" if DECLARES else "",
+        "GIVEN": "classes = 2",
         "ALGORITHM": algorithm,
         "COHORTS": cohorts,
         "MECHANISM": f'mechanism = "{NAMED.get(case, case)}"\n{mechanism}',

@@ -206,9 +206,9 @@ def test_threads_that_decorate_at_once_do_not_restore_each_others_folder(tmp_pat
 
 
 def test_kernels_wait_for_a_process_that_prepares_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_folder", lambda sources: tmp_path)
     warmed = threading.Event()
-    thread = threading.Thread(target=lambda: cache.prepare(warmed.set))
+    thread = threading.Thread(target=lambda: cache.prepare(lambda: warmed.set(), "kernels"))
     with locked(tmp_path):  # as another process would
         thread.start()
         thread.join(0.2)
@@ -219,8 +219,8 @@ def test_kernels_wait_for_a_process_that_prepares_them(tmp_path, monkeypatch):
 
 
 def test_kernels_are_prepared_where_no_lock_can_be_had(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_folder", lambda sources: tmp_path)
     (tmp_path / LOCK).mkdir()
     warmed = threading.Event()
-    cache.prepare(warmed.set)
+    cache.prepare(lambda: warmed.set(), "kernels")
     assert warmed.is_set()

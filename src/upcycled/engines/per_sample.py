@@ -90,7 +90,7 @@ def rows_of_chunk(local: LocalSGD, size: int) -> int:
     (40, 8)
     """
     batch = _MOST_ROWS if local.batch_size is None else local.batch_size
-    wanted = min(_MOST_ROWS, -(-math.ceil(batch + 1.5 * math.sqrt(batch)) // 8) * 8)
+    wanted = min(_MOST_ROWS, -(-math.ceil(batch + 1.25 * math.sqrt(batch)) // 8) * 8)
     return max(1, min(wanted, _NUMBERS // size))
 
 

@@ -20,6 +20,7 @@ from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.statement import evidence
 from upcycled.support.files import PRIVATE, check_format
+from upcycled.support.formats import general
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -217,7 +218,7 @@ def _stopped(seed: Seed) -> str:
     said = f"{seed.place} stopped after iteration {seed.summary.get('iterations')}: {seed.summary['error']}"
     if math.isnan(worst):
         return said
-    return f"{said}; what it released cost the worst client epsilon {worst:.6g} at delta {delta:g}"
+    return f"{said}; what it released cost the worst client epsilon {general(worst, 6)} at delta {general(delta)}"
 
 
 def _seed(reader: _Reader, folder: Path) -> Seed | None:

@@ -60,7 +60,7 @@ def _paper(found: Any) -> float:
     return number(found)
 
 
-def _statement(privacy: Row, evidence: str | None) -> list[tuple[str, str]]:
+def _statement(privacy: Row, evidence: str | None = None) -> list[tuple[str, str]]:
     said = privacy.get("statement_items", privacy.get("statement"))
     items = [_item(one) for one in said] if isinstance(said, list) else []
     if evidence is not None:  # as the page finds the file, which is not what the run could say of it

@@ -80,14 +80,13 @@ class Publication:
         known: dict[str, Any] = {
             "clients": data.num_clients,
             "classes": data.num_classes,
-            "inferred": sorted(data.inferred),
             "train_samples": data.train.num_rows,
         }
         if self.is_restricted:
             return {**known, "id": secrets.token_hex(8)}
         parts = {"test_samples": data.test, "validation_samples": data.validation}
         held_out = {title: 0 if shards is None else shards.num_rows for title, shards in parts.items()}
-        return {**known, **held_out, "sha256": hash_of_data(data)}
+        return {**known, "inferred": sorted(data.inferred), **held_out, "sha256": hash_of_data(data)}
 
 
 def publication_of(plan: Plan) -> Publication:

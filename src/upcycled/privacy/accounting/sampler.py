@@ -46,6 +46,13 @@ def part_of_delta(*, epsilon: float, delta: float, draws: ArrayLike) -> Real:
     found: Real = np.select([cost == 0, *(cost <= part * delta for part in PARTS)], [0.0, *PARTS], np.inf)
     if not np.isfinite(found).all():
         most = int(np.max(draws))
+        if 10 * cost.max() >= 1:
+            largest = float(np.log(delta / 10 / sampler_delta(epsilon=-np.inf, draws=most)))
+            raise InputError(
+                field="epsilon",
+                value=epsilon,
+                must=f"{largest:.3g} or less at delta {delta:g}: real noise of {most} numbers is not exact enough",
+            )
         raise InputError(
             field="delta",
             value=delta,
