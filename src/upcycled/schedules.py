@@ -8,13 +8,13 @@ from typing import Annotated
 
 from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, Limits, check_fields
 
-__all__ = ["Cosine", "Step", "Warmup"]
+__all__ = ["Cosine", "StepDecay", "Warmup"]
 
 _FACTOR = Limits(above=0, at_most=1)
 
 
 @dataclass(frozen=True)
-class Step:
+class StepDecay:
     """Multiply the rate by ``factor`` after every ``every`` data rounds.
 
     Args:
@@ -22,7 +22,7 @@ class Step:
         every: after how many data rounds it shrinks.
         factor: what it is multiplied by.
 
-    >>> [Step(0.4, every=2, factor=0.5)(m, 5) for m in (1, 2, 3, 5)]
+    >>> [StepDecay(0.4, every=2, factor=0.5)(m, 5) for m in (1, 2, 3, 5)]
     [0.4, 0.4, 0.2, 0.1]
     """
 

@@ -130,7 +130,7 @@ SOLVERS = {
     ),
     "clipped": (up.LocalSGD(lr=0.1, max_grad_norm=0.3, **EPOCHS), lambda p: torch.optim.SGD(p, lr=0.1)),
     "scheduled": (
-        up.LocalSGD(lr=up.schedules.Step(0.4, every=1, factor=0.5), **EPOCHS),
+        up.LocalSGD(lr=up.schedules.StepDecay(0.4, every=1, factor=0.5), **EPOCHS),
         lambda p: torch.optim.SGD(p, lr=0.2),
     ),
     "adam": (
