@@ -70,7 +70,7 @@ def task_of(model, shape, classes, batch=12):
     x, y, _ = samples(shape, classes, 20, 0)
     shards = Shards(x.numpy(), y.numpy(), np.array([0, 20]))
     solver = NoisySGD(LocalSGD(batch_size=batch), 1.0, np.ones(1))
-    return Task(module, layout_of(module), classes, shards, None, solver, seed=0)
+    return Task(module, layout_of(module), classes, shards, None, solver, seed=0, objective=up.losses.CrossEntropy())
 
 
 def samples(shape, classes, rows, seed):

@@ -240,8 +240,10 @@ class Fitted:
     """(trained, sent, cohort, num_samples, noise) -> what leaves the clients."""
     charge: Callable[[Cohort], Charge | None]
     """What a data round with this cohort costs; None without privacy."""
+    norm_bound: float | None = None
+    """Features are scaled down to this norm by ``prepare``, and so by the model ever after; None without such a map."""
     prepare: Callable[[Shards], Shards] = keep_data
-    """The training data as the mechanism needs them (projected, say)."""
+    """The data as the mechanism needs them (projected, say): training data, and what the model is scored on."""
     solver: Callable[[Solver], Solver] = keep_solver
     """The algorithm's solver, or another in its place."""
     problem: Callable[[Problem, Vector, Cohort, NoiseSource], Problem] = keep_problem

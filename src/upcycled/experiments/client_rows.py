@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
 
+from upcycled.core.objective import Objective
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Real
 from upcycled.data import FederatedData
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import pieces
+from upcycled.losses.table import as_objective
 from upcycled.models.prepare import as_input
 from upcycled.runtime import History, Result
 from upcycled.runtime.result import HoldersOwn, PersonalModels
@@ -80,34 +81,39 @@ def _work(history: History, clients: int) -> dict[str, Sequence[Any]]:
 
 def _score_columns(data: FederatedData, result: Result, personal: PersonalModels | None) -> dict[str, Sequence[Any]]:
     test, nothing = data.test, np.full(data.num_clients, np.nan)
-    accuracy, loss = (nothing, nothing) if test is None else _scores(result.model, personal, test)
+    accuracy, loss = (
+        (nothing, nothing)
+        if test is None
+        else _scores(result.model, as_objective(result.settings["loss"], data.targets), personal, test)
+    )
     sizes = [0] * data.num_clients if test is None else test.sizes.tolist()
     return {"test_samples": sizes, "accuracy": accuracy.tolist(), "loss": loss.tolist()}
 
 
-def _scores(model: nn.Module, personal: PersonalModels | None, test: Shards) -> tuple[Real, Real]:
+def _scores(model: nn.Module, objective: Objective, personal: PersonalModels | None, test: Shards) -> tuple[Real, Real]:
     """Return every client's accuracy and mean loss on its own test samples; NaN without any."""
     owner = np.repeat(np.arange(test.num_clients), test.sizes)
     own: Mapping[int, nn.Module] = personal or {}
     right, loss = np.zeros(test.num_rows), np.zeros(test.num_rows)
     with one_thread():
         others = np.flatnonzero(~np.isin(owner, list(own)))
-        right[others], loss[others] = _tally(model, test, others)
+        right[others], loss[others] = _tally(model, objective, test, others)
         for client in own:
             rows = np.flatnonzero(owner == client)
-            right[rows], loss[rows] = _tally(own[client], test, rows)
+            right[rows], loss[rows] = _tally(own[client], objective, test, rows)
     with np.errstate(invalid="ignore"):
         sums = [np.bincount(owner, weights=values, minlength=test.num_clients) for values in (right, loss)]
         return sums[0] / test.sizes, sums[1] / test.sizes
 
 
 @torch.no_grad()
-def _tally(module: nn.Module, test: Shards, rows: Ints) -> tuple[Real, Real]:
-    """Return, for each of these rows, whether the answer is right, and the cross-entropy."""
+def _tally(module: nn.Module, objective: Objective, test: Shards, rows: Ints) -> tuple[Real, Real]:
+    """Return, for each of these rows, whether the answer is right (NaN where that has no meaning), and its loss."""
     right, loss = np.zeros(len(rows)), np.zeros(len(rows))
     for piece in pieces(len(rows)):
-        labels = to_torch(test.y[rows[piece]])
-        logits = module(to_torch(as_input(module, test.x[rows[piece]])))
-        right[piece] = (logits.argmax(1) == labels).numpy()
-        loss[piece] = cross_entropy(logits.double(), labels, reduction="none").numpy()
+        targets = to_torch(test.y[rows[piece]])
+        outputs = module(to_torch(as_input(module, test.x[rows[piece]])))
+        answers = objective.is_right(outputs, targets)
+        right[piece] = np.nan if answers is None else answers.numpy()
+        loss[piece] = objective.per_sample(outputs.double(), targets).numpy()
     return right, loss

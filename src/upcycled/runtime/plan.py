@@ -181,7 +181,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         layout=plan.layout,
         num_classes=plan.facts.classes,
         train=plan.mechanism.prepare(_as_taken(plan, data.train)),
-        test=None if test is None or test.num_rows == 0 else _as_taken(plan, test),
+        test=None if test is None or test.num_rows == 0 else plan.mechanism.prepare(_as_taken(plan, test)),
         solver=plan.solver,
         seed=plan.spec.seed,
         objective=plan.objective,

@@ -13,6 +13,7 @@ from torch import nn
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.core.layout import assign
 from upcycled.data import FederatedData
+from upcycled.models.projection import with_projection
 from upcycled.runtime.bound_probe import BoundProbe, report_of
 from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
 from upcycled.runtime.checkpointing.checkpoint_files import tell_user
@@ -110,7 +111,7 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
 
 
 def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpointer: Checkpointer | None) -> Result:
-    module = copy.deepcopy(plan.task.module)
+    module = _as_trained(plan)
     found = None if checkpointer is None else checkpointer.restore()
     last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found
     is_finished = last.state.iteration == plan.iterations
@@ -153,6 +154,12 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
     if isinstance(error, KeyboardInterrupt):
         raise Interrupted(result) from error
     return result
+
+
+def _as_trained(plan: Plan) -> nn.Module:
+    """Return a copy of the model with the map that its training data went through."""
+    module, norm_bound = copy.deepcopy(plan.task.module), plan.mechanism.norm_bound
+    return module if norm_bound is None else with_projection(module, norm_bound)
 
 
 def _result(

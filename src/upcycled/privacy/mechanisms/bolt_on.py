@@ -90,6 +90,7 @@ class BoltOnSGD:
         return Fitted(
             name=self.name,
             promise=self._promise(local),
+            norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=_with_nominal_batches,
             problem=_Covered(setting, about, batches, moves).problem,

@@ -110,6 +110,7 @@ class ErmOutput:
         return Fitted(
             name=self.name,
             promise=self._promise(a, made),
+            norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
             problem=_Covered(self.prox_mu, setting.sizes, about, a, made, moves).problem,

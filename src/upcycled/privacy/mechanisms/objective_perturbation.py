@@ -138,6 +138,7 @@ class ObjectivePerturbation:
         return Fitted(
             name=self.name,
             promise=self._promise(a, float(gamma), made.steps),
+            norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
             problem=work.problem,
