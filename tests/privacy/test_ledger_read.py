@@ -19,6 +19,7 @@ from upcycled.privacy import (
     BoltOnSGD,
     Budget,
     CentralDPFedAvg,
+    ChargedScores,
     ErmOutput,
     Ledger,
     ModelClipping,
@@ -43,6 +44,7 @@ RUNS = {
     "central_dp_fedavg": {"privacy": CentralDPFedAvg(1.0, 2.0)},
     "central_dp_fedavg, secret": {"privacy": CentralDPFedAvg(1.0, 2.0, secret_sampling=True), "sampling": "poisson"},
     "real noise": {"privacy": ModelClipping(10.0, 20.0), "noise": "system"},
+    "scores": {"privacy": ModelClipping(10.0, 20.0), "noise": "system", "charged_scores": ChargedScores(5.0, every=2)},
 }
 
 
