@@ -10,6 +10,8 @@ import torch
 
 import upcycled as up
 from tests.privacy.test_mechanism_noise import assert_scale
+from upcycled.auditing.explain import planned_ledger
+from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Fitted
 from upcycled.core.streams import Purpose
@@ -286,7 +288,6 @@ class LeavesNoRoom:
         return ModelClipping(1.0, epsilon=2.0, delta=DELTA).fit(replace(setting, score_squares=0.0, score_draws=0))
 
 
-ERM = {"norm_bound": 1.0, "noise_std": 1.0}
 REFUSED = {
     "pure": (
         {"privacy": up.privacy.ObjectivePerturbation(norm_bound=1.0, alpha=5.0, prox_mu=1.0)},
@@ -327,3 +328,63 @@ def test_data_without_held_out_samples_are_refused():
 def test_a_wrong_value_is_named(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         ChargedScores(**({"noise_std": 1.0} | wrong))
+
+
+# In files
+
+FILE = """\
+name = "scored"
+iterations = 5
+
+[data]
+source = "synthetic"
+clients = 4
+sizes = 40
+
+[algorithm]
+name = "fedavg"
+
+[privacy]
+mechanism = "model_clipping"
+clip_norm = 1.0
+noise_std = 3.0
+scores = SCORES
+"""
+
+
+def written(tmp_path, scores):
+    path = tmp_path / "scored.toml"
+    path.write_text(FILE.replace("SCORES", scores))
+    return path
+
+
+@pytest.mark.parametrize("upcycled", [False, True])
+@pytest.mark.parametrize("budget", ["", "budget = { epsilon = 4.0, delta = 1e-4 }\n"])
+def test_a_file_asks_for_scores_and_explains_the_epsilon_that_its_run_states(tmp_path, upcycled, budget):
+    path = written(tmp_path, '{ noise_std = 4.0, every = 2, counts = "confusion" }\n' + budget)
+    path.write_text(path.read_text() + ("\n[upcycle]\ncoefficient = 0.5\n" if upcycled else ""))
+    experiment = load_config(path)
+    assert experiment.spec(0).charged_scores == ChargedScores(4.0, every=2, counts="confusion")
+    path.write_text(experiment.resolved_toml())
+    assert load_config(path) == experiment
+    run = up.train(experiment.build_data(), experiment.spec(0), progress=False)
+    planned = planned_ledger(make_plan(experiment.build_data(), experiment.spec(0)))
+    assert planned.epsilon(DELTA).tolist() == run.privacy.epsilon(DELTA).tolist()
+    told = [[(e.kind, e.iteration, e.round) for e in one if e.charge is not None] for one in (planned, run.privacy)]
+    assert told[0] == told[1]
+    assert any(kind == "scores" for kind, _, _ in told[0])
+
+
+@pytest.mark.parametrize(
+    ("scores", "sentence"),
+    [
+        ("{ noise_std = 0.0 }", r"privacy\.scores\.noise_std is 0\.0"),
+        ("{ noise_std = 1.0, bins = 5 }", r"privacy\.scores\.bins is 5"),
+        ('{ noise_std = 1.0, counts = "some" }', r"privacy\.scores\.counts is 'some'"),
+        ("{ noise_std = 1.0, evry = 2 }", "evry"),
+        ("3", r"privacy\.scores is 3"),
+    ],
+)
+def test_a_wrong_value_in_a_file_is_named_by_its_key(tmp_path, scores, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load_config(written(tmp_path, scores))
