@@ -63,7 +63,8 @@ class PrivacyTable(BuiltTable):
         description="a table such as { epsilon = 2.0, delta = 1e-5 }, with an epsilon > 0 and a delta >= 0 and < 1",
     )
     scores: SerializeAsAny[SCORES] | None = Field(  # type: ignore[valid-type]
-        None, description="a table such as { noise_std = 10.0, every = 5 }: scores that are charged, and published"
+        None,
+        description="a table such as { noise_std = 10.0, every = 5 } (scores that are charged), with a noise_std > 0",
     )
 
 
