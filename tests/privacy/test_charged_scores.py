@@ -16,6 +16,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Fitted
 from upcycled.core.streams import Purpose
 from upcycled.privacy import Budget, ChargedScores, Ledger, ModelClipping, UpdateClipping, gdp_epsilon, gdp_mu
+from upcycled.privacy.charged_scores import pay_for_scores
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.callbacks import Callback
 from upcycled.runtime.plan import make_plan
@@ -228,6 +229,25 @@ def test_scores_of_a_resumed_simulation_are_the_same_and_charged_once(tmp_path):
     assert [r.metrics for r in again.history] == [r.metrics for r in whole.history]
     assert again.privacy.max_epsilon(DELTA) == whole.privacy.max_epsilon(DELTA)
     assert len(again.privacy) == len(whole.privacy)
+
+
+def test_a_simulated_score_that_is_charged_already_is_paid_for_by_who_paid_it():
+    plan = make_plan(
+        federation(),
+        up.RunSpec(
+            algorithm=up.FedAvg(), privacy=UpdateClipping(1.0, noise_std=4.0), charged_scores=ChargedScores(1.0)
+        ),
+    )
+    one = gdp_epsilon(mu=1.5, delta=DELTA)
+    ledger = Ledger(plan.mechanism, "seeded", plan.setting, Budget(float(one), DELTA))
+    sizes = np.array(TESTED)
+    for _ in range(2):
+        assert pay_for_scores(ledger, plan.scores, sizes, iteration=1, round=1).tolist() == [0, 2, 3]
+    assert pay_for_scores(ledger, plan.scores, sizes, iteration=2, round=2).tolist() == [0, 2, 3]
+    assert pay_for_scores(ledger, plan.scores, sizes, iteration=3, round=3).tolist() == []
+    # Nothing is left, and what was paid stays paid.
+    assert pay_for_scores(ledger, plan.scores, sizes, iteration=2, round=2).tolist() == [0, 2, 3]
+    assert len(ledger) == 2
 
 
 @pytest.mark.parametrize("noise", ["seeded", "system"])
