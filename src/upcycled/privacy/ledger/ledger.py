@@ -378,7 +378,7 @@ class Ledger:
         return self._spent.worst(delta)
 
     def epsilon_over_rounds(self, delta: float) -> EpsilonOverRounds:
-        """Return the worst client's epsilon after each charge, of a data round or of scores; the last is :meth:`max_epsilon`.
+        """Return the worst client's epsilon after each charge (rounds, scores); the last is :meth:`max_epsilon`.
 
         Where it takes long to compute it is stated after some of them, evenly spread.
         """
