@@ -308,7 +308,20 @@ class LeavesNoRoom:
         return ModelClipping(1.0, epsilon=2.0, delta=DELTA).fit(replace(setting, score_squares=0.0, score_draws=0))
 
 
+class Centred(torch.nn.Module):
+    """Takes the mean over the batch off its logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+
+    def forward(self, x):
+        logits = self.linear(x)
+        return logits - logits.mean(0)
+
+
 REFUSED = {
+    "mixed samples": ({"model": Centred()}, "change with the samples beside it"),
     "pure": (
         {"privacy": up.privacy.ObjectivePerturbation(norm_bound=1.0, alpha=5.0, prox_mu=1.0)},
         "cannot be charged",

@@ -28,6 +28,7 @@ from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
+from upcycled.engines.per_sample import mixes_samples
 from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
@@ -195,6 +196,11 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )
+    if plan.scores is not None and mixes_samples(task):
+        raise InputError(
+            "need a model that looks at each sample alone, but this one's logits change with the samples beside it",
+            field="charged_scores",
+        )
     on_data = (task, choose_engine(plan.spec.engine, task))
     return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes)
 

@@ -30,7 +30,8 @@ class Scorer:
     def count(self, model: Vector, clients: Ints) -> Real:
         """Return the exact numbers of clients, which are theirs alone.
 
-        Batches are cut by the public sizes, so a sample's output depends on itself and its place, not on the others.
+        Batches are cut by the public sizes, so a sample's output depends on itself and its place, not on the others:
+        a plan refuses models that mix samples.
         """
         assign(self.module, model)
         device = next(self.module.parameters()).device
