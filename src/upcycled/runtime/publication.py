@@ -106,7 +106,8 @@ def publication_of(plan: Plan) -> Publication:
         return Publication()
     is_secret = mechanism.draws_secretly or mechanism.promise.sampling_is_secret
     named = [name for one in spec.callbacks for name in getattr(one, "publishes", ())]
-    return Publication(True, is_secret, frozenset(named))
+    charged = frozenset() if plan.scores is None else plan.scores.names
+    return Publication(True, is_secret, charged.union(named))
 
 
 def _without_rows(shards: Shards) -> Shards:

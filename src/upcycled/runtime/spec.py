@@ -16,6 +16,7 @@ from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_nu
 from upcycled.core.mechanism import Mechanism
 from upcycled.core.sampler import Participation, Sampler
 from upcycled.core.solvers import LocalSGD
+from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.runtime.callbacks import Callback, Probe, as_callback
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
@@ -45,6 +46,7 @@ class RunSpec:
         privacy: a mechanism of ``up.privacy``.
         noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
         budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
+        charged_scores: noisy scores of the global model that a private run may publish, because they are charged.
         engine: ``"auto"`` or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
@@ -87,6 +89,7 @@ class RunSpec:
     privacy: Mechanism | None = None
     noise: str = "seeded"
     budget: Budget | None = None
+    charged_scores: ChargedScores | None = None
     engine: str = "auto"
     seed: Annotated[int, SEED] = 0
     eval_every: Annotated[int, COUNT] = 1
@@ -204,6 +207,9 @@ def _check_kinds(spec: RunSpec) -> None:
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     if spec.budget is not None and not isinstance(spec.budget, Budget):
         raise InputError(field="budget", value=spec.budget, must="None or up.Budget(epsilon=..., delta=...)")
+    if spec.charged_scores is not None and not isinstance(spec.charged_scores, ChargedScores):
+        must = "None or up.privacy.ChargedScores(noise_std=...)"
+        raise InputError(field="charged_scores", value=spec.charged_scores, must=must)
     if spec.noise not in NOISES:
         raise unknown("noise", spec.noise, NOISES)
     for name in ("engine", "device"):
@@ -220,7 +226,12 @@ def _check_kinds(spec: RunSpec) -> None:
 
 
 def _check_agreement(spec: RunSpec) -> None:
-    for name, what in (("budget", "spend"), ("ledger", "write down"), ("ledger_key", "sign")):
+    for name, what in (
+        ("budget", "spend"),
+        ("charged_scores", "charge"),
+        ("ledger", "write down"),
+        ("ledger_key", "sign"),
+    ):
         if getattr(spec, name) is not None and spec.privacy is None:
             reason = f"is given without privacy, but only a private run has something to {what}"
             raise InputError(reason, field=name)
