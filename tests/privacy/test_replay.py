@@ -181,19 +181,22 @@ class Tape:
 def site(tmp_path, monkeypatch):
     """A folder to work in; random names and keys, which no record has a part in, are the same at both sites."""
     folder = tmp_path / "site"
-    drawn = iter(range(10**6))
+    # Libraries draw names of their own when they are first used: each kind of name is counted by itself.
+    counted = {}
+
+    def drawn(kind):
+        return next(counted[kind])
 
     def anew():
-        nonlocal drawn
-        drawn = iter(range(10**6))
+        counted.update({kind: iter(range(10**6)) for kind in ("hex", "bytes", "uuid")})
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         monkeypatch.chdir(folder)
         return folder
 
-    monkeypatch.setattr(secrets, "token_hex", lambda n=16: f"{next(drawn):0{2 * n}x}")
-    monkeypatch.setattr(secrets, "token_bytes", lambda n=32: next(drawn).to_bytes(n, "big"))
-    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(drawn) + (4 << 76)))
+    monkeypatch.setattr(secrets, "token_hex", lambda n=16: f"{drawn('hex'):0{2 * n}x}")
+    monkeypatch.setattr(secrets, "token_bytes", lambda n=32: drawn("bytes").to_bytes(n, "big"))
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=drawn("uuid") + (4 << 76)))
     # One run after the other, here: the tape is in this process.
     monkeypatch.setattr(
         executor, "_together", lambda jobs, table: (one for job in jobs for one in executor._alone([job], table))
