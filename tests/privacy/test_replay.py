@@ -185,10 +185,11 @@ def site(tmp_path, monkeypatch):
     counted = {}
 
     def drawn(kind):
-        return next(counted[kind])
+        counted[kind] = counted.get(kind, 0) + 1
+        return counted[kind]
 
     def anew():
-        counted.update({kind: iter(range(10**6)) for kind in ("hex", "bytes", "uuid")})
+        counted.clear()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         monkeypatch.chdir(folder)
