@@ -23,7 +23,7 @@ from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
-from upcycled.runtime.fingerprint import hash_of
+from upcycled.runtime.checkpointing.fingerprint import hash_of
 from upcycled.runtime.spec import RunSpec
 
 NOT_COMPARED = ("results", "data.path", "checkpoint_every")

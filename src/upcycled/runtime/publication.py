@@ -22,7 +22,7 @@ from upcycled.core.memory import ClientMemory
 from upcycled.core.shards import Shards
 from upcycled.data import FederatedData
 from upcycled.runtime.callbacks import Step
-from upcycled.runtime.fingerprint import hash_of_data
+from upcycled.runtime.checkpointing.fingerprint import hash_of_data
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Run

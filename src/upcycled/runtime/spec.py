@@ -20,7 +20,7 @@ from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.runtime.callbacks import Callback, Probe, as_callback
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
-from upcycled.runtime.fingerprint import hash_of, plain_form
+from upcycled.runtime.checkpointing.fingerprint import hash_of, plain_form
 
 NOISES = ("seeded", "system")
 NOT_IN_BITS = ("ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
