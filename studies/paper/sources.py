@@ -15,7 +15,7 @@ from studies.paper.spec import Spec, check_cell
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData, femnist, load, sent140
 from upcycled.data.paths import VARIABLE, find
-from upcycled.runtime.fingerprint import hash_of_data
+from upcycled.runtime.checkpointing.fingerprint import hash_of_data
 from upcycled.support.files import write_whole
 
 SYNTHETIC = "upcycled_synthetic.npz"

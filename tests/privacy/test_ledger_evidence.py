@@ -137,7 +137,9 @@ def ledgers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ledgers")
     rng = np.random.default_rng(0)
     xs = [rng.normal(size=(n, 5)).astype(np.float32) for n in (23, 7, 41, 12)]
-    data = up.FederatedData.from_arrays(xs, [rng.integers(0, 3, len(x)) for x in xs], num_classes=3)
+    ys = [rng.integers(0, 3, len(x)) for x in xs]
+    held_out = ([x[:3] for x in xs], [y[:3] for y in ys])
+    data = up.FederatedData.from_arrays(xs, ys, test=held_out, num_classes=3)
     found = []
     for i, arguments in enumerate(RUNS.values()):
         path = folder / str(i)

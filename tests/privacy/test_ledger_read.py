@@ -19,6 +19,7 @@ from upcycled.privacy import (
     BoltOnSGD,
     Budget,
     CentralDPFedAvg,
+    ChargedScores,
     ErmOutput,
     Ledger,
     ModelClipping,
@@ -43,6 +44,7 @@ RUNS = {
     "central_dp_fedavg": {"privacy": CentralDPFedAvg(1.0, 2.0)},
     "central_dp_fedavg, secret": {"privacy": CentralDPFedAvg(1.0, 2.0, secret_sampling=True), "sampling": "poisson"},
     "real noise": {"privacy": ModelClipping(10.0, 20.0), "noise": "system"},
+    "scores": {"privacy": ModelClipping(10.0, 20.0), "noise": "system", "charged_scores": ChargedScores(5.0, every=2)},
 }
 
 
@@ -85,7 +87,7 @@ def test_epsilon_over_rounds_ends_at_the_worst_clients(federation, tmp_path, nam
     found = ledger.epsilon_over_rounds(DELTA if ledger.promise.unit == "record" else 1e-3)
     assert found.worst[-1] == ledger.max_epsilon(found.delta)
     assert found.is_complete
-    charged = [entry for entry in ledger if entry.kind == "data"]
+    charged = [entry for entry in ledger if entry.charge is not None]
     assert found.rounds == tuple(entry.round for entry in charged)
     assert found.iterations == tuple(entry.iteration for entry in charged)
     assert list(found.worst) == sorted(found.worst)

@@ -10,6 +10,7 @@ must not show either.
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import shutil
@@ -26,6 +27,7 @@ from upcycled.config.experiment import load_config
 from upcycled.privacy import MECHANISMS
 from upcycled.runtime import executor, loop
 from upcycled.runtime.display import batch_progress, run_progress
+from upcycled.runtime.scorer import Scorer
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in FROM_ELSEWHERE]
 
@@ -59,6 +61,12 @@ FEDPROX, EVERYBODY, FEW = 'name = "fedprox"\nmu = 0.5', "participation = 1.0", "
 CASES = {
     "model_clipping": (FEDPROX, EVERYBODY, "clip_norm = 1.0\nnoise_std = 0.5"),
     "update_clipping": (FEDPROX, FEW, "clip_norm = 1.0\nnoise_std = 0.5"),
+    "scores": (
+        FEDPROX,
+        FEW,
+        "clip_norm = 1.0\nepsilon = 8.0\ndelta = 1e-3\n"
+        'scores = { noise_std = 3.0, every = 2, counts = "histogram", bins = 4, loss_bound = 2.0 }',
+    ),
     "personal": ('name = "pfedme"\nlam = 2.0', FEW, "clip_norm = 1.0\nnoise_std = 0.5"),
     "erm_output": (FEDPROX, EVERYBODY, "norm_bound = 1.0\nnoise_std = 0.5"),
     "bolt_on_sgd": ('name = "fedavg"', EVERYBODY, "norm_bound = 1.0\nnoise_std = 0.5"),
@@ -71,8 +79,8 @@ CASES = {
         "clip_norm = 1.0\nnoise_multiplier = 1.0\nsecret_sampling = true",
     ),
 }
-"""Algorithm, cohorts and mechanism; two have another name than their mechanism's."""
-NAMED = {"personal": "model_clipping", "secret": "central_dp_fedavg"}
+"""Algorithm, cohorts and mechanism; three have another name than their mechanism's."""
+NAMED = {"scores": "update_clipping", "personal": "model_clipping", "secret": "central_dp_fedavg"}
 
 
 def test_every_mechanism_is_replayed():
@@ -156,6 +164,8 @@ class Tape:
                 plan = replace(plan, mechanism=replace(plan.mechanism, aggregate=aggregate))
             return take(plan, run, asked, answered, noise)
 
+        release = Scorer.release
+        monkeypatch.setattr(Scorer, "release", lambda *given: self._kept(release(*given)))
         monkeypatch.setattr(loop, "answer", answer_by_tape)
         monkeypatch.setattr(loop, "take", take_by_tape)
 
@@ -171,19 +181,23 @@ class Tape:
 def site(tmp_path, monkeypatch):
     """A folder to work in; random names and keys, which no record has a part in, are the same at both sites."""
     folder = tmp_path / "site"
-    drawn = iter(range(10**6))
+    # Libraries draw names of their own when they are first used: each kind of name is counted by itself.
+    counted = {}
+
+    def drawn(kind):
+        counted[kind] = counted.get(kind, 0) + 1
+        return counted[kind]
 
     def anew():
-        nonlocal drawn
-        drawn = iter(range(10**6))
+        counted.clear()
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         monkeypatch.chdir(folder)
         return folder
 
-    monkeypatch.setattr(secrets, "token_hex", lambda n=16: f"{next(drawn):0{2 * n}x}")
-    monkeypatch.setattr(secrets, "token_bytes", lambda n=32: next(drawn).to_bytes(n, "big"))
-    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(drawn) + (4 << 76)))
+    monkeypatch.setattr(secrets, "token_hex", lambda n=16: f"{drawn('hex'):0{2 * n}x}")
+    monkeypatch.setattr(secrets, "token_bytes", lambda n=32: drawn("bytes").to_bytes(n, "big"))
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=drawn("uuid") + (4 << 76)))
     # One run after the other, here: the tape is in this process.
     monkeypatch.setattr(
         executor, "_together", lambda jobs, table: (one for job in jobs for one in executor._alone([job], table))
@@ -266,7 +280,9 @@ def test_the_changed_records_lie_where_they_are_said_to(site):
 
 PRODUCT = [
     # How data are read is no matter of the mechanism: the whole product is for the patient.
-    pytest.param(case, pair, marks=[] if pair == "another label" or case == "personal" else pytest.mark.slow)
+    pytest.param(
+        case, pair, marks=[] if pair == "another label" or case in ("personal", "scores") else pytest.mark.slow
+    )
     for pair in PAIRS
     for case in CASES
 ]
@@ -277,9 +293,12 @@ def test_a_run_shows_nothing_but_releases(site, monkeypatch, capsys, case, pair)
     shown = replayed(site, Tape(monkeypatch), capsys, case, pair, RUN, ("report", "results/replayed"))
     assert shown[0][0] == [0, 0]
     check_same(shown)
+    rows = shown[0][3]["results/replayed/seed-0/metrics.jsonl"].splitlines()
+    scored = [row["iteration"] for row in map(json.loads, rows) if row.get("noisy_auroc") is not None]
+    assert scored == ([2, 4] if case == "scores" else [])
 
 
-@pytest.mark.parametrize("case", ["update_clipping", "secret"])
+@pytest.mark.parametrize("case", ["update_clipping", "scores", "secret"])
 def test_trackers_and_parquet_show_nothing_but_releases(site, monkeypatch, capsys, case):
     registry = pytest.importorskip("mlflow.tracking._tracking_service.registry")
     pytest.importorskip("tensorboard")
@@ -296,7 +315,7 @@ def test_trackers_and_parquet_show_nothing_but_releases(site, monkeypatch, capsy
     check_same(shown)
 
 
-@pytest.mark.parametrize("case", ["model_clipping", "personal", "dpsgd"])
+@pytest.mark.parametrize("case", ["model_clipping", "scores", "personal", "dpsgd"])
 def test_a_comparison_shows_nothing_but_releases(site, monkeypatch, capsys, case):
     shown = replayed(site, Tape(monkeypatch), capsys, case, "another label", ("compare", "replayed.toml"))
     assert shown[0][0] == [0]

@@ -17,7 +17,7 @@ import upcycled as up
 from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
 from upcycled.core.strategy import State
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest
-from upcycled.runtime.fingerprint import versions
+from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.files import WriteError
 from upcycled.support.lock import InUseError, locked
 

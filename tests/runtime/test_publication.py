@@ -14,7 +14,7 @@ import upcycled as up
 from tests.runtime.watching import stop_at
 from upcycled.runtime import Record
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest
-from upcycled.runtime.fingerprint import hash_of_data, hash_of_shards
+from upcycled.runtime.checkpointing.fingerprint import hash_of_data, hash_of_shards
 from upcycled.runtime.history import SCALARS
 from upcycled.runtime.plan import make_plan
 from upcycled.runtime.publication import COHORT, Publication, publication_of

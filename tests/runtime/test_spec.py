@@ -76,6 +76,7 @@ def test_the_fingerprint_covers_what_determines_bits_and_nothing_else():
     private = SPEC.replace(privacy=up.privacy.ModelClipping(1.0, 1.0))
     changed = {name: (SPEC, SPEC.replace(**{name: value})) for name, value in OTHER.items()}
     changed["budget"] = private, private.replace(budget=up.Budget(1.0, 1e-5))
+    changed["charged_scores"] = private, private.replace(charged_scores=up.privacy.ChargedScores(1.0))
     changed["ledger"] = private, private.replace(ledger="ledger.jsonl")
     changed["ledger_key"] = changed["ledger"][1], changed["ledger"][1].replace(ledger_key="ledger.key")
     assert set(changed) == {f.name for f in fields(up.RunSpec)}, "a new argument belongs here"

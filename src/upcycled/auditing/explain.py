@@ -17,6 +17,7 @@ from upcycled.config.wording import in_keys, named
 from upcycled.core.sampler import everybody
 from upcycled.core.vectors import Real
 from upcycled.privacy import Ledger
+from upcycled.privacy.charged_scores import pay_for_scores
 from upcycled.privacy.ledger.statement import NOT_COVERED
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.support.formats import significant
@@ -173,21 +174,31 @@ def planned_ledger(plan: Plan) -> Ledger:
     assert plan.setting is not None  # callers have a private plan
     ledger = Ledger(plan.mechanism, plan.spec.noise, plan.setting, plan.spec.budget)
     clients, seed = plan.facts.num_clients, plan.spec.seed
-    for m in range(1, plan.data_rounds + 1):
+    for iteration in range(1, plan.iterations + 1):
+        m = plan.strategy.data_rounds(iteration)
+        if m == plan.strategy.data_rounds(iteration - 1):
+            _plan_scores(plan, ledger, iteration, m)
+            continue
         attempt, cohort = 0, everybody(clients)
         if not plan.mechanism.draws_secretly:  # secret draws are charged to everybody
             cohort, attempt = plan.participation.draw_nonempty(seed, m, clients, epochs=1)
         charge = plan.mechanism.charge(cohort)
         paying = ledger.can_pay(charge)
         if not paying.all():
-            ledger.leave_out(m, m, attempt, cohort.clients[~paying])
+            ledger.leave_out(iteration, m, attempt, cohort.clients[~paying])
             if not paying.any():  # the run stops here
                 break
             cohort = cohort[paying]
             charge = plan.mechanism.charge(cohort)
         if charge is not None and cohort.clients.size:
-            ledger.charge(m, m, attempt, charge)
+            ledger.charge(iteration, m, attempt, charge)
+        _plan_scores(plan, ledger, iteration, m)
     return ledger
+
+
+def _plan_scores(plan: Plan, ledger: Ledger, iteration: int, round: int) -> None:
+    if plan.scores is not None and plan.task.test is not None and plan.scores.is_due(iteration):
+        pay_for_scores(ledger, plan.scores, plan.task.test.sizes, iteration, round)
 
 
 def _variant(title: str, iterations: int, plan: Plan, delta: float | None) -> Scenario:

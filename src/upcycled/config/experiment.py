@@ -23,7 +23,7 @@ from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
-from upcycled.runtime.fingerprint import hash_of
+from upcycled.runtime.checkpointing.fingerprint import hash_of
 from upcycled.runtime.spec import RunSpec
 
 NOT_COMPARED = ("results", "data.path", "checkpoint_every")
@@ -33,6 +33,8 @@ _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
     "noise": "privacy.noise",
     "budget.delta": "privacy.budget.delta",
+    "charged_scores": "privacy.scores",
+    "charged_scores.counts": "privacy.scores.counts",
     "model": "model.kind",
 }
 """What a file calls the arguments that sentences about a run begin with."""
@@ -144,6 +146,7 @@ class Experiment(Table):
             privacy=None if self.privacy is None else self.privacy.build(),
             noise=self.noise,
             budget=None if self.privacy is None or self.privacy.budget is None else self.privacy.budget.build(),
+            charged_scores=None if self.privacy is None or self.privacy.scores is None else self.privacy.scores.build(),
             engine=self.engine,
             seed=seed,
             eval_every=self.eval_every,
@@ -228,6 +231,8 @@ def _table(key: str, raw: Any, kind: Choice | type[Table]) -> Table:
         raise from_validation(error, model, Place(key, title, _PLACED | top), raw) from None
     if isinstance(table, BuiltTable):
         _check_agreement(key, table)
+    if isinstance(table, PrivacyTable) and table.scores is not None:
+        _check_agreement(f"{key}.scores", table.scores)
     return table
 
 

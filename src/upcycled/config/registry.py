@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SerializeAsAny
 
 from upcycled.algorithms import ALGORITHMS
 from upcycled.coefficients import COEFFICIENTS
@@ -17,7 +17,7 @@ from upcycled.core.errors import COUNT, NOT_NEGATIVE, SHARE, InputError, limits_
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.sampler import SAMPLERS, Participation
 from upcycled.core.solvers import LocalSGD
-from upcycled.privacy import MECHANISMS, Budget
+from upcycled.privacy import MECHANISMS, Budget, ChargedScores
 from upcycled.runtime.spec import NOISES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
@@ -48,6 +48,9 @@ class BudgetTable(Table):
         return Budget(self.epsilon, self.delta)
 
 
+SCORES = table_of(ChargedScores)
+
+
 class PrivacyTable(BuiltTable):
     """A mechanism, where its noise comes from, and the most that a client may spend."""
 
@@ -58,6 +61,10 @@ class PrivacyTable(BuiltTable):
     budget: BudgetTable | None = Field(
         None,
         description="a table such as { epsilon = 2.0, delta = 1e-5 }, with an epsilon > 0 and a delta >= 0 and < 1",
+    )
+    scores: SerializeAsAny[SCORES] | None = Field(  # type: ignore[valid-type]
+        None,
+        description="a table such as { noise_std = 10.0, every = 5 } (scores that are charged), with a noise_std > 0",
     )
 
 

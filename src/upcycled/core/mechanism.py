@@ -114,6 +114,10 @@ class Setting:
     """What a client that knows its own size only is told: see :attr:`Fitted.shared`."""
     noise: str = "seeded"
     """``"seeded"``, or ``"system"`` where the noise is real and its sampler's error is to be paid for."""
+    score_squares: float = 0.0
+    """What charged scores add to a client's sum of (sensitivity / noise_std)^2 over the run."""
+    score_draws: int = 0
+    """Numbers of real noise in all of a client's charged scores."""
 
     @property
     def draws(self) -> int | None:

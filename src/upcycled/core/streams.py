@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     COVER = 8
     CENTRAL = 9
     POISSON = 10
+    SCORES = 11
 
 
 def mix(word: int) -> int:

@@ -17,7 +17,7 @@ from upcycled.core.errors import FRACTION, InputError, check_number
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
 from upcycled.data.declared import Declared
-from upcycled.data.texts import as_numbers, class_numbers
+from upcycled.data.readers.texts import as_numbers, class_numbers
 
 _CHUNK_VALUES = 1 << 20
 _NAMES_SHOWN = 12

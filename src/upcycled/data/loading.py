@@ -17,8 +17,8 @@ from upcycled.core.errors import InputError
 from upcycled.data.checks import fraction_of, whole
 from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData
-from upcycled.data.npz import array_names, load_npz, pixels, read_set, save, set_names
-from upcycled.data.tables import Columns, load_table, read_table
+from upcycled.data.readers.npz import array_names, load_npz, pixels, read_set, save, set_names
+from upcycled.data.readers.tables import Columns, load_table, read_table
 from upcycled.support.warned import collected_warnings
 
 __all__ = ["EXTENSIONS", "Found", "Pool", "files_in", "load", "read_pool", "save"]

@@ -101,7 +101,7 @@ def refuses_per_sample(task: Task) -> str | None:
     same when it is computed again.
     """
     with one_thread():
-        if _mixes(task):
+        if mixes_samples(task):
             return "DP-SGD needs gradients sample by sample, but a sample's logits change with the samples beside it"
         gradients, (flat, x, y, keys) = _one_by_one(task), _random(task, 2, 0)
         if not _same_bits(gradients(flat, x, y, keys), gradients(flat, x, y, keys)):
@@ -112,7 +112,7 @@ def refuses_per_sample(task: Task) -> str | None:
     return None
 
 
-def _mixes(task: Task) -> bool:
+def mixes_samples(task: Task) -> bool:
     """Say whether a sample's logits change with the sample beside it, in a batch of two."""
     module = copy.deepcopy(task.module).cpu()
     _, x, _, _ = _random(task, 4, 0)

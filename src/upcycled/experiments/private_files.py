@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData
 from upcycled.privacy.ledger.chain import key_at
+from upcycled.runtime.checkpointing.fingerprint import hash_of_data, keyed
 from upcycled.runtime.checkpointing.identity import DATA_KEY
-from upcycled.runtime.fingerprint import hash_of_data, keyed
 from upcycled.runtime.publication import Publication
 from upcycled.support.files import PRIVATE, make_private, write_together, write_whole
 from upcycled.support.formats import fixed

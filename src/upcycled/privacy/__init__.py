@@ -13,6 +13,7 @@ from upcycled.core.mechanism import Charge, Promise, Release
 from upcycled.privacy import audit
 from upcycled.privacy.accounting import *  # noqa: F403
 from upcycled.privacy.accounting import __all__ as _accounting
+from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.mechanisms.bolt_on import BoltOnSGD
@@ -36,6 +37,7 @@ __all__ = [
     "BudgetSpentError",
     "CentralDPFedAvg",
     "Charge",
+    "ChargedScores",
     "ErmOutput",
     "Ledger",
     "ModelClipping",

@@ -21,6 +21,7 @@ from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.round import answer, ask, take
+from upcycled.runtime.scorer import charged_scores, scorer_of
 from upcycled.runtime.state import Run
 
 
@@ -33,6 +34,8 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
     shown = publication_of(plan)
     # What NumPy would warn of follows from records.
     quiet: Literal["ignore"] | None = "ignore" if shown.is_restricted else None
+    scorer = scorer_of(plan)
+    charged_names = frozenset[str]() if scorer is None else scorer.scores.names
     while run.state.iteration < plan.iterations:
         began = time.perf_counter()
         before, release = run.state.server.model, None
@@ -55,7 +58,12 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
         if probes:
             step = shown.step(Step(run.state.iteration, before, run.state.server.model, release))
             for probe in probes:
-                metrics |= probe.measure(step)
+                measured = probe.measure(step)
+                # Nobody else's number passes under a charged one's name.
+                metrics |= {name: value for name, value in measured.items() if name not in charged_names}
+        if scorer is not None:
+            with np.errstate(all=quiet):
+                metrics |= charged_scores(plan, scorer, run)
         yield run, _record(plan, run.state, release, scores, global_scores, metrics, trained - began, trained)
 
 

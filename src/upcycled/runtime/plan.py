@@ -30,9 +30,11 @@ from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
+from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
 from upcycled.losses.table import as_objective
 from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
+from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
@@ -54,6 +56,8 @@ class Plan:
     solver: Solver
     setting: Setting | None
     """The public facts a private run's mechanism was fitted to."""
+    scores: FittedScores | None = None
+    """What it publishes of the model's scores, and pays for."""
     on_data: tuple[Task, EngineKind] | None = None
     """The local work, and who does it; None where there are no data."""
     is_public: bool = False
@@ -133,12 +137,18 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     mechanism = NO_PRIVACY
     objective = as_objective(spec.loss, facts.targets)
     _check_targets(objective, facts)
+    if spec.theory and objective != CrossEntropy():
+        raise InputError(field="theory", value=True, but=f"it knows the loss 'cross_entropy' only, not '{objective.name}'")
     module = prepare_model(_made(spec), facts, objective, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
-    setting = None
+    setting, scores = None, None
     if spec.privacy is not None:
         rounds = who.rounds_of_clients(spec.seed, facts.num_clients, strategy.data_rounds(spec.iterations))
+        if spec.charged_scores is not None:
+            if objective != CrossEntropy():
+                raise InputError(f"charged_scores are for the loss 'cross_entropy', but the loss is '{objective.name}'")
+            scores = spec.charged_scores.fit(spec.iterations, facts.classes, spec.noise)
         setting = Setting(
             algorithm=algorithm.name,
             penalty=_penalty(algorithm, initial),
@@ -162,20 +172,31 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             participation=who.sampler.fraction,
             shared=facts.shared,
             noise=spec.noise,
+            score_squares=0.0 if scores is None else scores.squares,
+            score_draws=0 if scores is None else scores.draws,
         )
         mechanism = spec.privacy.fit(setting)
         if not isinstance(mechanism, Fitted):
             must = f"a mechanism whose fit returns an up.Fitted, not {type(mechanism).__name__}"
             raise InputError(field="privacy", value=spec.privacy, must=must)
         solver = mechanism.solver(solver)
+        if scores is not None:
+            check_scores(scores, spec.privacy, mechanism, setting)
+            released = f"{mechanism.promise.released}; {scores.released}"
+            mechanism = replace(mechanism, promise=replace(mechanism.promise, released=released))
         check_budget(spec.budget, mechanism, setting)
     _check_stragglers(spec.stragglers, solver)
-    return Plan(spec, facts, module, objective, layout, initial, strategy, mechanism, who, solver, setting)
+    return Plan(spec, facts, module, objective, layout, initial, strategy, mechanism, who, solver, setting, scores)
 
 
 def with_data(plan: Plan, data: FederatedData) -> Plan:
     """Return the plan with the task of local work, and the engine that will do it."""
     test = data.test
+    if plan.scores is not None and (test is None or test.num_rows == 0):
+        raise InputError(
+            "need held-out samples, but the data have no test part: split some off (test_fraction in a file)",
+            field="charged_scores",
+        )
     task = Task(
         module=plan.module,
         layout=plan.layout,
@@ -189,6 +210,11 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
     )
+    if plan.scores is not None and mixes_samples(task):
+        raise InputError(
+            "need a model that looks at each sample alone, but this one's logits change with the samples beside it",
+            field="charged_scores",
+        )
     on_data = (task, choose_engine(plan.spec.engine, task))
     return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes)
 

@@ -22,7 +22,7 @@ from upcycled.core.memory import ClientMemory
 from upcycled.core.shards import Shards
 from upcycled.data import FederatedData
 from upcycled.runtime.callbacks import Step
-from upcycled.runtime.fingerprint import hash_of_data
+from upcycled.runtime.checkpointing.fingerprint import hash_of_data
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Run
@@ -106,7 +106,8 @@ def publication_of(plan: Plan) -> Publication:
         return Publication()
     is_secret = mechanism.draws_secretly or mechanism.promise.sampling_is_secret
     named = [name for one in spec.callbacks for name in getattr(one, "publishes", ())]
-    return Publication(True, is_secret, frozenset(named))
+    charged = frozenset() if plan.scores is None else plan.scores.names
+    return Publication(True, is_secret, charged.union(named))
 
 
 def _without_rows(shards: Shards) -> Shards:

@@ -16,10 +16,11 @@ from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_nu
 from upcycled.core.mechanism import Mechanism
 from upcycled.core.sampler import Participation, Sampler
 from upcycled.core.solvers import Local
+from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.runtime.callbacks import Callback, Probe, as_callback
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
-from upcycled.runtime.fingerprint import hash_of, plain_form
+from upcycled.runtime.checkpointing.fingerprint import hash_of, plain_form
 
 NOISES = ("seeded", "system")
 NOT_IN_BITS = ("ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
@@ -48,6 +49,7 @@ class RunSpec:
         privacy: a mechanism of ``up.privacy``.
         noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
         budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
+        charged_scores: noisy scores of the global model that a private run may publish, because they are charged.
         engine: ``"auto"`` or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
@@ -91,6 +93,7 @@ class RunSpec:
     privacy: Mechanism | None = None
     noise: str = "seeded"
     budget: Budget | None = None
+    charged_scores: ChargedScores | None = None
     engine: str = "auto"
     seed: Annotated[int, SEED] = 0
     eval_every: Annotated[int, COUNT] = 1
@@ -209,6 +212,9 @@ def _check_kinds(spec: RunSpec) -> None:
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     if spec.budget is not None and not isinstance(spec.budget, Budget):
         raise InputError(field="budget", value=spec.budget, must="None or up.Budget(epsilon=..., delta=...)")
+    if spec.charged_scores is not None and not isinstance(spec.charged_scores, ChargedScores):
+        must = "None or up.privacy.ChargedScores(noise_std=...)"
+        raise InputError(field="charged_scores", value=spec.charged_scores, must=must)
     if spec.noise not in NOISES:
         raise unknown("noise", spec.noise, NOISES)
     for name in ("engine", "device"):
@@ -225,7 +231,12 @@ def _check_kinds(spec: RunSpec) -> None:
 
 
 def _check_agreement(spec: RunSpec) -> None:
-    for name, what in (("budget", "spend"), ("ledger", "write down"), ("ledger_key", "sign")):
+    for name, what in (
+        ("budget", "spend"),
+        ("charged_scores", "charge"),
+        ("ledger", "write down"),
+        ("ledger_key", "sign"),
+    ):
         if getattr(spec, name) is not None and spec.privacy is None:
             reason = f"is given without privacy, but only a private run has something to {what}"
             raise InputError(reason, field=name)

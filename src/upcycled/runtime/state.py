@@ -12,7 +12,7 @@ from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.ledger.ledger_file import run_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
-from upcycled.runtime.fingerprint import hash_of
+from upcycled.runtime.checkpointing.fingerprint import hash_of
 from upcycled.runtime.plan import Plan
 
 

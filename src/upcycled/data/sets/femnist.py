@@ -12,11 +12,11 @@ from upcycled.core.errors import InputError, unknown
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import whole
 from upcycled.data.federated import FederatedData
-from upcycled.data.idx import read_emnist
-from upcycled.data.leaf import is_leaf
 from upcycled.data.loading import load
-from upcycled.data.npz import array_names, read_set
 from upcycled.data.paths import find, missing
+from upcycled.data.readers.idx import read_emnist
+from upcycled.data.readers.leaf import is_leaf
+from upcycled.data.readers.npz import array_names, read_set
 from upcycled.data.sets.femnist_json import load_json
 from upcycled.data.sets.femnist_partition import (
     PUBLISHED,

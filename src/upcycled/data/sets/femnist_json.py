@@ -13,8 +13,8 @@ from upcycled.core.errors import InputError
 from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, group
-from upcycled.data.idx import SPLITS
-from upcycled.data.leaf import User, merged, read_leaf
+from upcycled.data.readers.idx import SPLITS
+from upcycled.data.readers.leaf import User, merged, read_leaf
 from upcycled.data.sets.femnist_partition import TRAINING_SHARE, letter_names
 
 _SIDE = 28

@@ -21,7 +21,7 @@ from upcycled.data.assemble import flat_part
 from upcycled.data.checks import Names
 from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData, checked
-from upcycled.data.npz import pixels
+from upcycled.data.readers.npz import pixels
 
 USERS_PER_DEVICE, CLASSES_PER_USER, TRAINING_SHARE = 4, 3, 0.9
 LETTERS = Limits(at_least=CLASSES_PER_USER, at_most=len(string.ascii_lowercase), integer=True)

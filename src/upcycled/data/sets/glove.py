@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, reason_of
-from upcycled.data.npz import array_names, unreadable
 from upcycled.data.paths import find, missing
+from upcycled.data.readers.npz import array_names, unreadable
 from upcycled.data.sets.tokens import FIRST_WORD
 
 DIMENSIONS = (50, 100, 300)

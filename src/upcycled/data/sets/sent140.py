@@ -15,8 +15,8 @@ from upcycled.data.checks import whole
 from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, group
-from upcycled.data.leaf import is_leaf, merged
 from upcycled.data.paths import find, missing
+from upcycled.data.readers.leaf import is_leaf, merged
 from upcycled.data.sets import glove
 from upcycled.data.sets.tokens import LENGTH, encode, tokens, vocabulary
 from upcycled.data.sets.tweets import Tweets, read_csv, read_json, read_parquet, read_tokens

@@ -16,9 +16,9 @@ from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.data import splits
 from upcycled.data.grouping import client_column
-from upcycled.data.leaf import User, read_leaf
-from upcycled.data.npz import array_names, unreadable
-from upcycled.data.tables import clients_of
+from upcycled.data.readers.leaf import User, read_leaf
+from upcycled.data.readers.npz import array_names, unreadable
+from upcycled.data.readers.tables import clients_of
 from upcycled.support.extras import needs
 
 # How FedProx made its set: users with 30 tweets or more, four fifths of a user's tweets for training.

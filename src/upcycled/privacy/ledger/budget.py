@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from upcycled.core.errors import FRACTION, POSITIVE, InputError, check_fields
-from upcycled.core.mechanism import Charge, Fitted, Setting
+from upcycled.core.mechanism import Fitted, Setting
 from upcycled.core.sampler import everybody
 from upcycled.privacy.accounting.sampler import part_of_delta
 from upcycled.privacy.mechanisms.requirements import check_delta
@@ -60,12 +60,19 @@ def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> 
             f"a budget cannot be enforced for '{mechanism.name}': its rounds compose by a schedule fixed in advance; "
             "calibrate with epsilon= and delta= instead"
         )
-    set_aside(budget, charge, setting.data_rounds)
+    set_aside(budget, planned_draws(mechanism, setting))
 
 
-def set_aside(budget: Budget, charge: Charge, data_rounds: int) -> float:
-    """Return the part of a budget's delta that real noise takes over all planned rounds; refuse more than a tenth."""
-    if charge.draws is None or not charge.draws.size or budget.delta == 0:
+def planned_draws(mechanism: Fitted, setting: Setting) -> int:
+    """Return how many numbers of real noise a client may need over all planned rounds and scores."""
+    charge = mechanism.charge(everybody(setting.sizes.size))
+    if charge is None or charge.draws is None or not charge.draws.size:
+        return setting.score_draws
+    return int(charge.draws.max()) * max(setting.data_rounds, 1) + setting.score_draws
+
+
+def set_aside(budget: Budget, planned: int) -> float:
+    """Return the part of a budget's delta that so many numbers of real noise take; refuse more than a tenth."""
+    if budget.delta == 0:
         return 0.0
-    planned = int(charge.draws.max()) * max(data_rounds, 1)
     return float(part_of_delta(epsilon=budget.epsilon, delta=budget.delta, draws=planned))

@@ -31,6 +31,7 @@ class Spent:
     def __init__(self, num_clients: int) -> None:
         self.rounds: Ints = np.zeros(num_clients, dtype=np.int64)
         """Data rounds each client was charged for."""
+        self._has_paid = np.zeros(num_clients, dtype=bool)
         self.kind: str | None = None
         """The kind of all charges; None before the first."""
         self._squares, self._pure = np.zeros(num_clients), np.zeros(num_clients)
@@ -47,8 +48,8 @@ class Spent:
                 f"a charge is '{charge.kind}', but it must be '{self.kind}' like those before it in the ledger"
             )
 
-    def add(self, charge: Charge) -> None:
-        """Count a data round for the clients that pay for it."""
+    def add(self, charge: Charge, rounds: int = 1) -> None:
+        """Count a data round for the clients that pay for it, or what is none."""
         self.check(charge)
         clients = charge.clients
         self.kind = charge.kind
@@ -67,12 +68,14 @@ class Spent:
             self._multipliers[clients] = np.minimum(self._multipliers[clients], multipliers)
         if charge.draws is not None:
             self._draws[clients] += charge.draws
-        self.rounds[clients] += 1
+        self._has_paid[clients] = True
+        self.rounds[clients] += rounds
 
-    def fits(self, charge: Charge, budget: Budget, data_rounds: int) -> NDArray[np.bool_]:
+    def fits(self, charge: Charge, budget: Budget, planned_draws: int) -> NDArray[np.bool_]:
         """Return which of the charge's clients stay within the budget if they pay: a filter, whatever they paid for.
 
-        With real noise the part of delta is set aside that ``data_rounds`` such charges need, which bounds the draws.
+        With real noise the part of delta is set aside that ``planned_draws`` need, which bounds the draws. It is the
+        same for every charge, or the filter would hold to none.
         """
         clients, most = charge.clients, 1 + 1e-12
         if charge.kind == "pure" and charge.epsilon is not None:
@@ -81,7 +84,7 @@ class Spent:
         squares = self._squares[clients] + squared_ratio(charge)
         if charge.draws is None or not clients.size:
             return squares <= _most_squares(budget.epsilon, budget.delta) * most
-        part = set_aside(budget, charge, data_rounds)
+        part = set_aside(budget, planned_draws)
         draws = self._draws[clients] + charge.draws
         return (squares <= _most_squares(budget.epsilon, budget.delta * (1 - part)) * most) & (
             draws <= most_draws(epsilon=budget.epsilon, delta=budget.delta, part=part)
@@ -89,7 +92,7 @@ class Spent:
 
     def epsilon(self, delta: float) -> Real:
         """Return the epsilon of every client; infinite where none is provable."""
-        took_part = self.rounds > 0
+        took_part = self._has_paid
         found: Real = np.where(took_part, np.inf, 0.0)
         if self.kind == "gaussian":
             paying = took_part & np.isfinite(self._squares)
@@ -110,7 +113,7 @@ class Spent:
     def worst_points(self) -> list[Point]:
         """Return what the worst client's epsilon follows from: points that no client exceeds in every coordinate."""
         if self.kind in (None, "none"):
-            return [()] if self.rounds.any() else []
+            return [()] if self._has_paid.any() else []
         if self.kind == "gaussian":
             return pareto(set(zip(self._squares.tolist(), self._draws.tolist(), strict=True)))
         points = set(self._points().values())

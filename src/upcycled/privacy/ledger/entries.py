@@ -15,11 +15,11 @@ from upcycled.core.vectors import Ints, Real
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger: a round's charge, clients left out of it, or an upcycled iteration (nobody, nothing)."""
+    """One line of the ledger: a charge of a round or of scores, clients left out, or an upcycled iteration (nobody)."""
 
     iteration: int
     kind: str
-    """``"data"``, ``"left out"`` or ``"upcycled"``."""
+    """``"data"``, ``"scores"``, ``"left out"`` or ``"upcycled"``."""
     round: int
     attempt: int
     clients: Ints
@@ -27,10 +27,17 @@ class Entry:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What a simulation's repeat has in common with it: a charge's round and attempt; the others' iteration too."""
+        """What a simulation's repeat has in common with it: a round's number and attempt; the others' iteration too."""
         return self.kind, self.round, self.attempt, *(() if self.kind == "data" else (self.iteration,))
 
+    @property
+    def rounds(self) -> int:
+        """How many data rounds it is a charge for."""
+        return 1 if self.kind == "data" else 0
 
+
+CHARGED = ("data", "scores")
+"""The kinds of entries that have a charge."""
 NEEDS: dict[str, tuple[str, ...]] = {
     "gaussian": (),
     "pure": ("epsilon",),
@@ -83,7 +90,7 @@ def from_line(line: Mapping[str, Any], num_clients: int, data_rounds: int) -> En
     try:
         kind, clients = line["kind"], _integers(line, "clients")
         iteration, round, attempt = (_integer(line, name) for name in ("iteration", "round", "attempt"))
-        charge = _charge(line, clients) if kind == "data" else None
+        charge = _charge(line, clients) if kind in CHARGED else None
     except KeyError as error:
         raise ValueError(f"it has no {error}") from None
     entry = Entry(iteration, kind, round, attempt, clients, charge)
@@ -96,7 +103,7 @@ def from_line(line: Mapping[str, Any], num_clients: int, data_rounds: int) -> En
 
 def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
     """Refuse, with a ValueError in words, an entry that no run of so many data rounds has."""
-    if entry.kind not in ("data", "left out", "upcycled"):
+    if entry.kind not in (*CHARGED, "left out", "upcycled"):
         raise ValueError(f"its kind is {shown(entry.kind)}, which no ledger has")
     for name, least in (("iteration", 1), ("round", 1), ("attempt", 0)):
         if not least <= (value := getattr(entry, name)) <= MOST_ITERATIONS:
@@ -113,6 +120,8 @@ def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
         raise ValueError("it names a client twice")
     if entry.charge is not None:
         _check_charge(entry.charge)
+        if entry.kind == "scores" and (entry.charge.kind != "gaussian" or entry.attempt or not clients.size):
+            raise ValueError(f"its scores are a charge '{entry.charge.kind}' of {clients.size} clients")
     elif clients.size != 0 if entry.kind == "upcycled" else clients.size == 0:
         raise ValueError(f"it is '{entry.kind}' with {clients.size} clients")
 

@@ -18,7 +18,7 @@ import numpy as np
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.ledger.budget import Budget
+from upcycled.privacy.ledger.budget import Budget, planned_draws
 from upcycled.privacy.ledger.chain import Head, as_head, check_key, check_mac, head_of
 from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.entries import Entry, check_entry
@@ -97,6 +97,7 @@ class Ledger:
         if key is not None:
             check_key(key)
         header = header_of(mechanism, noise, setting, budget, run)
+        self._planned_draws = 0 if budget is None else planned_draws(mechanism, setting)
         file = None if path is None else LedgerFile(path, header)
         if file is None:
             self._begin(header, key, [], None)
@@ -320,17 +321,29 @@ class Ledger:
 
         A simulated round that is charged already (see ``round`` and ``attempt``) is paid for by who paid it.
         """
+        return self._can_pay(charge, ("data", round, attempt))
+
+    def can_pay_scores(self, iteration: int, round: int, charge: Charge) -> Any:
+        """Return the same of the charge for an iteration's scores."""
+        return self._can_pay(charge, Entry(iteration, "scores", round, 0, charge.clients, charge).key)
+
+    def _can_pay(self, charge: Charge | None, key: tuple[Any, ...]) -> Any:
         if self.budget is None or charge is None:
             return np.ones(0 if charge is None else charge.clients.size, dtype=bool)
-        paid = self._known.get(("data", round, attempt)) if self.is_simulation else None
+        paid = self._known.get(key) if self.is_simulation else None
         if paid is not None:
             return np.isin(charge.clients, paid.clients)
-        return self._spent.fits(charge, self.budget, self._header.data_rounds)
+        return self._spent.fits(charge, self.budget, self._planned_draws)
 
     def charge(self, iteration: int, round: int, attempt: int, charge: Charge) -> None:
         """Write a round's charge, before its releases leave."""
         self._spent.check(charge)
         self._write(Entry(iteration, "data", round, attempt, charge.clients, charge))
+
+    def charge_scores(self, iteration: int, round: int, charge: Charge) -> None:
+        """Write the charge for an iteration's scores, before they are counted."""
+        self._spent.check(charge)
+        self._write(Entry(iteration, "scores", round, 0, charge.clients, charge))
 
     def leave_out(self, iteration: int, round: int, attempt: int, clients: Ints) -> None:
         """Write down who cannot pay for a round and takes no part in it."""
@@ -365,7 +378,7 @@ class Ledger:
         return self._spent.worst(delta)
 
     def epsilon_over_rounds(self, delta: float) -> EpsilonOverRounds:
-        """Return the worst client's epsilon after each charged data round; the last is :meth:`max_epsilon`.
+        """Return the worst client's epsilon after each charge (rounds, scores); the last is :meth:`max_epsilon`.
 
         Where it takes long to compute it is stated after some of them, evenly spread.
         """
@@ -375,8 +388,8 @@ class Ledger:
         most = MOST_COMPUTED.get(self.kind or "", last + 1)
         kept = sorted({int(np.rint(k)) for k in np.linspace(0, last, min(last + 1, most))}) if charged else []
         before_last = set(kept[:-1])
-        for place, (_, charge) in enumerate(charged):
-            so_far.add(charge)
+        for place, (entry, charge) in enumerate(charged):
+            so_far.add(charge, entry.rounds)
             if place in before_last:
                 points.append(so_far.worst_points())
         stated = [charged[place][0] for place in kept]
@@ -434,7 +447,7 @@ class Ledger:
         if self.is_simulation and entry.key in self._known:
             return
         if entry.charge is not None:
-            self._spent.add(entry.charge)
+            self._spent.add(entry.charge, entry.rounds)
         self._known.setdefault(entry.key, entry)
         self._entries.append(entry)
 

@@ -27,6 +27,7 @@ def statement_items(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]
         ("adversary", promise.adversary),
         ("delta", general(delta)),
         ("data rounds charged", f"{rounds.min()} to {rounds.max()} a client; upcycled iterations cost nothing"),
+        *_scores(ledger),
         _epsilons(ledger, delta),
         ("checked", "; ".join(promise.checked) or "nothing"),
         ("the user's word", "; ".join(promise.trusted) or "public constants do not come from private data"),
@@ -35,6 +36,13 @@ def statement_items(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]
         ("not covered", f"{NOT_COVERED}; this is the cost of this run only"),
         *(() if ledger.chain is None else (("ledger", evidence(ledger)),)),
     )
+
+
+def _scores(ledger: Ledger) -> tuple[tuple[str, str], ...]:
+    times = sum(entry.kind == "scores" for entry in ledger)
+    if not times:
+        return ()
+    return (("scores charged", f"{times} times, on held-out records; added to the rounds' cost, an upper bound"),)
 
 
 def _noise(ledger: Ledger) -> tuple[str, str]:

@@ -73,16 +73,32 @@ def gaussian_noise(
         return _with_grid(sensitivity, np.full(sensitivity.size, float(noise_std or 0.0)), setting)
     rounds = rounds_paid(setting)
     rest = delta_for_noise(epsilon, delta, rounds, setting)
-    factor = np.sqrt(rounds) / gdp_mu(epsilon=epsilon, delta=rest) * (1 + ROOM)
+    factor = np.sqrt(rounds) / _mu_for_rounds(epsilon, rest, setting) * (1 + ROOM)
     std, shared = settle(lambda moves: factor * moves, sensitivity, setting, per_client)
     return replace(_with_grid(sensitivity, std, setting), shared=shared)
+
+
+def _mu_for_rounds(epsilon: float, delta: Real, setting: Setting) -> Real:
+    """Return what charged scores leave of mu for the rounds: squares add up."""
+    mu = np.asarray(gdp_mu(epsilon=epsilon, delta=delta))
+    if not setting.score_squares:
+        return mu
+    left = mu**2 - setting.score_squares
+    # Where they take nearly all of it, rounding decides what is left.
+    if (left < mu**2 / 100).any():
+        raise InputError(
+            f"is {epsilon:g}, of which the charged scores leave less than a hundredth: give them more noise_std, or "
+            "score less often",
+            field="epsilon",
+        )
+    return np.sqrt(left)
 
 
 def delta_for_noise(epsilon: float, delta: float, vectors: ArrayLike, setting: Setting) -> Real:
     """Return what so many noisy vectors leave of delta for the noise itself: all of it where noise is simulated."""
     if setting.draws is None:
         return np.array(delta)
-    draws = np.asarray(vectors, dtype=np.float64) * setting.draws
+    draws = np.asarray(vectors, dtype=np.float64) * setting.draws + setting.score_draws
     return delta * (1 - part_of_delta(epsilon=epsilon, delta=delta, draws=draws))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.core.errors import InputError
-from upcycled.runtime.fingerprint import as_words, digest, hash_of_shards, keyed, versions
+from upcycled.runtime.checkpointing.fingerprint import as_words, digest, hash_of_shards, keyed, versions
 from upcycled.runtime.plan import Plan
 
 DATA_KEY = "data.key"

@@ -15,8 +15,8 @@ from upcycled.data.checks import labels_of
 from upcycled.data.declared import Declared
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
-from upcycled.data.npz import unreadable
-from upcycled.data.texts import as_numbers
+from upcycled.data.readers.npz import unreadable
+from upcycled.data.readers.texts import as_numbers
 from upcycled.support.extras import needs
 
 NOTHING = Declared()

@@ -1,0 +1,68 @@
+"""Charged scores at work: the global model on each client's held-out samples, paid for before it is counted."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from upcycled.core.layout import assign
+from upcycled.core.mechanism import NoiseSource
+from upcycled.core.shards import Shards
+from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.engines.scoring import pieces
+from upcycled.privacy.charged_scores import FittedScores, pay_for_scores
+from upcycled.runtime.plan import Plan
+from upcycled.runtime.state import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """What counts: a module of its own, and the held-out samples."""
+
+    scores: FittedScores
+    module: nn.Module
+    test: Shards
+
+    def count(self, model: Vector, clients: Ints) -> Real:
+        """Return the exact numbers of clients, which are theirs alone.
+
+        Batches are cut by the public sizes, so a sample's output depends on itself and its place, not on the others:
+        a plan refuses models that mix samples.
+        """
+        assign(self.module, model)
+        device = next(self.module.parameters()).device
+        found = np.zeros((clients.size, self.scores.numbers))
+        for row, client in enumerate(clients.tolist()):
+            x, y = self.test.client(client)
+            for part in pieces(len(y)):
+                with torch.no_grad():
+                    logits = self.module(torch.from_numpy(np.array(x[part])).to(device)).cpu().numpy()
+                found[row] += self.scores.count(logits, np.asarray(y[part], dtype=np.int64))
+        return found
+
+    def release(self, model: Vector, clients: Ints, noise: NoiseSource) -> Real:
+        """Return the noisy numbers of clients that have paid for them."""
+        return self.scores.release(self.count(model, clients), clients, noise)
+
+
+def scorer_of(plan: Plan) -> Scorer | None:
+    """Return what gives the plan's charged scores; None where it asks for none."""
+    if plan.scores is None or plan.task.test is None:
+        return None
+    return Scorer(plan.scores, copy.deepcopy(plan.module).eval(), plan.task.test)
+
+
+def charged_scores(plan: Plan, scorer: Scorer, run: Run) -> dict[str, float]:
+    """Return the scores after an iteration, by name; nothing where none are due, or nobody can pay."""
+    iteration, round = run.state.iteration, run.state.data_rounds
+    if run.ledger is None or not scorer.scores.is_due(iteration):
+        return {}
+    clients = pay_for_scores(run.ledger, scorer.scores, scorer.test.sizes, iteration, round)
+    if not clients.size:
+        return {}
+    released = scorer.release(run.state.server.model, clients, run.noise_for(plan, iteration, 0))
+    return scorer.scores.metrics(released, int(scorer.test.sizes_of(clients).sum()))
