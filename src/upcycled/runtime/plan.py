@@ -136,9 +136,10 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
     mechanism = NO_PRIVACY
     objective = as_objective(spec.loss, facts.targets)
-    _check_targets(objective, facts)
+    facts = _with_targets(objective, facts)
     if spec.theory and objective != CrossEntropy():
-        raise InputError(field="theory", value=True, but=f"it knows the loss 'cross_entropy' only, not '{objective.name}'")
+        but = f"it knows the loss 'cross_entropy' only, not '{objective.name}'"
+        raise InputError(field="theory", value=True, but=but)
     module = prepare_model(_made(spec), facts, objective, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
@@ -296,14 +297,17 @@ def _as_taken(plan: Plan, shards: Shards) -> Shards:
     return replace(shards, x=as_input(plan.module, shards.x), y=targets)
 
 
-def _check_targets(objective: Objective, facts: Facts) -> None:
-    """Refuse a loss that has nothing to do with the targets; whole numbers may be meant as numbers."""
+def _with_targets(objective: Objective, facts: Facts) -> Facts:
+    """Return the facts with targets as the loss takes them; whole numbers may be meant as numbers."""
     wanted, there = objective.targets, facts.targets
-    if wanted != there and not (wanted == "numbers" and there == "classes"):
+    if wanted == "numbers" and there == "classes":
+        return replace(facts, targets="numbers", classes=1)
+    if wanted != there:
         raise InputError(
             f"loss '{objective.name}' is for {_TARGETS[wanted]}, but the data have {_TARGETS[there]} "
             f"(say targets='{wanted}' when they are made, or take another loss)"
         )
+    return facts
 
 
 _TARGETS = {"classes": "class labels", "labels": "several labels of 0 or 1 a sample", "numbers": "numbers as targets"}
