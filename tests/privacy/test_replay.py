@@ -345,3 +345,25 @@ def test_a_run_asked_for_again_with_other_data_shows_nothing_of_it(site, monkeyp
     check_same(shown)
     # The holder is told.
     assert "asked for again with other data" in notes
+
+
+@pytest.mark.parametrize("case", ["update_clipping", "dpsgd"])
+@pytest.mark.parametrize("largest", ["49", "7000"], ids=["within the vocabulary", "beyond it"])
+def test_the_largest_token_shows_nothing(site, monkeypatch, capsys, case, largest):
+    """A vocabulary that were read off the tokens would be the size of the embedding."""
+    tape, shown, rng = Tape(monkeypatch), [], np.random.default_rng(3)
+    rows = [[str(i // ROWS), *map(str, rng.integers(0, 9, 3)), str(rng.integers(2))] for i in range(CLIENTS * ROWS)]
+    tokens = '[model]\nkind = "lstm"\nhidden = 2\nembedding = 2\n\n[algorithm]'
+    file = file_of(case).replace("classes = 2", "classes = 2\nvocabulary = 50").replace("[algorithm]", tokens)
+    for word in ("8", largest):
+        folder = site()
+        rows[0][1] = word
+        table = [["client", "a", "b", "c", "label"], *rows]
+        (folder / "records.csv").write_text("\n".join(map(",".join, table)) + "\n")
+        (folder / "replayed.toml").write_text(file)
+        codes = [main(list(RUN)), main(["report", "results/replayed"])]
+        shown.append((codes, *capsys.readouterr(), everything_public(folder)))
+        tape.is_replaying = True
+    assert shown[0][0] == [0, 0]
+    assert tape.replayed == len(tape.released) > 0
+    check_same(shown)
