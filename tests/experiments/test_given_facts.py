@@ -105,7 +105,8 @@ def test_a_private_sample_is_not_what_a_model_is_tried_on():
     data = up.FederatedData.from_arrays(tokens, Y, num_classes=2, vocabulary=9)
     assert "model does not take samples of shape (2,)" in refused(data, short)
     facts = Facts((2,), np.dtype(np.int64), 2, np.array([4]), 1, vocabulary=1)
-    prepare_model(torch.nn.Sequential(torch.nn.Embedding(1, 2), torch.nn.Flatten(), torch.nn.Linear(4, 2)), facts, 0)
+    model = torch.nn.Sequential(torch.nn.Embedding(1, 2), torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    prepare_model(model, facts, up.losses.CrossEntropy(), 0)
 
 
 @pytest.mark.parametrize(

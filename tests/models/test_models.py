@@ -7,6 +7,7 @@ from torch import nn
 
 import upcycled as up
 from upcycled.core.layout import assign, flatten, layout_of
+from upcycled.losses import CrossEntropy
 from upcycled.models.prepare import prepare_model
 
 
@@ -84,7 +85,7 @@ def test_tied_weights_are_counted_once():
 def tokens(options):
     """A named lstm for token ids 0 to 5, the highest not among the samples that are tried first."""
     data = up.FederatedData.from_arrays([np.array([[0, 1], [2, 3], [4, 5]])], [[0, 1, 0]])
-    return prepare_model("lstm", data.facts(counts_tokens=True), 0, options, data.train.x[:2])
+    return prepare_model("lstm", data.facts(counts_tokens=True), CrossEntropy(), 0, options, data.train.x[:2])
 
 
 @pytest.mark.parametrize(

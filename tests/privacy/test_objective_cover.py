@@ -197,7 +197,7 @@ def test_for_every_tilt_what_leaves_is_within_its_promise_of_the_exact_minimiser
     assert np.linalg.norm(problem.b) == pytest.approx(min(norm, longest), rel=1e-13)
     module = up.models.logistic((features,), 2)
     shards = Shards(x, y, np.array([0, n]))
-    task = Task(module, layout_of(module), 2, shards, None, fitted.solver(None), 0)
+    task = Task(module, layout_of(module), 2, shards, None, fitted.solver(None), 0, up.losses.CrossEntropy())
     trained = certified.train_certified(task, fitted.solver(None), Work(1, 0, everyone, start, problem))
     found = fold(trained.vectors, start.astype(np.float64), cover.radius(mine))[0]
     to = [mpmath.mpf(d) for d in direction.tolist()]
@@ -245,7 +245,9 @@ def test_a_tilt_of_any_length_is_solved_in_the_same_number_of_steps(monkeypatch,
     b *= length / np.linalg.norm(b)
     steps, original = [], Softmax.gradient_sum
     monkeypatch.setattr(Softmax, "gradient_sum", lambda *given: steps.append(1) or original(*given))
-    task = Task(module, layout_of(module), 2, Shards(x, y, np.array([0, 30])), None, solver, 0)
+    task = Task(
+        module, layout_of(module), 2, Shards(x, y, np.array([0, 30])), None, solver, 0, up.losses.CrossEntropy()
+    )
     opened = engine.open(task, 1)
     start = rng.normal(size=10).astype(np.float32)
     everyone = Cohort(np.array([0]), np.array([solver.local.epochs]))

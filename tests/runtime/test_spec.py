@@ -50,6 +50,7 @@ OTHER = {
     "upcycle": 0.6,
     "iterations": 9,
     "local": up.LocalSGD(lr=0.2),
+    "loss": "mse",
     "participation": 0.5,
     "sampling": "poisson",
     "stragglers": 0.5,

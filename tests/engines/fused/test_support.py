@@ -102,7 +102,7 @@ def test_it_refuses_other_solvers_devices_and_types():
     assert "test features are float64" in FUSED.refuses(replace(task, test=doubled))
     columns = Shards(np.asfortranarray(x), y, offsets)
     assert "row by row in memory" in FUSED.refuses(replace(task, train=columns))
-    assert "training labels are int32" in FUSED.refuses(replace(task, train=Shards(x, y.astype(np.int32), offsets)))
+    assert "training targets are int32" in FUSED.refuses(replace(task, train=Shards(x, y.astype(np.int32), offsets)))
     images = Shards(np.zeros((9, 2, 3), dtype=np.float32), y, offsets)
     assert "features are 2x3" in FUSED.refuses(replace(task, train=images))
 

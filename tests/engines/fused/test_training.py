@@ -9,7 +9,7 @@ from torch import nn
 from tests.engines.fused.exact import distance, federation, open_fused, rounds, stack, task_for
 from upcycled.core.solvers import LocalSGD, MoreauSGD
 from upcycled.engines.fused.moreau import gram_pays
-from upcycled.engines.fused.support import stack_of
+from upcycled.engines.fused.support import loss_of, stack_of
 from upcycled.engines.fused.workspace import workspace_for
 
 RAGGED = (23, 7, 70, 41, 1)
@@ -100,7 +100,9 @@ def test_moreau_on_wide_rows_equals_float64_by_its_gram_matrix(name, batch, lam,
     data = federation(RAGGED, shape, classes)
     data.x[:] /= np.sqrt(shape[0])
     task = task_for(make(), data, solver, classes)
-    assert gram_pays.py_func(workspace_for(stack_of(task.module, task.layout)).table, inner_steps)
+    stack = stack_of(task.module, task.layout)
+    workspace = workspace_for(stack, loss_of(task, stack.layers[-1].outputs))
+    assert gram_pays.py_func(workspace.table, inner_steps)
     assert worst(task) < 1e-4
 
 
