@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData
 
+WHOLE = "labels must be whole numbers from 0 on (or targets='numbers')"
 X = [np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[5.0, 6.0]])]
 Y = [[0, 1], [1]]
 NAN, INF = float("nan"), float("inf")
@@ -41,23 +42,23 @@ CASES = {
     ),
     "negative label": (
         arrays(ys=[[0, -1], [1]]),
-        "y of client 0 is -1 at row 1 (counted from 0), but labels must be whole numbers from 0 on (or targets='numbers')",
+        f"y of client 0 is -1 at row 1 (counted from 0), but {WHOLE}",
     ),
     "label that is not whole": (
         arrays(ys=[[0, 1], [0.5]]),
-        "y of client 1 is 0.5 at row 0 (counted from 0), but labels must be whole numbers from 0 on (or targets='numbers')",
+        f"y of client 1 is 0.5 at row 0 (counted from 0), but {WHOLE}",
     ),
     "label that is nan": (
         arrays(ys=[[0, NAN], [1]]),
-        "y of client 0 is nan at row 1 (counted from 0), but labels must be whole numbers from 0 on (or targets='numbers')",
+        f"y of client 0 is nan at row 1 (counted from 0), but {WHOLE}",
     ),
     "label that is inf": (
         arrays(ys=[[0, INF], [1]]),
-        "y of client 0 is inf at row 1 (counted from 0), but labels must be whole numbers from 0 on (or targets='numbers')",
+        f"y of client 0 is inf at row 1 (counted from 0), but {WHOLE}",
     ),
     "label beyond int64": (
         flat(X[0], np.array([0, 2**63], dtype=np.uint64), [0, 2]),
-        "y of client 0 is 9223372036854775808 at row 1 (counted from 0), but labels must be whole numbers from 0 on (or targets='numbers')",
+        f"y of client 0 is 9223372036854775808 at row 1 (counted from 0), but {WHOLE}",
     ),
     "text labels": (arrays(ys=[["a", "b"], ["a"]]), "y of client 0 holds values of type <U1, but it must hold numbers"),
     "label out of range": (
