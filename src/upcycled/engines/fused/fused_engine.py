@@ -29,6 +29,8 @@ from upcycled.support.kernel_cache import prepare
 
 Kernel: TypeAlias = Callable[..., None]
 
+TARGETS_PLACE = 3
+"""Where every kernel takes the targets: labels are int64, numbers float32, and each is compiled by itself."""
 _PART = 256
 """Test samples that a thread scores before it takes the next part."""
 _SMALL = 3_000_000
@@ -97,7 +99,7 @@ class FusedEngine:
         longest = max(int(task.train.sizes.max(initial=0)), TILE)
         self._own = [(workspace.new_work(), np.zeros(longest, dtype=np.int32)) for _ in range(count)]
         self._pool = ThreadPool(0)
-        if not all(getattr(kernel, "signatures", None) for kernel in self._kernels()):
+        if not all(self._is_ready(kernel) for kernel in self._kernels()):
             prepare(self._warm, "the fused kernels")
         self._pool = ThreadPool(count - 1)
 
@@ -193,8 +195,13 @@ class FusedEngine:
         accuracy = int(hits.sum()) / max(count, 1) if self._has_classes else None
         return Scores(accuracy, float(losses.sum()) / max(count, 1), count)
 
+    def _is_ready(self, kernel: Kernel) -> bool:
+        """Say whether a kernel is compiled in this process, for targets of this type: its fourth argument."""
+        compiled = [str(given[TARGETS_PLACE].dtype) for given in getattr(kernel, "signatures", ())]
+        return str(self._train.y.dtype) in compiled
+
     def _kernels(self) -> list[Kernel]:
-        """Return what the run will call; one that has signatures is compiled in this process already."""
+        """Return what the run will call."""
         scoring = [] if self._test is None else [score_rows]
         personal = [score_clients] if self._test is not None and self._local.keeps_private else []
         return [self._local.kernel, *scoring, *personal]

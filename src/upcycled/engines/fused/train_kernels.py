@@ -32,6 +32,9 @@ from upcycled.support.kernel_cache import inlined, kernel
 
 _ZERO = np.float32(0.0)
 
+LR, MOMENTUM, DECAY, VARIANT, MOST, SECOND, EPS = 0, 1, 2, 3, 4, 5, 6
+"""Numbers of an optimiser: VARIANT is Nesterov or AdamW, MOST the largest norm (0 for none), MOMENTUM also beta_1."""
+
 
 @inlined
 def _copy(work: Floats, size: int, source: int, to: int) -> None:
@@ -198,10 +201,6 @@ def _adam(work: Floats, places: Ints, numbers: Floats, taken: int) -> None:
         v = second * work[square + j] + (np.float32(1.0) - second) * g * g
         work[mean + j], work[square + j] = m, v
         work[point + j] = x - rate * m / (np.sqrt(v) / root + eps)
-
-
-LR, MOMENTUM, DECAY, VARIANT, MOST, SECOND, EPS = 0, 1, 2, 3, 4, 5, 6
-"""Numbers of an optimiser: VARIANT is Nesterov or AdamW, MOST the largest norm (0 for none), MOMENTUM also beta_1."""
 
 
 @kernel
