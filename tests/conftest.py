@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import upcycled as up
+from upcycled.privacy.noise import SystemNoise
 
 # Nothing is timed, and the same sources try the same examples: what passed once passes on every machine.
 usual = settings.get_profile("default")
@@ -28,6 +29,18 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     config.addinivalue_line("filterwarnings", "ignore:A worker .* while some jobs:UserWarning")
     config.addinivalue_line("filterwarnings", "ignore:Trying to resize an executor with running jobs:UserWarning")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled():
+    """Have kernels loaded or compiled before any test looks at what is printed: on a new machine that is said once."""
+    data = up.data.synthetic(0.5, 0.5, clients=2, dim=2, seed=0)
+    private = up.privacy.ErmOutput(1.0, noise_std=0.01)
+    for algorithm, privacy in ((up.FedAvg(), None), (up.PFedMe(), None), (up.FedProx(mu=1.0), private)):
+        up.train(data, algorithm=algorithm, privacy=privacy, engine="fused", iterations=1, progress=False)
+    one, scale = np.zeros(1, dtype=np.int64), np.full(1, 2.0**20)
+    for draw in (SystemNoise().gaussian_steps, SystemNoise().laplace_steps):
+        draw(one, 1, scale)
 
 
 def ragged(sizes=(23, 7, 41, 12), features=5, classes=3, seed=0):

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import struct
+import sys
 import uuid
 from dataclasses import replace
 
@@ -181,7 +182,7 @@ class Tape:
 def site(tmp_path, monkeypatch):
     """A folder to work in; random names and keys, which no record has a part in, are the same at both sites."""
     folder = tmp_path / "site"
-    # Libraries draw names of their own when they are first used: each kind of name is counted by itself.
+    # Libraries draw names of their own when they are first used: names are counted for each that draws them.
     counted = {}
 
     def drawn(kind):
@@ -197,7 +198,7 @@ def site(tmp_path, monkeypatch):
 
     monkeypatch.setattr(secrets, "token_hex", lambda n=16: f"{drawn('hex'):0{2 * n}x}")
     monkeypatch.setattr(secrets, "token_bytes", lambda n=32: drawn("bytes").to_bytes(n, "big"))
-    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=drawn("uuid") + (4 << 76)))
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=drawn(sys._getframe(1).f_globals["__name__"]) + (4 << 76)))
     # One run after the other, here: the tape is in this process.
     monkeypatch.setattr(
         executor, "_together", lambda jobs, table: (one for job in jobs for one in executor._alone([job], table))
@@ -288,6 +289,11 @@ PRODUCT = [
 ]
 
 
+def every_case(*quick):
+    """All of them; those that are not named are for the patient."""
+    return [pytest.param(case, marks=[] if case in quick else pytest.mark.slow) for case in CASES]
+
+
 @pytest.mark.parametrize(("case", "pair"), PRODUCT)
 def test_a_run_shows_nothing_but_releases(site, monkeypatch, capsys, case, pair):
     shown = replayed(site, Tape(monkeypatch), capsys, case, pair, RUN, ("report", "results/replayed"))
@@ -298,7 +304,7 @@ def test_a_run_shows_nothing_but_releases(site, monkeypatch, capsys, case, pair)
     assert scored == ([2, 4] if case == "scores" else [])
 
 
-@pytest.mark.parametrize("case", ["update_clipping", "scores", "secret"])
+@pytest.mark.parametrize("case", every_case("update_clipping", "scores", "secret"))
 def test_trackers_and_parquet_show_nothing_but_releases(site, monkeypatch, capsys, case):
     registry = pytest.importorskip("mlflow.tracking._tracking_service.registry")
     pytest.importorskip("tensorboard")
@@ -315,11 +321,25 @@ def test_trackers_and_parquet_show_nothing_but_releases(site, monkeypatch, capsy
     check_same(shown)
 
 
-@pytest.mark.parametrize("case", ["model_clipping", "scores", "personal", "dpsgd"])
+@pytest.mark.parametrize("case", every_case("model_clipping", "scores", "personal", "dpsgd"))
 def test_a_comparison_shows_nothing_but_releases(site, monkeypatch, capsys, case):
     shown = replayed(site, Tape(monkeypatch), capsys, case, "another label", ("compare", "replayed.toml"))
     assert shown[0][0] == [0]
     assert "are the data holder's own" in shown[0][1]
+    check_same(shown)
+
+
+@pytest.mark.parametrize("case", every_case(*CASES))
+def test_a_sweep_is_refused_and_shows_nothing(site, capsys, case):
+    shown = []
+    for change in PAIRS["another label"]:
+        folder = site()
+        (folder / "records.csv").write_text(records(change))
+        (folder / "replayed.toml").write_text(file_of(case) + '\n[sweep]\n"local.lr" = [0.1, 0.2]\n')
+        codes = [main(["sweep", "replayed.toml"])]
+        shown.append((codes, *capsys.readouterr(), everything_public(folder)))
+    assert shown[0][0] == [2]
+    assert not (folder / "results").exists()
     check_same(shown)
 
 
