@@ -1,9 +1,9 @@
 // A chart of lines: mean over seeds, a band of one standard deviation, dots at upcycled iterations.
 
 // series: {part, x: [], y: [], sd: [] or null, marks: [] or null, dashed}; values may be null.
-function drawLines(host, { series, xName, yName, unit = "", whole = false, logX = false, logY = false, width, height, floor = null, ceiling = null, bands = 0.13, title }) {
+function drawLines(host, { series, xName, yName, unit = "", whole = false, logX = false, logY = false, width, height, floor = null, ceiling = null, bands = 0.13, title, nothing = "Every line is switched off in the legend." }) {
   const shown = series.map((s) => ({ ...s, points: pointsOf(s, logX, logY) })).filter((s) => s.points.length);
-  if (!shown.length) return emptyChart(host, series.length ? `Nothing to draw: no run has ${yName} against ${xName}.` : "Every line is switched off in the legend.");
+  if (!shown.length) return emptyChart(host, series.length ? `Nothing to draw: no run has ${yName} against ${xName}.` : nothing);
   const [low, high] = rangeOf(shown, logY, floor, ceiling);
   const probe = (logY ? logarithmic : linear)(low, high, 1, 0);
   const yTicks = probe.ticks(Math.max(3, Math.round(height / 46)));

@@ -29,6 +29,7 @@ function scoreSpec(score, x, parts) {
   const { name, ...rest } = SCORES[score];
   return {
     series,
+    nothing: parts.length ? "These runs publish no scores over iterations." : undefined,
     xName: AXES[x].name,
     yName: name,
     whole: AXES[x].whole,
