@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         train,
         train_many,
     )
+    from upcycled.serving import Predictor, load
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ _HOMES = {
         *("STOP", "Callback", "Comparison", "Failed", "History", "Plan", "Probe", "Record", "Result", "Run", "RunSpec"),
         *("Step", "compare", "train", "train_many"),
     ),
+    "upcycled.serving": ("Predictor", "load"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -100,6 +102,7 @@ __all__ = [
     "PFedMe",
     "Plan",
     "PoissonSampler",
+    "Predictor",
     "Probe",
     "Problem",
     "Promise",
@@ -120,6 +123,7 @@ __all__ = [
     "coefficients",
     "compare",
     "data",
+    "load",
     "losses",
     "models",
     "privacy",

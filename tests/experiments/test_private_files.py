@@ -48,7 +48,8 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-PUBLIC = {"config.toml", "metrics.jsonl", "clients.jsonl", "model.safetensors", "ledger.jsonl", "summary.json"}
+PUBLIC = {"config.toml", "metrics.jsonl", "clients.jsonl", "model.safetensors", "model.json", "ledger.jsonl"}
+PUBLIC |= {"summary.json"}
 
 
 def test_public_files_lie_beside_a_folder_for_the_holder_alone(here):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from upcycled import __version__
-from upcycled.cli import audit, compare, data, demo, privacy, report, run, sweep, theory
+from upcycled.cli import audit, compare, data, demo, predict, privacy, report, run, sweep, theory
 from upcycled.core.errors import InputError, UpcycledError, one_line, suggest
 
 COMMANDS = {
@@ -22,6 +22,7 @@ COMMANDS = {
     "compare": compare,
     "sweep": sweep,
     "report": report,
+    "predict": predict,
     "privacy": privacy,
     "audit": audit,
     "theory": theory,
@@ -38,6 +39,7 @@ examples:
   upcycled compare experiment.toml              vanilla against upcycled, with a test of the difference
   upcycled sweep experiment.toml                many settings, chosen on validation data
   upcycled report results/NAME                  one HTML page of everything in a results folder
+  upcycled predict results/NAME/seed-0 new.csv  the trained model's answers for new samples
   upcycled privacy explain experiment.toml      what is protected, against whom, at what epsilon
   upcycled audit experiment.toml                attack the releases, and compare with the claim
   upcycled theory experiment.toml               the convergence theorem's constants, and its condition

@@ -36,6 +36,12 @@ class Facts:
     """The fixed vectors of the token ids, where the federation has some."""
     has_vectors: bool = False
     """Whether a target is a vector, even of one number."""
+    feature_names: tuple[str, ...] | None = None
+    """What the features are called, where they come from a table."""
+    other_columns: tuple[str, ...] = ()
+    """The columns of that table that are no features."""
+    label_names: tuple[str, ...] | None = None
+    """What the classes are called."""
     shared: Mapping[str, float] = field(default_factory=dict)
     """What a client that knows its own n_i only has to be told of the mechanism (see ``Fitted.shared``)."""
 

@@ -38,8 +38,12 @@ class Names:
         >>> Names(clients=("ann", "bob")).client(1), Names(ids=np.array([7, 9])).client(1), Names().client(1)
         ("'bob'", '9', '1')
         """
+        return self.called(index) if self.clients is None else repr(self.clients[index])
+
+    def called(self, index: int) -> str:
+        """Return what the source called a client, made only when asked for."""
         if self.clients is not None:
-            return repr(self.clients[index])
+            return self.clients[index]
         return str(index if self.ids is None else int(self.ids[index]))
 
     def column(self, place: tuple[int, ...]) -> str:

@@ -55,6 +55,8 @@ class FederatedData:
     """The numbers a file had for the clients, where they are not 0, 1, 2, ..."""
     feature_names: tuple[str, ...] | None = None
     """The columns of a table, where features come from one."""
+    other_columns: tuple[str, ...] = ()
+    """The columns of that table that are no features: client, label, and what was not asked for."""
     label_names: tuple[str, ...] | None = None
     """What the classes are called."""
     validation: Shards | None = None
@@ -274,6 +276,9 @@ class FederatedData:
             vocabulary=vocabulary,
             vectors=self.vectors,
             has_vectors=self.train.y.ndim > 1,
+            feature_names=self.feature_names,
+            other_columns=self.other_columns,
+            label_names=self.label_names,
         )
 
     @property
@@ -302,9 +307,12 @@ class FederatedData:
         >>> FederatedData.from_arrays([[[1.0]], [[2.0]]], [[0], [1]]).name_of(1)
         '1'
         """
-        if self.client_names is not None:
-            return self.client_names[client]
-        return str(client if self.client_ids is None else int(self.client_ids[client]))
+        return self.names.called(client)
+
+    @property
+    def names(self) -> Names:
+        """What the source called clients and columns."""
+        return Names(self.client_names, self.client_ids, self.feature_names)
 
     def split(self, test_fraction: float = 0.1, seed: int = 0) -> FederatedData:
         """Hold a random part of every client's training samples out as its test part.

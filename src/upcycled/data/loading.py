@@ -86,16 +86,16 @@ def load(
     ...     load(table)
     FederatedData(2 clients, 3 training samples of 2 features, 2 classes)
     """
-    file = _existing(path)
+    file = existing_file(path)
     fraction_of("test_fraction", test_fraction)
     whole("seed", seed, at_least=0)
     declared = declare(num_classes, label_names, vocabulary, repair)
     try:
         if file.suffix.lower() == ".npz":
-            _refuse("a .csv or .parquet", split=split, features=features)
+            refuse_options("a .csv or .parquet", split=split, features=features)
             read = partial(load_npz, file, name, client, label, declared)
         else:
-            _refuse("an .npz", name=name)
+            refuse_options("an .npz", name=name)
             columns = Columns(client or "client", label or "label", split, _listed(features))
             read = partial(load_table, file, columns, declared)
         # What others' code warns about may follow from samples: of repaired data only their holder is told.
@@ -104,7 +104,7 @@ def load(
         data = replace(data, notes=(*data.notes, *warned), public=public)
         return data.split(test_fraction, seed) if test_fraction else data
     except InputError as error:
-        raise _about(file, error) from error
+        raise about_file(file, error) from error
 
 
 def read_pool(
@@ -119,13 +119,13 @@ def read_pool(
     ``column`` is read too, for :func:`upcycled.data.partition.by_column`. A table's column named "client" is no
     feature, unless ``features`` says so.
     """
-    file = _existing(path)
+    file = existing_file(path)
     try:
         if file.suffix.lower() != ".npz":
-            _refuse("an .npz", name=name)
+            refuse_options("an .npz", name=name)
             table = read_table(file, Columns(column, label or "label", None, _listed(features), unused=("client",)))
             return Pool(table.x, table.y, table.client)
-        _refuse("a .csv or .parquet", features=features)
+        refuse_options("a .csv or .parquet", features=features)
         columns = ["x", label or "y", *([] if column is None else [column])]
         archive = read_set(file, name, columns)
         # Listed column by column, so that a missing one is named before anything is joined.
@@ -135,7 +135,7 @@ def read_pool(
         joined = [np.concatenate(parts) for parts in found]
         return Pool(pixels(joined[0]), joined[1], joined[2] if column is not None else None)
     except InputError as error:
-        raise _about(file, error) from error
+        raise about_file(file, error) from error
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ def _look(path: Path) -> Found:
     return Found(path.name, kind, tuple(name for name in sets if name), problem)
 
 
-def _existing(path: str | os.PathLike[str]) -> Path:
+def existing_file(path: str | os.PathLike[str]) -> Path:
+    """Return a path that is a file of a known kind."""
     file = Path(path)
     if file.is_dir():
         raise InputError(f"is a folder, but it must be a file that ends in {', '.join(EXTENSIONS)}", field=str(file))
@@ -183,7 +184,8 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _refuse(kind: str, **options: object) -> None:
+def refuse_options(kind: str, **options: object) -> None:
+    """Refuse what is only for another kind of file."""
     for field, value in options.items():
         if value is not None:
             raise InputError(field=field, value=value, must=f"left out: it is for {kind} file")
@@ -195,6 +197,6 @@ def _listed(features: Sequence[str] | None) -> tuple[str, ...] | None:
     return (features,) if isinstance(features, str) else tuple(features)
 
 
-def _about(file: Path, error: InputError) -> InputError:
+def about_file(file: Path, error: InputError) -> InputError:
     """Return the error with the file's name in it, once."""
     return error if error.field == str(file) else error.at(str(file))

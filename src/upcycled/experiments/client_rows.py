@@ -49,11 +49,6 @@ def own_client_rows(data: FederatedData, result: Result, own: HoldersOwn, epsilo
     return _lines(data, work | _score_columns(data, result, own.personal_models), epsilons)
 
 
-def personal_tensors(models: PersonalModels) -> dict[str, torch.Tensor]:
-    """Return personal models as flat vectors under their clients' numbers."""
-    return {str(client): models.params(client) for client in models}
-
-
 def _lines(data: FederatedData, columns: Mapping[str, Sequence[Any]], epsilons: Epsilons) -> list[dict[str, Any]]:
     every = {"train_samples": data.train.sizes.tolist(), **columns}
     if epsilons is not None:

@@ -1,5 +1,5 @@
 """The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
-``metrics.jsonl``, ``clients.jsonl``, ``model.safetensors`` and ``summary.json``.
+``metrics.jsonl``, ``clients.jsonl``, the model's files (see ``serving.model_files``) and ``summary.json``.
 
 ``summary.json`` is written last: a folder that has it is finished. All of it may be published, ``checkpoint/`` of a run
 that is not restricted included; what a restricted run leaves to its holder is in ``private/`` (see ``private_files``).
@@ -20,18 +20,16 @@ from typing import Any
 import numpy as np
 import tomli_w
 import torch
-from safetensors.torch import save as save_tensors
 
 import upcycled
 from upcycled.config.experiment import NOT_COMPARED, Experiment, flat, parse
 from upcycled.core.errors import InputError, shown
 from upcycled.data import FederatedData
-from upcycled.experiments.client_rows import client_rows, own_client_rows, personal_tensors
+from upcycled.experiments.client_rows import client_rows, own_client_rows
 from upcycled.experiments.parquet import to_parquet
 from upcycled.experiments.private_files import SCORES, json_lines, write_own
 from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.runtime import Result
-from upcycled.runtime.result import PersonalModels
 from upcycled.support.files import check_format, write_json, write_together, write_whole
 
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
@@ -67,13 +65,12 @@ def write_seed(
     summary = asked | summarise(seed, about, result)
     epsilons = None if summary["privacy"] is None else summary["privacy"]["epsilon"]["clients"]
     history = plain(result.history.rows())
-    model = {name: value.detach().clone().contiguous() for name, value in result.model.state_dict().items()}
+    model, own_model = result.model_files()
     files = {
         "config.toml": experiment.for_seed(seed).resolved_toml().encode(),
         "metrics.jsonl": json_lines(history),
         "clients.jsonl": json_lines(plain(client_rows(data, result, epsilons))),
-        "model.safetensors": save_tensors(model),
-        **_personal(result.personal_models),
+        **model,
     }
     if parquet:
         files["metrics.parquet"] = to_parquet(history)
@@ -81,16 +78,12 @@ def write_seed(
         own = {
             SCORES: json_lines(plain(result.private.history.rows())),
             "clients.jsonl": json_lines(plain(own_client_rows(data, result, result.private, epsilons))),
-            **_personal(result.private.personal_models),
+            **own_model,
         }
         write_own(folder, own, result.private.notes, data)
     write_together(folder, files)
     write_json(folder / "summary.json", summary)
     return summary
-
-
-def _personal(models: PersonalModels | None) -> dict[str, bytes]:
-    return {"personal.safetensors": save_tensors(personal_tensors(models))} if models else {}
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from upcycled.coefficients import as_rule
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.engine import EngineKind, Task
-from upcycled.core.errors import InputError, UpcycledError, reason_of
+from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
@@ -29,10 +28,12 @@ from upcycled.core.solvers import LocalSGD, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
+from upcycled.data.checks import Names
 from upcycled.engines import choose_engine
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
 from upcycled.losses.table import as_objective
+from upcycled.models.factories import made_by
 from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
@@ -64,6 +65,8 @@ class Plan:
     """Whether the data are declared public, so that nothing about them needs protection."""
     notes: tuple[str, ...] = ()
     """What was noticed when the data were read."""
+    names: Names | None = None
+    """What the source of the data calls its clients; None where there are no data."""
 
     @property
     def iterations(self) -> int:
@@ -217,7 +220,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
             field="charged_scores",
         )
     on_data = (task, choose_engine(plan.spec.engine, task))
-    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes)
+    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes, names=data.names)
 
 
 _GIVEN_BY = {
@@ -247,20 +250,7 @@ def _made(spec: RunSpec) -> str | nn.Module:
     factory = looked_up(spec.model, "model") if isinstance(spec.model, str) and names_code(spec.model) else spec.model
     if isinstance(factory, str | nn.Module) or not callable(factory):
         return factory
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.seed % 2**63)
-        try:
-            module = factory()
-        except Exception as error:
-            raise _wrong_factory(spec, f"calling it failed with {type(error).__name__}: {reason_of(error)}") from error
-    if not isinstance(module, nn.Module):
-        raise _wrong_factory(spec, f"it returned {type(module).__name__}")
-    return module
-
-
-def _wrong_factory(spec: RunSpec, reason: str) -> InputError:
-    must = f"a function without arguments that returns a torch module ({reason})"
-    return InputError(field="model", value=spec.model, must=must)
+    return made_by(factory, spec.model, spec.seed)
 
 
 def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,16 +14,23 @@ from torch import nn
 
 from upcycled.core.layout import assign
 from upcycled.core.vectors import Ints, Vector
+from upcycled.data.checks import Names
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.runtime.history import History
 from upcycled.runtime.spec import RunSpec
+from upcycled.serving.model_card import ModelCard
+from upcycled.serving.model_files import WEIGHTS, model_files, personal_file
+from upcycled.serving.privacy_statement import statement_of
+from upcycled.support.files import PRIVATE, make_private, write_together
 from upcycled.theory import Report
 
 
 class PersonalModels(Mapping[int, nn.Module]):
     """The personal model of each client that trained; modules are made when asked for."""
 
-    def __init__(self, module: nn.Module, clients: Ints, models: Vector) -> None:
+    def __init__(self, module: nn.Module, clients: Ints, models: Vector, names: Names) -> None:
+        self.names = names
         self._module = module
         self._rows = {client: i for i, client in enumerate(clients.tolist())}
         self._models = models
@@ -77,6 +86,8 @@ class Result:
     """pFedMe only: client -> its personal module; None in a restricted run."""
     settings: Mapping[str, Any]
     """What the run was asked to do, and the engine that did it."""
+    card: ModelCard
+    """What the model takes and what its outputs mean, as it is written beside its weights."""
     privacy: Ledger | None = None
     """The per-client ledger of a private run."""
     theory: Report | None = None
@@ -99,3 +110,45 @@ class Result:
         """Test loss of the last scored iteration; None without test data, and in a restricted run."""
         last = self.history.last_scored()
         return None if last is None else last.loss
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the model to a folder that :func:`upcycled.load` reads, on this machine or another.
+
+        ``model.safetensors`` has weights and buffers, ``model.json`` what the model takes, what its outputs mean and
+        what the ledger says; personal models, where there are some, are in ``personal.safetensors``, of a restricted
+        run in the holder's own ``private/``. Each file appears whole or not at all.
+
+        Args:
+            folder: where; it is made where it is not there.
+
+        Returns:
+            The folder.
+
+        Raises:
+            WriteError: in one sentence, if it cannot be written.
+
+        >>> import tempfile
+        >>> import upcycled as up
+        >>> data = up.data.synthetic("iid", clients=3, sizes=40, seed=0)
+        >>> result = up.train(data, algorithm=up.FedAvg(), iterations=2, progress=False)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sorted(path.name for path in result.save(folder).iterdir())
+        ['model.json', 'model.safetensors']
+        """
+        target, (public, own) = Path(folder), self.model_files()
+        if own:
+            make_private(target / PRIVATE)
+            write_together(target / PRIVATE, own, private=True)
+        write_together(target, public)
+        return target
+
+    def model_files(self) -> tuple[dict[str, bytes], dict[str, bytes]]:
+        """Return the model's files, those that everybody may see and those that are the data holder's own."""
+        privacy = None if self.privacy is None else statement_of(self.privacy)
+        public = model_files(self.card, self.model, privacy, versions())
+        own: dict[str, bytes] = {}
+        kept = self.private.personal_models if self.private is not None else self.personal_models
+        if kept:
+            vectors = {client: kept.params(client) for client in kept}
+            (public if self.private is None else own).update(personal_file(vectors, kept.names.called, public[WEIGHTS]))
+        return public, own

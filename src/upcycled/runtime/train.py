@@ -13,6 +13,7 @@ from torch import nn
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.core.layout import assign
 from upcycled.data import FederatedData
+from upcycled.data.checks import Names
 from upcycled.models.projection import with_projection
 from upcycled.runtime.bound_probe import BoundProbe, report_of
 from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
@@ -26,6 +27,7 @@ from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import HoldersOwn, PersonalModels, Result
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
+from upcycled.serving.model_card import card_of
 from upcycled.support.lock import locked
 
 ENDED_EARLY = (BudgetSpentError, DivergedError)
@@ -178,7 +180,7 @@ def _result(
     personal = None
     if run.private.names:
         clients = run.private.clients
-        personal = PersonalModels(module, clients, run.private.gather(clients)["model"])
+        personal = PersonalModels(module, clients, run.private.gather(clients)["model"], plan.names or Names())
     final = copy.deepcopy(module)
     assign(final, params)
     return Result(
@@ -187,6 +189,7 @@ def _result(
         history=History(tuple(map(shown.record, records))),
         personal_models=None if shown.is_restricted else personal,
         settings={**plan.settings, "way": way},
+        card=card_of(plan.spec.model, final, plan.facts, plan.objective, plan.mechanism.norm_bound),
         privacy=run.ledger,
         theory=report_of(plan, records) if plan.spec.theory and records else None,
         error=error,

@@ -22,7 +22,7 @@ from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 
 PARTS = ("train", "test", "validation")
-_NAMES = ("client_names", "feature_names", "label_names")
+_NAMES = ("client_names", "feature_names", "other_columns", "label_names")
 _ABOUT = (*_NAMES, "num_classes", "vectors", "has_copies", "vocabulary", "inferred")
 _SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
 
@@ -112,7 +112,26 @@ def load_npz(path: Path, name: str | None, client: str | None, label: str | None
     inferred -= {"vocabulary"} if data.vocabulary is not None else set()
     if copies is not None and not declared.repair:
         data = replace(data, has_copies=bool(copies.any()))
-    return replace(data, inferred=inferred)
+    return replace(data, inferred=inferred, other_columns=_strings(archive, "other_columns") or ())
+
+
+def read_x(path: Path, name: str | None) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+    """Read features alone, and what they are called: the array ``x``, or all parts of a set joined."""
+    keys = array_names(path)
+    if name is not None or "x" not in keys:
+        if not set_names(keys):
+            raise InputError("holds neither an array x nor train_x, but it must have samples", field=str(path))
+        archive = read_set(path, name, ("x",))
+        parts = [archive.column(title, "x") for title in archive.parts()]
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise InputError("the parts have samples of different shapes, but they must be alike to be joined")
+        return pixels(numbers("x", np.concatenate(parts))), _strings(archive, "feature_names")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, NDArray[Any]] = {key: file[key] for key in ("x", "feature_names") if key in keys}
+    except Exception as error:  # as above
+        raise unreadable(path, ".npz", error) from error
+    return pixels(numbers("x", arrays["x"])), _strings(Archive(path, "", arrays, tuple(keys)), "feature_names")
 
 
 def _declared(archive: Archive, given: Declared) -> Declared:
@@ -232,7 +251,7 @@ def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
         }
     for key in _NAMES:
         names: tuple[str, ...] | None = getattr(data, key)
-        if names is not None:
+        if names:
             arrays[key] = np.array(names, dtype=np.str_)
     if data.vectors is not None:
         arrays["vectors"] = data.vectors

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class ColumnTable:
     x: NDArray[Any]
     y: NDArray[Any]
     feature_names: tuple[str, ...]
+    other_columns: tuple[str, ...]
     client: NDArray[Any] | None
     is_test: NDArray[np.bool_] | None
 
@@ -61,7 +62,8 @@ def load_table(path: Path, columns: Columns, declared: Declared) -> FederatedDat
             GroupedRows(title, table.x[rows], table.y[rows], table.client[rows], is_typed=False)
             for title, rows in masks
         ]
-    return group(parts, feature_names=table.feature_names, declared=declared)
+    data = group(parts, feature_names=table.feature_names, declared=declared)
+    return replace(data, other_columns=table.other_columns)
 
 
 def read_table(path: Path, columns: Columns, declared: Declared = NOTHING) -> ColumnTable:
@@ -80,9 +82,25 @@ def read_table(path: Path, columns: Columns, declared: Declared = NOTHING) -> Co
         x=_any_features(frame, features) if declared.repair else _features(path, frame, features),
         y=_label(path, frame, columns.label, declared),
         feature_names=features,
+        other_columns=tuple(name for name in known if name not in features),
         client=None if columns.client is None else clients_of(path, frame, columns.client),
         is_test=None if columns.split is None else _split(path, frame, columns.split),
     )
+
+
+def read_features(
+    path: Path, choose: Callable[[list[str]], tuple[str, ...]], id: str | None
+) -> tuple[NDArray[Any], list[str] | None]:
+    """Read the columns that ``choose`` picks by name, and those of ``id`` as they are written, where that is given."""
+    frame = _frame(path, Columns(id, ""), NOTHING)
+    known = [str(name) for name in frame.columns]
+    if id is not None and id not in known:
+        raise InputError(field="id", value=id, but=f"the file has no such column{nearest(id, known)}")
+    if len(frame) == 0:
+        raise InputError("has no rows, but it must have at least one sample", field=str(path))
+    features = choose([name for name in known if name != id])
+    ids = None if id is None else ["" if value is None or value != value else str(value) for value in frame[id]]
+    return _features(path, frame, features), ids
 
 
 def _frame(path: Path, columns: Columns, declared: Declared) -> Any:

@@ -1,0 +1,100 @@
+"""Samples that a model is to answer: features alone, picked by the names that it was trained on."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from upcycled.core.errors import InputError
+from upcycled.data.grouping import nearest
+from upcycled.data.loading import about_file, existing_file, refuse_options
+from upcycled.data.readers.npz import read_x
+from upcycled.data.readers.tables import read_features
+
+USUAL = ("client", "label")
+"""What readers call the columns that are no features, where nobody said otherwise."""
+
+
+@dataclass(frozen=True)
+class NewSamples:
+    """Features in the order that a model takes them, and what their rows are called."""
+
+    x: NDArray[Any]
+    ids: Sequence[str]
+    id_name: str = "row"
+
+
+def pick_columns(
+    known: Sequence[str], features: tuple[str, ...] | None, others: Sequence[str] = (), field: str = "x"
+) -> tuple[str, ...]:
+    """Return the columns that are features, in the order of training; a table may have them in any order.
+
+    Args:
+        known: the columns that are there.
+        features: those of training; None where training had no names, so that all but the usual others count.
+        others: columns of training that were no features, which may be there or not.
+        field: what sentences call the table.
+
+    Raises:
+        InputError: if a feature is not there, or something is that training did not know.
+
+    >>> pick_columns(["label", "weight", "age"], ("age", "weight"), ["client", "label"])
+    ('age', 'weight')
+    """
+    repeated = [name for name, times in Counter(known).items() if times > 1]
+    if repeated:
+        raise InputError(f"has column '{repeated[0]}' twice, but it must have each once", field=field)
+    if features is None:
+        return tuple(name for name in known if name not in USUAL)
+    for name in features:
+        if name not in known:
+            but = f"has no column '{name}', but the model was trained on it{nearest(name, known)}"
+            raise InputError(but, field=field)
+    for name in known:
+        if name not in features and name not in others:
+            raise InputError(
+                f"has a column '{name}', but the model was not trained on it: leave it out, or name it as the rows' id",
+                field=field,
+            )
+    return features
+
+
+def read_samples(
+    path: str | os.PathLike[str],
+    features: tuple[str, ...] | None = None,
+    others: Sequence[str] = (),
+    *,
+    id: str | None = None,
+    name: str | None = None,
+) -> NewSamples:
+    """Read samples from a .csv or .parquet, by the names of columns, or from an .npz (``x``, or a set's parts joined).
+
+    Args:
+        path: the file.
+        features: the features of training, by name; None where they have none.
+        others: columns of training that were no features.
+        id: a column of a table to call the rows by; their numbers from 0 on if left out.
+        name: which set of an .npz.
+
+    Raises:
+        InputError: in one sentence that names the file.
+    """
+    file = existing_file(path)
+    try:
+        if file.suffix.lower() == ".npz":
+            refuse_options("a .csv or .parquet", id=id)
+            x, called = read_x(file, name)
+            if features is not None and called is not None and x.shape[1:] == (len(called),):
+                x = x[:, [called.index(column) for column in pick_columns(called, features, field=str(file))]]
+            return NewSamples(x, [str(row) for row in range(len(x))])
+        refuse_options("an .npz", name=name)
+        x, ids = read_features(file, partial(pick_columns, features=features, others=others, field=str(file)), id)
+    except InputError as error:
+        raise about_file(file, error) from error
+    return NewSamples(x, [str(row) for row in range(len(x))] if ids is None else ids, id or "row")

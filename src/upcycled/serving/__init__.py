@@ -1,0 +1,8 @@
+"""Trained models at work: the folder they are kept in, and answers for new samples."""
+
+from __future__ import annotations
+
+from upcycled.serving.model_folder import load
+from upcycled.serving.predictor import Predictor
+
+__all__ = ["Predictor", "load"]

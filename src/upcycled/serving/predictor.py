@@ -1,0 +1,198 @@
+"""A trained model that answers for new samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from upcycled.core.errors import InputError, reason_of
+from upcycled.core.layout import assign, layout_of
+from upcycled.data.checks import Names, numbers
+from upcycled.data.new_samples import pick_columns
+from upcycled.models.prepare import as_input
+from upcycled.serving.model_card import ModelCard
+from upcycled.serving.model_files import read_personal
+from upcycled.serving.privacy_statement import PrivacyStatement
+
+_AT_ONCE = 4096
+"""Samples that go through the model together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A trained model with all that is needed to use it; :func:`upcycled.load` makes one.
+
+    Samples are an array, a tensor, a list or a table (pandas, polars) with one row each. The columns of a table are
+    taken by name where the model was trained on named ones. Values must be scaled as they were for training; the
+    projection of a mechanism is part of the model and happens by itself.
+
+    >>> import tempfile
+    >>> import upcycled as up
+    >>> data = up.data.synthetic("iid", clients=3, sizes=40, seed=0)
+    >>> result = up.train(data, algorithm=up.FedAvg(), iterations=4, progress=False)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     predictor = up.load(result.save(folder))
+    >>> predictor.classes, predictor.predict(data.test.x).shape, predictor.predict_proba(data.test.x[:5]).shape
+    ((0, 1), (12,), (5, 2))
+    >>> predictor.privacy is None
+    True
+    """
+
+    model: nn.Module
+    """The torch module in evaluation mode, with the map that its training data went through."""
+    card: ModelCard
+    """What it takes and what its outputs mean."""
+    privacy: PrivacyStatement | None
+    """What the run's ledger said; None for a run without a mechanism."""
+    classes: tuple[str, ...] | tuple[int, ...] | None
+    """The classes, or the labels' numbers, in the order of probabilities; None where targets are numbers."""
+    folder: Path
+    """Where it was loaded from, and personal models lie."""
+    sha256: str = field(repr=False, default="")
+    """The hash of the file of weights."""
+
+    def predict(self, x: Any) -> NDArray[Any]:
+        """Return the answer for each sample.
+
+        Args:
+            x: the samples.
+
+        Returns:
+            Of classes their names, or numbers where they have none; of labels a row of 0 and 1 each; of numbers the
+            number, or a row of them (with the loss ``poisson`` the mean that the model's output is the logarithm of).
+
+        Raises:
+            InputError: in one sentence, if samples do not fit the model.
+        """
+        outputs, targets = self._outputs(x), self.card.targets
+        if targets == "numbers":
+            values = outputs.exp() if self.card.link == "exp" else outputs
+            is_column = values.ndim == 2 and values.shape[1] == 1 and not self.card.is_vector
+            found: NDArray[Any] = (values.squeeze(1) if is_column else values).numpy()
+            return found
+        if targets == "labels":
+            return (outputs > 0).to(torch.int64).numpy()
+        chosen = (self._logit(outputs) > 0).long() if self.card.link == "sigmoid" else self._logits(outputs).argmax(1)
+        named: NDArray[Any] = np.asarray(self.classes)[chosen.numpy()]
+        return named
+
+    def predict_proba(self, x: Any) -> NDArray[np.float64]:
+        """Return the probability of each class, or of each label, for each sample.
+
+        Args:
+            x: the samples.
+
+        Returns:
+            A row for each sample, with a column for each of :attr:`classes`; of classes a row's sum is 1. With a loss
+            of your own they are the softmax of the model's outputs, whatever that loss makes of these.
+
+        Raises:
+            InputError: in one sentence, if samples do not fit the model, or it answers in numbers.
+        """
+        if self.card.targets == "numbers":
+            raise InputError("the model answers in numbers, which have no probabilities: use predict")
+        outputs = self._outputs(x).double()
+        if self.card.targets == "labels":
+            return outputs.sigmoid().numpy()
+        if self.card.link == "sigmoid":
+            logit = self._logit(outputs)
+            return torch.stack([(-logit).sigmoid(), logit.sigmoid()], 1).numpy()
+        return self._logits(outputs).softmax(1).numpy()
+
+    def personal(self, client: int | str) -> Predictor:
+        """Return the same with one client's personal model (pFedMe).
+
+        Args:
+            client: its number, or its name in the data.
+
+        Returns:
+            A predictor; where personal models are the data holder's own, so are its answers.
+
+        Raises:
+            InputError: in one sentence, if there is no such model.
+        """
+        if isinstance(client, bool) or not isinstance(client, int | str | np.integer):
+            raise InputError(field="client", value=client, must="a client's number or name")
+        number = client if isinstance(client, str) else int(client)
+        vector = read_personal(self.folder, number, self.sha256)
+        model = copy.deepcopy(self.model)
+        if vector.shape != (layout_of(model).size,):
+            needed = layout_of(model).size
+            raise InputError(
+                f"the personal model has shape {tuple(vector.shape)}, but this one has {needed} trainable numbers"
+            )
+        assign(model, vector.numpy())
+        return replace(self, model=model)
+
+    def _logit(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.reshape(len(outputs))
+
+    def _logits(self, outputs: torch.Tensor) -> torch.Tensor:
+        if outputs.ndim != 2 or outputs.shape[1] < 2:
+            raise InputError(
+                f"the model gives outputs of shape {tuple(outputs.shape[1:])} a sample for the loss "
+                f"'{self.card.loss.get('name')}', which does not say what class they mean: use the outputs of .model"
+            )
+        return outputs
+
+    @torch.no_grad()
+    def _outputs(self, x: Any) -> torch.Tensor:
+        taken = self._as_taken(x)
+        try:
+            return torch.cat([self.model(torch.from_numpy(rows)) for rows in _pieces(taken)])
+        except (RuntimeError, IndexError, ValueError, TypeError) as error:
+            raise InputError(
+                f"the model does not take these samples of shape {taken.shape[1:]} and type {taken.dtype}: "
+                f"{reason_of(error)}"
+            ) from error
+
+    def _as_taken(self, x: Any) -> NDArray[Any]:
+        """Return samples as the model was trained on them, or say what is wrong."""
+        array, shape = numbers("x", _array(x, self.card)), self.card.shape
+        if array.shape[1:] != shape or array.ndim == 0:
+            right = ", ".join(("samples", *map(str, shape)))
+            raise InputError(f"has shape {array.shape}, but it must be ({right})", field="x")
+        if len(array) == 0:
+            raise InputError("has no samples, but it must have at least one", field="x")
+        if array.dtype == np.uint8 and self.card.dtype == "float32":
+            raise InputError(
+                "is of type uint8, but the model was trained on float32: scale it as it was then (up.data.load reads "
+                "images as x / 255), and pass floats",
+                field="x",
+            )
+        with np.errstate(over="ignore"):
+            taken = as_input(self.model, array)
+        fine = np.isfinite(taken) if taken.dtype.kind == "f" else None
+        if fine is not None and not fine.all():
+            place = tuple(int(i) for i in np.argwhere(~fine)[0])
+            where = Names(features=self.card.feature_names).column(place[1:])
+            raise InputError(
+                f"is {array[place]} at row {place[0]}, {where} (counted from 0), but every feature must be a finite "
+                "float32",
+                field="x",
+            )
+        return np.ascontiguousarray(taken)
+
+
+def _array(x: Any, card: ModelCard) -> Any:
+    """Return samples in the place of a tensor or a table; of a table its columns by name."""
+    if isinstance(x, torch.Tensor):
+        return x.numpy(force=True)
+    if not hasattr(x, "columns"):
+        return x
+    named = {str(column): column for column in x.columns}
+    picked = pick_columns([str(column) for column in x.columns], card.feature_names, card.other_columns)
+    # Column by column: a table of whole numbers and flags has no type of its own.
+    return np.column_stack([np.asarray(x[named[name]]) for name in picked]) if picked else np.empty((len(x), 0))
+
+
+def _pieces(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    return (rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE))

@@ -1,0 +1,78 @@
+"""What can be said of the privacy of those whose data a model was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from upcycled.privacy.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What a run's ledger says, as it is kept beside the model; ``print`` shows it in words."""
+
+    mechanism: str
+    """Its name."""
+    is_simulation: bool
+    """Whether the noise follows from a seed, so that it protects nobody."""
+    epsilon: float | None
+    """Proven for the worst client; None where none is."""
+    delta: float
+    unit: str
+    """``"record"`` or ``"client"``: whose replacement is hard to notice."""
+    adversary: str
+    """Against whom."""
+    items: tuple[tuple[str, str], ...]
+    """The whole statement: topics, and what is said of each."""
+    head: Mapping[str, Any] | None = None
+    """The head of the run's ledger, which its file can be held against; None without a file."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{topic}: {words}" for topic, words in self.items)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "mechanism": self.mechanism,
+            "simulation": self.is_simulation,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "unit": self.unit,
+            "adversary": self.adversary,
+            "statement": [list(item) for item in self.items],
+            "ledger_head": None if self.head is None else dict(self.head),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> PrivacyStatement:
+        """Return the statement that :meth:`as_json` gave; KeyError, TypeError or ValueError for anything else."""
+        epsilon = document["epsilon"]
+        return cls(
+            mechanism=str(document["mechanism"]),
+            is_simulation=bool(document["simulation"]),
+            epsilon=None if epsilon is None else float(epsilon),
+            delta=float(document["delta"]),
+            unit=str(document["unit"]),
+            adversary=str(document["adversary"]),
+            items=tuple((str(topic), str(words)) for topic, words in document["statement"]),
+            head=document["ledger_head"],
+        )
+
+
+def statement_of(ledger: Ledger) -> PrivacyStatement:
+    """Return what a run's ledger says at its usual delta."""
+    delta, promise = ledger.default_delta, ledger.promise
+    worst = ledger.max_epsilon(delta) if promise.is_claimed else math.inf
+    return PrivacyStatement(
+        mechanism=ledger.mechanism,
+        is_simulation=ledger.is_simulation,
+        epsilon=worst if math.isfinite(worst) else None,
+        delta=delta,
+        unit=promise.unit,
+        adversary=promise.adversary,
+        items=ledger.statement_items(delta),
+        head=None if ledger.head is None else ledger.head.as_json(),
+    )
