@@ -12,7 +12,7 @@ import pytest
 import upcycled as up
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/data.md", "docs/privacy.md", "docs/theory.md", "docs/training.md"]
+PAGES = ["README.md", "docs/data.md", "docs/models.md", "docs/privacy.md", "docs/theory.md", "docs/training.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)

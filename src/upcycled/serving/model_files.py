@@ -27,6 +27,8 @@ from upcycled.support.files import PRIVATE
 
 WEIGHTS, CARD, PERSONAL = "model.safetensors", "model.json", "personal.safetensors"
 MODEL_FORMAT = 1
+_ABOUT = "upcycled"
+"""In the header of personal models: their format, the clients' names, and which model they belong to."""
 
 
 def model_files(
@@ -60,10 +62,11 @@ def personal_file(models: Mapping[int, torch.Tensor], called: Callable[[int], st
         called: what a client is called.
         weights: the global model's file, which they belong to.
     """
-    names = json.dumps({called(client): client for client in models})
     tensors = {str(client): vector for client, vector in models.items()}
-    about = {"format": str(MODEL_FORMAT), "names": names, "sha256": _hash(weights)}
-    return {PERSONAL: save_tensors(tensors, metadata=about)}
+    names = {called(client): client for client in models}
+    about = {"format": MODEL_FORMAT, "names": names, "sha256": _hash(weights)}
+    # In one text: the order of several is not fixed, and equal models should have equal files.
+    return {PERSONAL: save_tensors(tensors, metadata={_ABOUT: json.dumps(about)})}
 
 
 def _state(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -136,13 +139,14 @@ def read_personal(folder: Path, client: int | str, sha256: str) -> torch.Tensor:
     path = there[0]
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            names: dict[str, int] = json.loads(about.get("names", "{}"))
+            about = json.loads((file.metadata() or {})[_ABOUT])
+            names: dict[str, int] = about["names"]
             keys = set(file.keys())
             key = str(names.get(client, "")) if isinstance(client, str) else str(client)
             vector: torch.Tensor | None = file.get_tensor(key) if key in keys else None
-    except (SafetensorError, ValueError, OSError, AttributeError) as error:
-        raise _damaged(path, reason_of(error)) from error
+    except (SafetensorError, ValueError, KeyError, TypeError, OSError, AttributeError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {reason_of(error)}") from error
+    _check_format(about.get("format"), path)
     if about.get("sha256") != sha256:
         raise _damaged(path, f"it belongs to another {WEIGHTS} than the one beside it")
     if vector is None:

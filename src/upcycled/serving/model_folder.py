@@ -125,7 +125,7 @@ def _module(card: ModelCard, given: Any, folder: Path) -> nn.Module:
 def _put(module: nn.Module, tensors: dict[str, torch.Tensor], folder: Path) -> None:
     """Put weights and buffers into a module of the same names and shapes, or say what differs."""
     held = {name: value for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
-    for name in dict.fromkeys([*tensors, *held]):
+    for name in dict.fromkeys([*held, *sorted(tensors)]):
         if name not in held or name not in tensors:
             where, other = ("the folder", "the module") if name in tensors else ("the module", "the folder")
             raise InputError(f"{folder} does not fit the module: '{name}' is in {where}, but not in {other}")
