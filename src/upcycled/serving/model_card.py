@@ -166,7 +166,7 @@ def _factory(model: object) -> str | None:
 
 def _loss(objective: Objective) -> dict[str, Any]:
     """Return a loss's name and options; of a function of the user's the name it can be found by, if any."""
-    names = [option.name for option in fields(objective)] if is_dataclass(objective) else []
+    names: list[str] = [option.name for option in fields(objective)] if is_dataclass(objective) else []
     options = {name: _plain(getattr(objective, name)) for name in names if name not in ("name", "targets")}
     return {"name": objective.name, **options}
 
