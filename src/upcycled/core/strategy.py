@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
+from upcycled.core.aggregator import AggregatorState
 from upcycled.core.algorithm import Algorithm, Server
 from upcycled.core.rule import Observed, Rule, RuleState
 from upcycled.core.vectors import Vector
@@ -40,6 +41,8 @@ class State:
     rho: float | None = None
     """The coefficient of the last upcycled iteration."""
     rule: RuleState = field(default_factory=dict)
+    aggregator: AggregatorState = field(default_factory=dict)
+    """What the run's aggregator carries from round to round."""
 
 
 class Strategy(Protocol):

@@ -7,6 +7,7 @@ data, the plan has the task that an engine is opened on, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
+from upcycled.core.aggregator import Aggregator
 from upcycled.core.algorithm import Algorithm
+from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
-from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting
+from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting, average
 from upcycled.core.objective import Objective
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
@@ -56,6 +60,8 @@ class Plan:
     solver: Solver
     setting: Setting | None
     """The public facts a private run's mechanism was fitted to."""
+    aggregator: Aggregator | None = None
+    """What averages releases; None for the mechanism's own mean, which is the usual one."""
     scores: FittedScores | None = None
     """What it publishes of the model's scores, and pays for."""
     on_data: tuple[Task, EngineKind] | None = None
@@ -74,6 +80,17 @@ class Plan:
     def data_rounds(self) -> int:
         """How many of the iterations touch data."""
         return self.strategy.data_rounds(self.spec.iterations)
+
+    @cached_property
+    def num_samples(self) -> int:
+        """n, of the clients that are known here."""
+        return int(self.facts.sizes.sum())
+
+    @cached_property
+    def directions(self) -> EffectiveDirections:
+        """What of a flat vector the model's predictions can tell apart."""
+        is_softmax = is_linear_softmax(self.module) and self.objective == CrossEntropy()
+        return EffectiveDirections(self.layout, is_softmax)
 
     @property
     def task(self) -> Task:
@@ -187,7 +204,21 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             mechanism = replace(mechanism, promise=replace(mechanism.promise, released=released))
         check_budget(spec.budget, mechanism, setting)
     _check_stragglers(spec.stragglers, solver)
-    return Plan(spec, facts, module, objective, layout, initial, strategy, mechanism, who, solver, setting, scores)
+    return Plan(
+        spec=spec,
+        facts=facts,
+        module=module,
+        objective=objective,
+        layout=layout,
+        initial=initial,
+        strategy=strategy,
+        mechanism=mechanism,
+        participation=who,
+        solver=solver,
+        setting=setting,
+        aggregator=_aggregator(spec, mechanism),
+        scores=scores,
+    )
 
 
 def with_data(plan: Plan, data: FederatedData) -> Plan:
@@ -267,6 +298,23 @@ def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
     if upcycle is None:
         return Vanilla(algorithm)
     return Upcycled(algorithm, as_rule(upcycle))
+
+
+def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
+    """Return the aggregator, None for the usual mean; refuse what the mechanism has no releases or no numbers for."""
+    aggregator = as_aggregator(spec.aggregation)
+    if isinstance(aggregator, Samples):
+        return None
+    if mechanism.is_central or mechanism.draws_secretly or mechanism.aggregate is not average:
+        but = f"'{mechanism.name}' publishes an aggregate of its own: it must be 'samples', which leaves it that"
+        raise InputError(field="aggregation", value=spec.aggregation, but=but)
+    if aggregator.needs_noise_std and mechanism.release_noise_std is None:
+        but = f"nobody knows how much noise a release of '{mechanism.name}' holds, which it needs"
+        raise InputError(field="aggregation", value=spec.aggregation, but=but)
+    if spec.theory:
+        must = "'samples' with theory=True: the theorem is about the mean weighted by n_i"
+        raise InputError(field="aggregation", value=spec.aggregation, must=must)
+    return aggregator
 
 
 def _check_stragglers(stragglers: float, solver: Solver) -> None:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server
+from upcycled.core.aggregator import Combination, Received
+from upcycled.core.algorithm import OwnShares, RoundResult, Server
 from upcycled.core.engine import Engine, Work
 from upcycled.core.errors import BudgetSpentError, InputError
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
@@ -98,7 +99,14 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     """Return the run after the round, and what was released; the answer may be of a part of the cohort only."""
     mechanism, algorithm, state = plan.mechanism, plan.strategy.algorithm, run.state
     release = answered.release
-    mean = mechanism.aggregate(release, asked.model, noise)
+    combination = None
+    if plan.aggregator is not None:
+        combination, own = plan.aggregator.combine(state.aggregator, _received(plan, asked, release))
+        state = replace(state, aggregator=own)
+    if combination is None:
+        mean = mechanism.aggregate(release, asked.model, noise)
+    else:
+        mean = combination.mean_of(release.vectors)
     if mechanism.is_central:
         # Server steps get what is covered: the noisy aggregate, in the place of every release.
         release = replace(release, vectors=np.broadcast_to(mean, release.vectors.shape))
@@ -107,6 +115,8 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
         mean=mean,
         step_sums=plan.solver.at(asked.round, plan.data_rounds).step_sum(release.num_steps),
         num_clients=plan.facts.num_clients,
+        all_samples=plan.num_samples,
+        average=None if combination is None else combination.mean_of,
     )
     clients = release.clients
     server, memory = algorithm.server_step(state.server, run.memory.gather(clients), arrived)
@@ -114,7 +124,7 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     run.memory.put(clients, memory, undoable)
     if answered.private is not None:
         run.private.put(clients, {"model": answered.private}, undoable)
-    noise_std = mechanism.mean_noise_std(release)
+    noise_std = mechanism.mean_noise_std(release) if combination is None else _noise_std(combination, answered.charge)
     # Where draws are secret it would tell an empty cohort from others: rules then go by the aggregate alone.
     is_told = plan.strategy.uses_spread and not mechanism.draws_secretly
     spread = _spread(arrived, state.server, answered.charge, mechanism) if is_told else None
@@ -130,8 +140,7 @@ def repeat(run: Run) -> Run:
 def joined(asked: Ask, answers: Sequence[Answer]) -> Answer:
     """Return separate clients' answers as one, in the order in which they were asked: sums then have the same bits."""
     clients = np.concatenate([one.release.clients for one in answers])
-    place = {client: i for i, client in enumerate(asked.cohort.clients.tolist())}
-    order = np.argsort([place[client] for client in clients.tolist()])
+    order = np.argsort(_places(asked, clients))
     release = Release(
         clients[order],
         np.concatenate([one.release.vectors for one in answers])[order],
@@ -145,6 +154,12 @@ def joined(asked: Ask, answers: Sequence[Answer]) -> Answer:
         _joined_charges(charges, order) if charges else None,
         np.concatenate(private)[order] if private else None,
     )
+
+
+def _places(asked: Ask, clients: Ints) -> list[int]:
+    """Return where these clients stand in the cohort that was asked."""
+    place = {client: i for i, client in enumerate(asked.cohort.clients.tolist())}
+    return [place[client] for client in clients.tolist()]
 
 
 def _joined_charges(charges: Sequence[Charge], order: Ints) -> Charge:
@@ -177,6 +192,32 @@ def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
             f"{budget.epsilon:g} at delta {budget.delta:g} is spent; plan fewer rounds or more noise"
         )
     return cohort[paying], attempt
+
+
+def _received(plan: Plan, asked: Ask, release: Release) -> Received:
+    """Return what an aggregator may look at: the release, what was asked, and public numbers."""
+    algorithm, known, samples = plan.strategy.algorithm, plan.mechanism.release_noise_std, release.num_samples
+    a, b = asked.problem.a, asked.problem.b
+    offsets = None
+    if b is not None and a > 0:
+        # The answer may be of a part of those who were asked.
+        offsets = b[_places(asked, release.clients)] / a
+    return Received(
+        release=release,
+        sent=asked.model,
+        shares=algorithm.shares(samples) if isinstance(algorithm, OwnShares) else samples / samples.sum(),
+        noise_std=None if known is None else known(release),
+        offsets=offsets,
+        horizon=plan.data_rounds,
+        directions=plan.directions,
+    )
+
+
+def _noise_std(combination: Combination, charge: Charge | None) -> float:
+    """Return the known std per coordinate of the noise in a mean with weights; zero where it is not known."""
+    if combination.weights is None or charge is None or charge.kind != "gaussian":
+        return 0.0
+    return float(np.sqrt(np.square(combination.weights * charge.noise_std).sum()))
 
 
 def _nobody(size: int) -> Trained:
