@@ -67,7 +67,8 @@ def test_one_client_of_five_cannot_take_it_out_of_the_others_range(aggregate, ba
     rng = np.random.default_rng(0)
     honest = rng.normal(size=(4, 7)).astype(np.float32)
     found = aggregate(np.vstack([honest, np.full((1, 7), bad, dtype=np.float32)]))
-    assert (honest.min(axis=0) <= found).all() and (found <= honest.max(axis=0)).all()
+    assert (honest.min(axis=0) <= found).all()
+    assert (found <= honest.max(axis=0)).all()
 
 
 @pytest.mark.parametrize("name", ROBUST)
@@ -97,7 +98,8 @@ def test_samples_by_name_and_as_a_value_is_the_default_bit_for_bit(federation, n
         run(federation, algorithm=ALGORITHMS[name](), participation=0.7, upcycle=0.5, **more).params
         for more in ({}, {"aggregation": "samples"}, {"aggregation": up.aggregators.Samples()})
     )
-    assert torch.equal(plain, named) and torch.equal(plain, made)
+    assert torch.equal(plain, named)
+    assert torch.equal(plain, made)
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,8 @@ def test_what_an_aggregator_is_told_follows_from_releases_and_public_numbers(fed
             return None, own
 
     privacy = up.privacy.UpdateClipping(clip_norm=1.0, noise_std=0.25)
-    spec = up.RunSpec(algorithm=up.FedDyn(alpha=0.5), aggregation=Listening(), privacy=privacy, iterations=3, local=LOCAL)
+    more = {"aggregation": Listening(), "privacy": privacy, "local": LOCAL}
+    spec = up.RunSpec(algorithm=up.FedDyn(alpha=0.5), iterations=3, **more)
     plan = make_plan(federation, spec)
     engine, run = plan.engine.open(plan.task, 1), start_run(plan)
     for _ in range(2):
@@ -269,7 +272,7 @@ def test_what_is_no_aggregator_is_one_sentence(value, words):
 
 
 def test_other_wrong_values_are_one_sentence(federation):
-    with pytest.raises(up.InputError, match="fraction is 0.5, but it must be a finite number >= 0 and < 0.5"):
+    with pytest.raises(up.InputError, match=r"fraction is 0.5, but it must be a finite number >= 0 and < 0.5"):
         up.aggregators.TrimmedMean(0.5)
     with pytest.raises(up.InputError, match="weights is 'size', but it must be known"):
         up.FedDyn(weights="size")

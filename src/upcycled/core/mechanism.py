@@ -29,6 +29,8 @@ class Trained:
     """K_i, the local steps really taken."""
     private: Vector | None = None
     """Kept by the clients for ever: pFedMe's personal models."""
+    statistics: Vector | None = None
+    """Each client's running statistics of batch norm after training, where the model has some."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Release:
     """n_i, which is public."""
     num_steps: Ints
     """K_i, a public constant in private runs."""
+    statistics: Vector | None = None
+    """Each client's running statistics of batch norm; only without privacy."""
 
 
 class NoiseSource(Protocol):
@@ -337,7 +341,7 @@ def meets_epsilon(mechanism: object) -> bool:
 
 
 def _pass_on(trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-    return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
+    return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps, trained.statistics)
 
 
 def _no_noise(release: Release) -> Real:

@@ -43,6 +43,8 @@ class State:
     rule: RuleState = field(default_factory=dict)
     aggregator: AggregatorState = field(default_factory=dict)
     """What the run's aggregator carries from round to round."""
+    statistics: Vector | None = None
+    """The model's running statistics of batch norm, of the last data round; no rule moves them."""
 
 
 class Strategy(Protocol):

@@ -27,6 +27,7 @@ from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting, average
 from upcycled.core.objective import Objective
+from upcycled.core.running_statistics import read_statistics, statistics_layout
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Solver
@@ -37,7 +38,14 @@ from upcycled.engines import choose_engine
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
 from upcycled.losses.table import as_objective
-from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
+from upcycled.models.prepare import (
+    as_input,
+    has_batch_norm,
+    is_linear_softmax,
+    prepare_model,
+    takes_one_sample,
+    takes_tokens,
+)
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
@@ -62,6 +70,10 @@ class Plan:
     """The public facts a private run's mechanism was fitted to."""
     aggregator: Aggregator | None = None
     """What averages releases; None for the mechanism's own mean, which is the usual one."""
+    statistics: Layout | None = None
+    """The running statistics of batch norm that clients send beside the model; None where it has none."""
+    initial_statistics: Vector | None = None
+    """Where they start."""
     scores: FittedScores | None = None
     """What it publishes of the model's scores, and pays for."""
     on_data: tuple[Task, EngineKind] | None = None
@@ -161,6 +173,11 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
     setting, scores = None, None
+    statistics = statistics_layout(module)
+    if statistics is not None:
+        _check_statistics(spec, statistics)
+    if has_batch_norm(module):
+        _check_short_batches(module, facts, solver)
     if spec.privacy is not None:
         rounds = who.rounds_of_clients(spec.seed, facts.num_clients, strategy.data_rounds(spec.iterations))
         if spec.charged_scores is not None:
@@ -217,6 +234,8 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         solver=solver,
         setting=setting,
         aggregator=_aggregator(spec, mechanism),
+        statistics=statistics,
+        initial_statistics=None if statistics is None else read_statistics(module),
         scores=scores,
     )
 
@@ -241,6 +260,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         rounds=plan.data_rounds,
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
+        statistics=plan.statistics,
     )
     if plan.scores is not None and mixes_samples(task):
         raise InputError(
@@ -315,6 +335,35 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
         must = "'samples' with theory=True: the theorem is about the mean weighted by n_i"
         raise InputError(field="aggregation", value=spec.aggregation, must=must)
     return aggregator
+
+
+def _check_statistics(spec: RunSpec, statistics: Layout) -> None:
+    """Refuse running statistics where they would leave unaccounted for, or belong to nobody."""
+    instead = "use a layer without running statistics, such as GroupNorm or LayerNorm"
+    kept = f"model keeps '{statistics.names[0]}' (batch norm does)"
+    if spec.privacy is not None:
+        raise InputError(f"{kept}, which would leave the clients unaccounted for: with privacy {instead}")
+    if spec.algorithm.is_personal:
+        raise InputError(
+            f"{kept}, but nobody says whose a personal model's would be: with {spec.algorithm.name} {instead}"
+        )
+    if spec.theory:
+        raise InputError(f"{kept}, but the theorem is about a function of the parameters: with theory=True {instead}")
+
+
+def _check_short_batches(module: nn.Module, facts: Facts, solver: Solver) -> None:
+    """Refuse batches of one sample where batch norm has nothing to take a variance over."""
+    batch = solver.local.batch_size
+    last = facts.sizes if batch is None else facts.sizes % batch
+    alone = np.flatnonzero(last == 1)
+    if alone.size and not takes_one_sample(module, facts):
+        row = int(alone[0])
+        raise InputError(
+            field="local.batch_size",
+            value=batch,
+            but=f"the {facts.sizes[row]} samples of client {row if facts.ids is None else int(facts.ids[row])} would "
+            "leave a batch of one, of which batch norm can take no variance: it must be another number",
+        )
 
 
 def _check_stragglers(stragglers: float, solver: Solver) -> None:

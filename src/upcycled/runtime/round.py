@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Traine
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem
 from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Vector, weighted_mean
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Run
@@ -41,6 +42,8 @@ class Ask:
     model: Vector
     problem: Problem
     """The algorithm's part: a, and a row of b for each client."""
+    statistics: Vector | None = None
+    """The model's running statistics of batch norm, where it has some."""
 
     def of(self, client: int) -> Ask:
         """Return the part that one client is sent.
@@ -77,7 +80,8 @@ def ask(plan: Plan, run: Run) -> Ask:
     algorithm, state = plan.strategy.algorithm, run.state
     cohort, attempt = _cohort(plan, run)
     problem = algorithm.problem(state.server, run.memory.gather(cohort.clients))
-    return Ask(state.iteration + 1, state.data_rounds + 1, attempt, cohort, state.server.model, problem)
+    round, model, statistics = state.data_rounds + 1, state.server.model, state.statistics
+    return Ask(state.iteration + 1, round, attempt, cohort, model, problem, statistics)
 
 
 def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: Ledger | None = None) -> Answer:
@@ -86,7 +90,7 @@ def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: L
     if plan.facts.ids is not None:
         cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
     problem = mechanism.problem(asked.problem, asked.model, cohort, noise)
-    work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise)
+    work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise, asked.statistics)
     trained = engine.train(work) if cohort.clients.size else _nobody(plan.layout.size)
     charge = mechanism.charge(cohort)
     if ledger is not None and charge is not None:
@@ -107,6 +111,10 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
         mean = mechanism.aggregate(release, asked.model, noise)
     else:
         mean = combination.mean_of(release.vectors)
+    if release.statistics is not None:
+        samples = release.num_samples.astype(np.float64)
+        average = partial(weighted_mean, samples) if combination is None else combination.mean_of
+        state = replace(state, statistics=average(release.statistics))
     if mechanism.is_central:
         # Server steps get what is covered: the noisy aggregate, in the place of every release.
         release = replace(release, vectors=np.broadcast_to(mean, release.vectors.shape))
@@ -141,11 +149,13 @@ def joined(asked: Ask, answers: Sequence[Answer]) -> Answer:
     """Return separate clients' answers as one, in the order in which they were asked: sums then have the same bits."""
     clients = np.concatenate([one.release.clients for one in answers])
     order = np.argsort(_places(asked, clients))
+    statistics = [one.release.statistics for one in answers if one.release.statistics is not None]
     release = Release(
         clients[order],
         np.concatenate([one.release.vectors for one in answers])[order],
         np.concatenate([one.release.num_samples for one in answers])[order],
         np.concatenate([one.release.num_steps for one in answers])[order],
+        np.concatenate(statistics)[order] if statistics else None,
     )
     charges = [one.charge for one in answers if one.charge is not None]
     private = [one.private for one in answers if one.private is not None]

@@ -39,8 +39,12 @@ def start_run(plan: Plan, ledger_run: str | None = None) -> Run:
     """Return the run before its first iteration; ``ledger_run`` names the run whose ledger goes on."""
     algorithm, size, clients = plan.strategy.algorithm, plan.layout.size, plan.facts.num_clients
     state = plan.strategy.start(algorithm.start(plan.initial))
+    if plan.aggregator is not None:
+        state = replace(state, aggregator=plan.aggregator.start())
+    if plan.initial_statistics is not None:
+        state = replace(state, statistics=plan.initial_statistics)
     return Run(
-        state=state if plan.aggregator is None else replace(state, aggregator=plan.aggregator.start()),
+        state=state,
         memory=ClientMemory(algorithm.remembers, clients, size),
         private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
         ledger=None if plan.setting is None else _ledger(plan, plan.setting, ledger_run),
