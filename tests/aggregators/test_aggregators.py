@@ -106,7 +106,7 @@ def test_samples_by_name_and_as_a_value_is_the_default_bit_for_bit(federation, n
 class Mine:
     """The n_i mean, written by somebody else, with a count of the rounds as its state."""
 
-    needs_noise_std = False
+    needs_noise_std = is_weighted = False
 
     def start(self):
         return {"rounds": np.array(0)}
@@ -180,7 +180,7 @@ def test_what_an_aggregator_is_told_follows_from_releases_and_public_numbers(fed
 
     @dataclass(frozen=True)
     class Listening:
-        needs_noise_std = False
+        needs_noise_std = is_weighted = False
 
         def start(self):
             return {}

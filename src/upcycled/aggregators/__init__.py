@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from upcycled.aggregators.median import Median
+from upcycled.aggregators.precision import Precision
 from upcycled.aggregators.samples import Samples
 from upcycled.aggregators.trimmed_mean import TrimmedMean
 from upcycled.core.aggregator import Aggregator, Combination, Received, weighted
@@ -18,6 +19,7 @@ AGGREGATORS: dict[str, type[Any]] = {
     "samples": Samples,
     "median": Median,
     "trimmed_mean": TrimmedMean,
+    "precision": Precision,
 }
 
 
@@ -45,7 +47,7 @@ def as_aggregator(value: object) -> Aggregator:
         return value
     must = (
         f"one of {', '.join(map(repr, AGGREGATORS))}, one of up.aggregators, or your own: with needs_noise_std, "
-        "start and combine"
+        "is_weighted, start and combine"
     )
     raise InputError(field="aggregation", value=value, must=must)
 
@@ -55,6 +57,7 @@ __all__ = [
     "Aggregator",
     "Combination",
     "Median",
+    "Precision",
     "Received",
     "Samples",
     "TrimmedMean",

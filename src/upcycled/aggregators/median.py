@@ -27,6 +27,7 @@ class Median:
     """
 
     needs_noise_std: ClassVar[bool] = False
+    is_weighted: ClassVar[bool] = False
 
     def start(self) -> AggregatorState:
         return {}

@@ -23,6 +23,7 @@ class Samples:
     """
 
     needs_noise_std: ClassVar[bool] = False
+    is_weighted: ClassVar[bool] = True
 
     def start(self) -> AggregatorState:
         return {}

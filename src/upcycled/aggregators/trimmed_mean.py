@@ -36,6 +36,7 @@ class TrimmedMean:
     fraction: Annotated[float, Limits(at_least=0, below=0.5)] = 0.1
 
     needs_noise_std: ClassVar[bool] = False
+    is_weighted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

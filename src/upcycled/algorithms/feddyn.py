@@ -48,6 +48,8 @@ class FedDyn:
     moves: ClassVar[tuple[str, ...]] = ()
     remembers: ClassVar[tuple[str, ...]] = ("h_i",)
     is_personal: ClassVar[bool] = False
+    noise_gain: ClassVar[float] = 2.0
+    """r_i enters the model once by itself, and once more by h."""
 
     solver = keep_local
 

@@ -72,7 +72,7 @@ class Aggregator(Protocol):
     >>> import upcycled as up
     >>> @dataclass(frozen=True)
     ... class Largest:
-    ...     needs_noise_std = False
+    ...     needs_noise_std = is_weighted = False
     ...     def start(self):
     ...         return {}
     ...     def combine(self, own, received):
@@ -86,6 +86,10 @@ class Aggregator(Protocol):
     @property
     def needs_noise_std(self) -> bool:
         """Whether it cannot do without the std of the noise in each release."""
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether what it makes always has weights, so that the noise in it is known."""
 
     def start(self) -> AggregatorState:
         """Return its own state before the first round."""

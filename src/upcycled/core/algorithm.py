@@ -117,6 +117,15 @@ class OwnShares(Protocol):
         """Return what each release of a cohort weighs, for their n_i; they sum to 1."""
 
 
+@runtime_checkable
+class NoiseGain(Protocol):
+    """An algorithm whose server step is a mean of the releases, so that noise in them is known in the model, too."""
+
+    @property
+    def noise_gain(self) -> float | None:
+        """How much larger the noise of the mean is in the new model; None where these options make it no such step."""
+
+
 # The usual answers; an algorithm takes them by assignment.
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm
+from upcycled.core.algorithm import Algorithm, NoiseGain
 from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, reason_of
@@ -27,10 +27,11 @@ from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting, average
 from upcycled.core.objective import Objective
+from upcycled.core.rule import LocalGeometry
 from upcycled.core.running_statistics import read_statistics, statistics_layout
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import LocalSGD, Solver
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, ShiftedMinimiser, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
@@ -68,6 +69,8 @@ class Plan:
     solver: Solver
     setting: Setting | None
     """The public facts a private run's mechanism was fitted to."""
+    directions: EffectiveDirections
+    """What of a flat vector the model's predictions can tell apart."""
     aggregator: Aggregator | None = None
     """What averages releases; None for the mechanism's own mean, which is the usual one."""
     statistics: Layout | None = None
@@ -97,12 +100,6 @@ class Plan:
     def num_samples(self) -> int:
         """n, of the clients that are known here."""
         return int(self.facts.sizes.sum())
-
-    @cached_property
-    def directions(self) -> EffectiveDirections:
-        """What of a flat vector the model's predictions can tell apart."""
-        is_softmax = is_linear_softmax(self.module) and self.objective == CrossEntropy()
-        return EffectiveDirections(self.layout, is_softmax)
 
     @property
     def task(self) -> Task:
@@ -221,6 +218,11 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             mechanism = replace(mechanism, promise=replace(mechanism.promise, released=released))
         check_budget(spec.budget, mechanism, setting)
     _check_stragglers(spec.stragglers, solver)
+    aggregator = _aggregator(spec, mechanism)
+    directions = EffectiveDirections(layout, is_linear_softmax(module) and objective == CrossEntropy())
+    if strategy.uses_noise_energy and isinstance(strategy, Upcycled):
+        _check_known_noise(spec, mechanism, aggregator)
+        strategy = replace(strategy, geometry=LocalGeometry(_ratio(spec, solver), directions))
     return Plan(
         spec=spec,
         facts=facts,
@@ -233,7 +235,8 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         participation=who,
         solver=solver,
         setting=setting,
-        aggregator=_aggregator(spec, mechanism),
+        directions=directions,
+        aggregator=aggregator,
         statistics=statistics,
         initial_statistics=None if statistics is None else read_statistics(module),
         scores=scores,
@@ -335,6 +338,27 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
         must = "'samples' with theory=True: the theorem is about the mean weighted by n_i"
         raise InputError(field="aggregation", value=spec.aggregation, must=must)
     return aggregator
+
+
+def _check_known_noise(spec: RunSpec, mechanism: Fitted, aggregator: Aggregator | None) -> None:
+    """Refuse a rule that lives on the noise in the model where nobody knows it."""
+    rule = spec.upcycle
+    if mechanism.is_central or mechanism.draws_secretly or mechanism.release_noise_std is None:
+        but = f"nobody knows how much noise a release of '{mechanism.name}' holds, which it needs"
+        raise InputError(field="upcycle", value=rule, but=but)
+    if aggregator is not None and not aggregator.is_weighted:
+        raise InputError(field="upcycle", value=rule, but="it needs an aggregation with weights, such as 'precision'")
+    if not isinstance(spec.algorithm, NoiseGain) or spec.algorithm.noise_gain is None:
+        but = f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedProx or FedDyn"
+        raise InputError(field="upcycle", value=rule, but=but)
+
+
+def _ratio(spec: RunSpec, solver: Solver) -> float:
+    """Return a/S of a certified solver."""
+    if isinstance(solver, CertifiedGD | CertifiedMinimiser | ShiftedMinimiser):
+        return solver.a / solver.smoothness
+    but = "it needs a and S of a certified solver, which ErmOutput and ObjectivePerturbation bring"
+    raise InputError(field="upcycle", value=spec.upcycle, but=but)
 
 
 def _check_statistics(spec: RunSpec, statistics: Layout) -> None:

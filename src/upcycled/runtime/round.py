@@ -18,14 +18,14 @@ from functools import partial
 import numpy as np
 
 from upcycled.core.aggregator import Combination, Received
-from upcycled.core.algorithm import OwnShares, RoundResult, Server
+from upcycled.core.algorithm import Algorithm, NoiseGain, OwnShares, RoundResult, Server
 from upcycled.core.engine import Engine, Work
 from upcycled.core.errors import BudgetSpentError, InputError
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem
 from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Vector, weighted_mean
+from upcycled.core.vectors import Ints, Real, Vector, weighted_mean
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Run
@@ -133,9 +133,12 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     if answered.private is not None:
         run.private.put(clients, {"model": answered.private}, undoable)
     noise_std = mechanism.mean_noise_std(release) if combination is None else _noise_std(combination, answered.charge)
+    if plan.strategy.uses_noise_energy:
+        state = replace(state, noise_energy=_noise_energy(plan, combination, release))
     # Where draws are secret it would tell an empty cohort from others: rules then go by the aggregate alone.
     is_told = plan.strategy.uses_spread and not mechanism.draws_secretly
-    spread = _spread(arrived, state.server, answered.charge, mechanism) if is_told else None
+    weights = None if combination is None else combination.weights
+    spread = _spread(arrived, state.server, answered.charge, mechanism, weights) if is_told else None
     after = plan.strategy.after_data(state, server, noise_std, mean, spread)
     return replace(run, state=after), release
 
@@ -206,7 +209,7 @@ def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
 
 def _received(plan: Plan, asked: Ask, release: Release) -> Received:
     """Return what an aggregator may look at: the release, what was asked, and public numbers."""
-    algorithm, known, samples = plan.strategy.algorithm, plan.mechanism.release_noise_std, release.num_samples
+    known = plan.mechanism.release_noise_std
     a, b = asked.problem.a, asked.problem.b
     offsets = None
     if b is not None and a > 0:
@@ -215,7 +218,7 @@ def _received(plan: Plan, asked: Ask, release: Release) -> Received:
     return Received(
         release=release,
         sent=asked.model,
-        shares=algorithm.shares(samples) if isinstance(algorithm, OwnShares) else samples / samples.sum(),
+        shares=_shares(plan.strategy.algorithm, release),
         noise_std=None if known is None else known(release),
         offsets=offsets,
         horizon=plan.data_rounds,
@@ -230,17 +233,39 @@ def _noise_std(combination: Combination, charge: Charge | None) -> float:
     return float(np.sqrt(np.square(combination.weights * charge.noise_std).sum()))
 
 
+def _noise_energy(plan: Plan, combination: Combination | None, release: Release) -> float | None:
+    """Return the expected squared norm of the noise that a round brings into the model, from public numbers."""
+    algorithm, known = plan.strategy.algorithm, plan.mechanism.release_noise_std
+    weights = _shares(algorithm, release) if combination is None else combination.weights
+    gain = algorithm.noise_gain if isinstance(algorithm, NoiseGain) else None
+    if known is None or weights is None or gain is None:
+        return None
+    return gain**2 * plan.directions.dimension * float(np.square(weights * known(release)).sum())
+
+
+def _shares(algorithm: Algorithm, release: Release) -> Real:
+    """Return what each release weighs in the algorithm's own mean."""
+    samples = release.num_samples
+    shares: Real = algorithm.shares(samples) if isinstance(algorithm, OwnShares) else samples / samples.sum()
+    return shares
+
+
 def _nobody(size: int) -> Trained:
     """Return the work of an empty cohort, which only secret draws let pass."""
     return Trained(np.zeros((0, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
-def _spread(arrived: RoundResult, sent: Server, charge: Charge | None, mechanism: Fitted) -> float:
-    """Return sum p_i ||r_i - sent||^2 less the known noise in it: from the release and public numbers alone."""
+def _spread(
+    arrived: RoundResult, sent: Server, charge: Charge | None, mechanism: Fitted, weights: Real | None
+) -> float:
+    """Return sum p_i ||r_i - sent||^2 less the known noise in it: from the release and public numbers alone.
+
+    p_i are the aggregator's weights, where it has some.
+    """
     release = arrived.release
     if not release.clients.size:
         return 0.0
-    shares = release.num_samples / release.num_samples.sum()
+    shares = release.num_samples / release.num_samples.sum() if weights is None else weights
     drift = release.vectors - sent.model
     found = float(shares @ np.einsum("cd,cd->c", drift, drift, dtype=np.float64, casting="same_kind"))
     if mechanism.is_central:

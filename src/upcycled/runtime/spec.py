@@ -44,7 +44,7 @@ class RunSpec:
         upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
             makes every even iteration a server-only extrapolation.
         aggregation: how releases become one vector: ``"samples"`` (weighed by n_i), ``"median"``, ``"trimmed_mean"``,
-            one of ``up.aggregators`` with its options, or your own.
+            ``"precision"`` (by the known privacy noise), one of ``up.aggregators`` with its options, or your own.
         iterations: global iterations, upcycled ones included.
         local: the clients' optimiser: ``up.LocalSGD``, ``up.LocalAdam``, ``up.LocalAdamW`` or ``up.LocalOptimizer``.
         participation: the fraction of clients in a data round, or a :class:`~upcycled.Sampler`.
