@@ -52,7 +52,13 @@ class Combination:
 
 
 def weighted(weights: Real) -> Combination:
-    """Return the mean with these weights.
+    """Make the mean with these weights.
+
+    Args:
+        weights: one for each client of the cohort, in the release's order; they sum to 1.
+
+    Returns:
+        What an aggregator's ``combine`` gives.
 
     >>> import numpy as np
     >>> weighted(np.array([0.25, 0.75])).mean_of(np.array([[0.0], [4.0]], dtype=np.float32)).tolist()
