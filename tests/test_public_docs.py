@@ -21,6 +21,7 @@ HANDED_OVER = {
     # Values that a run, a function or a hook gets or gives: shown by the examples of what makes them, and of what
     # takes them (Algorithm, Mechanism, Rule, Callback).
     *("Charge", "Cohort", "Comparison", "Constants", "Description", "Facts", "Failed", "Fitted", "History", "Move"),
+    *("Combination", "Received"),
     *("NoiseSource", "Observed", "OneRun", "Plan", "Problem", "Promise", "Record", "Release", "Report", "Result"),
     *("RoundResult", "Run", "Server", "Setting", "Step", "Trained", "TwoWorlds", "Assumption", "ScalarRule", "Lstm"),
     # Errors are raised.

@@ -13,9 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upcycled import coefficients, data, losses, models, privacy, schedules, theory
+    from upcycled import aggregators, coefficients, data, losses, models, privacy, schedules, theory
     from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
     from upcycled.coefficients import Coefficient, Move, Observed, Rule
+    from upcycled.core.aggregator import Aggregator, Combination, Received
     from upcycled.core.algorithm import Algorithm, RoundResult, Server
     from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
     from upcycled.core.facts import Facts
@@ -47,8 +48,9 @@ __version__ = "0.1.0"
 
 # Where each name lives. They are imported when first used: torch alone takes over a second, `--help` should not.
 _HOMES = {
-    "upcycled": ("coefficients", "data", "losses", "models", "privacy", "schedules", "theory"),
+    "upcycled": ("aggregators", "coefficients", "data", "losses", "models", "privacy", "schedules", "theory"),
     "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
+    "upcycled.core.aggregator": ("Aggregator", "Combination", "Received"),
     "upcycled.core.algorithm": ("Algorithm", "RoundResult", "Server"),
     "upcycled.coefficients": ("Coefficient", "Move", "Rule", "Observed"),
     "upcycled.core.errors": ("BudgetSpentError", "DivergedError", "InputError", "UpcycledError"),
@@ -70,6 +72,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "STOP",
+    "Aggregator",
     "Algorithm",
     "Budget",
     "BudgetSpentError",
@@ -77,6 +80,7 @@ __all__ = [
     "Charge",
     "Coefficient",
     "Cohort",
+    "Combination",
     "Comparison",
     "DivergedError",
     "Facts",
@@ -106,6 +110,7 @@ __all__ = [
     "Probe",
     "Problem",
     "Promise",
+    "Received",
     "Record",
     "Release",
     "Result",
@@ -120,6 +125,7 @@ __all__ = [
     "Step",
     "Trained",
     "UpcycledError",
+    "aggregators",
     "coefficients",
     "compare",
     "data",

@@ -14,13 +14,18 @@ from upcycled.core.sampler import Participation
 from upcycled.core.vectors import weighted_mean
 
 
-def arrived(vectors, samples, steps=None, step_sums=None, num_clients=None):
+def arrived(vectors, samples, steps=None, step_sums=None, num_clients=None, all_samples=0, average=None):
     vectors, samples = np.float32(vectors), np.array(samples)
     steps = np.ones(len(samples), dtype=np.int64) if steps is None else np.array(steps)
     release = Release(np.arange(len(samples)), vectors, samples, steps)
     mean = weighted_mean(samples.astype(float), vectors)
     return RoundResult(
-        release, mean, np.ones(len(samples)) if step_sums is None else np.array(step_sums), num_clients or 2
+        release,
+        mean,
+        np.ones(len(samples)) if step_sums is None else np.array(step_sums),
+        num_clients or 2,
+        all_samples or int(samples.sum()),
+        average,
     )
 
 
@@ -67,6 +72,31 @@ def test_feddyn_uses_the_plain_mean_and_all_clients_in_h():
     assert memory["h_i"].tolist() == [[1 - 1.5], [2 - 3.5]]
 
 
+def test_feddyn_by_samples_and_by_an_aggregator():
+    # n = (1, 3) of 8: p = (1/4, 3/4), the cohort is half of the samples. h_i' = (1 - 1.5, 2 - 3.5) = (-0.5, -1.5),
+    # changes (-1.5, -3.5), their mean -3: h = 1 - 0.5 * 3 = -0.5; w = 7 + 0.5 / 0.5 = 8.
+    start, h_i = Server(np.float32([1]), {"h": np.float32([1])}), {"h_i": np.float32([[1], [2]])}
+    part = arrived([[4], [8]], [1, 3], num_clients=5, all_samples=8)
+    server, memory = up.FedDyn(alpha=0.5, weights="samples").server_step(start, h_i, part)
+    assert (server.vectors["h"].tolist(), server.model.tolist()) == ([-0.5], [8.0])
+    assert memory["h_i"].tolist() == [[-0.5], [-1.5]]
+    # Everybody: h = sum p_i h_i' = -1/8 - 9/8 = -1.25, whatever it was; w = 7 + 2.5.
+    server, _ = up.FedDyn(alpha=0.5, weights="samples").server_step(start, h_i, arrived([[4], [8]], [1, 3]))
+    assert (server.vectors["h"].tolist(), server.model.tolist()) == ([-1.25], [9.5])
+    # An aggregator that takes the first: h = h_1' = -0.5; of a cohort that is 2 of 5 clients 1 + 0.4 * -1.5 = 0.4.
+    whole, some = (arrived([[4], [8]], [1, 3], num_clients=n, average=lambda v: v[0]) for n in (2, 5))
+    assert up.FedDyn(alpha=0.5).server_step(start, h_i, whole)[0].vectors["h"].tolist() == [-0.5]
+    assert up.FedDyn(alpha=0.5).server_step(start, h_i, some)[0].vectors["h"][0] == pytest.approx(0.4)
+
+
+def test_scaffold_averages_the_changes_of_c_by_the_runs_aggregator():
+    # As below the changes are (-9, -6.5); the second of two of five clients: c = 3 + 0.4 * -6.5 = 0.4.
+    start = Server(np.float32([1]), {"c": np.float32([3])})
+    came = arrived([[4], [8]], [1, 3], step_sums=[0.5, 2.0], num_clients=5, average=lambda v: v[1])
+    server, _ = up.Scaffold().server_step(start, {"c_i": np.float32([[1], [2]])}, came)
+    assert server.vectors["c"][0] == pytest.approx(0.4, abs=1e-6)
+
+
 def test_scaffold_refreshes_control_variates_from_the_releases():
     # c_1' = 1 - 3 + (1 - 4)/0.5 = -8; c_2' = 2 - 3 + (1 - 8)/2 = -4.5; c = 3 + ((-8 - 1) + (-4.5 - 2))/5 = -0.1.
     start = Server(np.float32([1]), {"c": np.float32([3])})
@@ -102,6 +132,7 @@ def test_scaffolds_divisor_makes_c_i_the_momentum_weighted_average_gradient(mome
         position,
         local.step_sum(np.array([k])),
         num_clients=1,
+        all_samples=1,
     )
     _, memory = up.Scaffold().server_step(Server(w, {"c": c}), {"c_i": c_i[None]}, came)
     assert memory["c_i"][0] == pytest.approx(expected, rel=1e-5, abs=1e-6)

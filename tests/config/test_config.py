@@ -102,6 +102,7 @@ def made_values(made):
         float | None: st.floats(0.01, 0.9),
         int: st.integers(1, 9),
         bool: st.booleans(),
+        str: st.sampled_from(["equal", "samples"]),  # FedDyn's weights
     }
     hints = get_type_hints(made)
     known = {f.name: by_type[hints[f.name]] for f in fields(made)}

@@ -72,6 +72,11 @@ CASES = {
     "erm_output": (FEDPROX, EVERYBODY, "norm_bound = 1.0\nnoise_std = 0.5"),
     "bolt_on_sgd": ('name = "fedavg"', EVERYBODY, "norm_bound = 1.0\nnoise_std = 0.5"),
     "objective_perturbation": (FEDPROX, EVERYBODY, "norm_bound = 1.0\nalpha = 5.0"),
+    "precision": (
+        'name = "feddyn"\nalpha = 0.5',
+        FEW,
+        'norm_bound = 1.0\nepsilon = 8.0\ndelta = 1e-3\n\n[aggregation]\nkind = "precision"',
+    ),
     "dpsgd": ('name = "fedavg"', EVERYBODY, "clip_norm = 1.0\nnoise_multiplier = 1.0"),
     "central_dp_fedavg": ('name = "fedavg"', FEW, "clip_norm = 1.0\nnoise_multiplier = 1.0"),
     "secret": (
@@ -80,8 +85,13 @@ CASES = {
         "clip_norm = 1.0\nnoise_multiplier = 1.0\nsecret_sampling = true",
     ),
 }
-"""Algorithm, cohorts and mechanism; three have another name than their mechanism's."""
-NAMED = {"scores": "update_clipping", "personal": "model_clipping", "secret": "central_dp_fedavg"}
+"""Algorithm, cohorts and mechanism; four have another name than their mechanism's."""
+NAMED = {
+    "scores": "update_clipping",
+    "personal": "model_clipping",
+    "precision": "erm_output",
+    "secret": "central_dp_fedavg",
+}
 
 
 def test_every_mechanism_is_replayed():

@@ -46,6 +46,11 @@ class FedAvg:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def noise_gain(self) -> float | None:
+        """1 at server_lr = 1."""
+        return 1.0 if self.server_lr == 1.0 else None
+
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """w <- sum p_i r_i."""
         if self.server_lr == 1.0:

@@ -4,20 +4,25 @@ Client:  minimise F_i(x) - <h_i, x> + alpha/2 ||x - w||^2, so a = alpha and b = 
 Server:  h_i <- h_i - alpha (r_i - w);  h <- h - alpha (1/N) sum_S (r_i - w);  w <- mean_S(r_i) - h / alpha.
 
 The mean over S is unweighted, as published: with unequal n_i FedDyn settles on the plain mean of the clients'
-objectives. h and the h_i stay as they are in an upcycled iteration.
+objectives. ``weights="samples"`` puts p_i = n_i/n in the place of 1/N and of the mean over S. Any other weights, or an
+aggregator's A:  h <- A(h_i) where everybody took part, h + s A(h_i' - h_i) for a cohort that is the part s of the
+federation;  w <- A(r_i) - h / alpha. h and the h_i stay as they are in an upcycled iteration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import numpy as np
 
 from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, zeros_like
-from upcycled.core.errors import POSITIVE, check_fields
+from upcycled.core.errors import POSITIVE, check_fields, unknown
 from upcycled.core.solvers import Problem
-from upcycled.core.vectors import Vector, plain_mean
+from upcycled.core.vectors import Ints, Real, Vector, plain_mean, weighted_mean
+
+WEIGHTS = ("equal", "samples")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class FedDyn:
 
     Args:
         alpha: the weight of the quadratic term; the smaller, the faster h moves.
+        weights: ``"equal"``, as published, or ``"samples"``, by n_i: which mean of the objectives is minimised.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
@@ -35,17 +41,22 @@ class FedDyn:
     """
 
     alpha: Annotated[float, POSITIVE] = 0.01
+    weights: str = "equal"
 
     name: ClassVar[str] = "feddyn"
     sends: ClassVar[tuple[str, ...]] = ()
     moves: ClassVar[tuple[str, ...]] = ()
     remembers: ClassVar[tuple[str, ...]] = ("h_i",)
     is_personal: ClassVar[bool] = False
+    noise_gain: ClassVar[float] = 2.0
+    """r_i enters the model once by itself, and once more by h."""
 
     solver = keep_local
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.weights not in WEIGHTS:
+            raise unknown("weights", self.weights, WEIGHTS)
 
     def start(self, model: Vector) -> Server:
         """h = 0."""
@@ -57,8 +68,26 @@ class FedDyn:
 
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """Move h and the h_i by the releases, then the model."""
-        drift = arrived.release.vectors - server.model
+        h, releases = server.vectors["h"], arrived.release
+        drift = releases.vectors - server.model
         h_i = memory["h_i"] - self.alpha * drift
-        h = server.vectors["h"] - self.alpha * drift.sum(axis=-2) / np.float32(arrived.num_clients)
-        model = plain_mean(arrived.release.vectors) - h / self.alpha
-        return Server(model, {"h": h}), {"h_i": h_i}
+        average = arrived.average
+        if average is None and self.weights == "samples":
+            average = partial(weighted_mean, self.shares(releases.num_samples))
+        if average is None:
+            h = h - self.alpha * drift.sum(axis=-2) / np.float32(arrived.num_clients)
+            return Server(plain_mean(releases.vectors) - h / self.alpha, {"h": h}), {"h_i": h_i}
+        h = average(h_i) if arrived.is_everybody else h + self._part(arrived) * average(h_i - memory["h_i"])
+        return Server(arrived.mean - h / self.alpha, {"h": h}), {"h_i": h_i}
+
+    def shares(self, num_samples: Ints) -> Real:
+        """What each release weighs in the mean: the same, or n_i / n."""
+        counted = num_samples if self.weights == "samples" else np.ones(num_samples.shape)
+        shares: Real = counted / counted.sum(axis=-1, keepdims=True)
+        return shares
+
+    def _part(self, arrived: RoundResult) -> np.float32:
+        """Return how much of the federation the cohort is."""
+        if self.weights == "equal":
+            return np.float32(arrived.release.clients.size / arrived.num_clients)
+        return np.float32(arrived.release.num_samples.sum() / arrived.all_samples)

@@ -35,6 +35,7 @@ class FedProx:
     moves: ClassVar[tuple[str, ...]] = ()
     remembers: ClassVar[tuple[str, ...]] = ()
     is_personal: ClassVar[bool] = False
+    noise_gain: ClassVar[float] = 1.0
 
     start = start_plain
     solver = keep_local

@@ -8,7 +8,7 @@ momentum-weighted average of the client's gradients, weight decay included. The 
 both cases, and uploads a control variate computed from the un-noised model; here c_i comes from the release alone, and
 the server can recompute it. In an upcycled iteration c moves with the model and the c_i do not, so c is then no longer
 their mean. The mean over clients in c is unweighted: with unequal n_i Scaffold settles on the plain mean of the
-objectives.
+objectives. With an aggregator of the run's, it is the aggregator that averages in c, too.
 """
 
 from __future__ import annotations
@@ -61,5 +61,8 @@ class Scaffold:
         c, c_i = server.vectors["c"], memory["c_i"]
         divisor = arrived.step_sums[..., None].astype(np.float32)
         c_i_new = c_i - c + (server.model - arrived.release.vectors) / divisor
-        c_new = c + (c_i_new - c_i).sum(axis=-2) / np.float32(arrived.num_clients)
+        if arrived.average is None:
+            c_new = c + (c_i_new - c_i).sum(axis=-2) / np.float32(arrived.num_clients)
+        else:
+            c_new = c + np.float32(c_i.shape[-2] / arrived.num_clients) * arrived.average(c_i_new - c_i)
         return Server(arrived.mean, {"c": c_new}), {"c_i": c_i_new}

@@ -13,6 +13,7 @@ from upcycled.coefficients.forms import Auto, Constant, Decaying, LambdaHalf, Pr
 from upcycled.coefficients.hypergradient import Hypergradient
 from upcycled.coefficients.repeated import Repeated
 from upcycled.coefficients.scalar import Coefficient, ScalarRule
+from upcycled.coefficients.signal import Signal
 from upcycled.coefficients.table import COEFFICIENTS, as_rule
 from upcycled.coefficients.trend import Trend
 from upcycled.core.rule import Move, Observed, Rule, RuleState, extrapolate
@@ -35,6 +36,7 @@ __all__ = [
     "RuleState",
     "ScalarRule",
     "Schedule",
+    "Signal",
     "Trend",
     "as_rule",
     "extrapolate",

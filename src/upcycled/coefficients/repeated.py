@@ -15,7 +15,7 @@ import numpy as np
 
 from upcycled.coefficients.scalar import Coefficient, ScalarRule
 from upcycled.core.errors import COUNT, POSITIVE, InputError, check_fields
-from upcycled.core.rule import Move, Observed, Rule, RuleState, extrapolate
+from upcycled.core.rule import Move, NoiseAware, Observed, Rule, RuleState, extrapolate
 
 _OWN = "repeated_rho"
 
@@ -58,6 +58,10 @@ class Repeated:
     @property
     def uses_spread(self) -> bool:
         return self._first.uses_spread
+
+    @property
+    def uses_noise_energy(self) -> bool:
+        return isinstance(self._first, NoiseAware) and self._first.uses_noise_energy
 
     @property
     def _first(self) -> Rule:

@@ -10,6 +10,7 @@ from upcycled.coefficients.fedexp import FedExP
 from upcycled.coefficients.forms import Auto, Constant, Decaying, LambdaHalf, Proximal
 from upcycled.coefficients.hypergradient import Hypergradient
 from upcycled.coefficients.scalar import Coefficient, ScalarRule
+from upcycled.coefficients.signal import Signal
 from upcycled.coefficients.trend import Trend
 from upcycled.core.errors import InputError
 from upcycled.core.rule import Rule
@@ -24,6 +25,7 @@ COEFFICIENTS: dict[str, type[Any]] = {
     "hypergradient": Hypergradient,
     "fedexp": FedExP,
     "anderson": Anderson,
+    "signal": Signal,
 }
 
 
@@ -58,7 +60,7 @@ def as_rule(value: object) -> Rule:
         value=value,
         must=(
             "None, 'auto', a number >= 0, one of up.coefficients (Constant, LambdaHalf, Proximal, Decaying, Trend, "
-            "Hypergradient, FedExP, Anderson, Repeated), or your own: with rho, or with depth, per_round, uses_spread, "
-            "start and move"
+            "Hypergradient, FedExP, Anderson, Signal, Repeated), or your own: with rho, or with depth, per_round, "
+            "uses_spread, start and move"
         ),
     )

@@ -36,6 +36,7 @@ PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "
     "charged_scores": "privacy.scores",
     "charged_scores.counts": "privacy.scores.counts",
     "model": "model.kind",
+    "aggregation": "aggregation.kind",
 }
 """What a file calls the arguments that sentences about a run begin with."""
 
@@ -102,6 +103,9 @@ class Experiment(Table):
     model: ModelTable = Field(default=Logistic(), description="a table [model] with a kind")
     algorithm: SerializeAsAny[BuiltTable] = Field(description="a table [algorithm] with a name")
     upcycle: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [upcycle] with a kind")
+    aggregation: SerializeAsAny[BuiltTable] | None = Field(
+        default=None, description="a table [aggregation] with a kind"
+    )
     local: SerializeAsAny[BuiltTable] = Field(default=LOCAL(), description="a table [local]")
     clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
     privacy: SerializeAsAny[PrivacyTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
@@ -138,6 +142,7 @@ class Experiment(Table):
             **model_arguments(self.model),
             algorithm=self.algorithm.build(),
             upcycle=None if self.upcycle is None else self.upcycle.build(),
+            aggregation="samples" if self.aggregation is None else self.aggregation.build(),
             iterations=self.iterations,
             local=self.local.build(),
             participation=clients.fraction,

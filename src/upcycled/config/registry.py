@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, SerializeAsAny
 
+from upcycled.aggregators import AGGREGATORS
 from upcycled.algorithms import ALGORITHMS
 from upcycled.coefficients import COEFFICIENTS
 from upcycled.config.sources import MODELS, SOURCES, Factory
@@ -137,6 +138,9 @@ TABLES: dict[str, Choice | type[Table]] = {
     "model": Choice("kind", MODELS, lambda field, name: Factory, default="logistic"),
     "algorithm": Choice(
         "name", {name: table_of(made, tag=("name", name)) for name, made in ALGORITHMS.items()}, _own("name")
+    ),
+    "aggregation": Choice(
+        "kind", {name: table_of(made, tag=("kind", name)) for name, made in AGGREGATORS.items()}, _own("kind")
     ),
     "upcycle": Choice("kind", UPCYCLES, _own("kind"), default="constant"),
     "local": LOCAL,

@@ -6,15 +6,15 @@ F_i(x) + a/2 ||x - w||^2 + <b, x>. The server side sees releases only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from upcycled.core.mechanism import Release
 from upcycled.core.solvers import Local, Problem, Solver
-from upcycled.core.vectors import Real, Vector
+from upcycled.core.vectors import Ints, Real, Vector
 
 Vectors: TypeAlias = Mapping[str, Vector]
 """Named vectors: what the server keeps beside the model (D,), or what a cohort remembers (cohort, D)."""
@@ -34,11 +34,20 @@ class RoundResult:
 
     release: Release
     mean: Vector
-    """sum p_i r_i, as the mechanism aggregates it."""
+    """sum p_i r_i, as the mechanism or the run's aggregator has it."""
     step_sums: Real
     """The solver's D_i for each release (K_i lr for plain SGD), a function of the public K_i."""
     num_clients: int
     """N, all clients, not only the cohort."""
+    all_samples: int
+    """n, the samples of all clients."""
+    average: Callable[[Vector], Vector] | None = None
+    """The run's aggregator, for any vectors of the cohort; None where the algorithm's own means are meant."""
+
+    @property
+    def is_everybody(self) -> bool:
+        """Whether all clients took part."""
+        return self.release.clients.size == self.num_clients
 
 
 class Algorithm(Protocol):
@@ -98,6 +107,23 @@ class Algorithm(Protocol):
 
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """Return the new server state and the new memory of the cohort."""
+
+
+@runtime_checkable
+class OwnShares(Protocol):
+    """An algorithm whose mean has weights other than n_i."""
+
+    def shares(self, num_samples: Ints) -> Real:
+        """Return what each release of a cohort weighs, for their n_i; they sum to 1."""
+
+
+@runtime_checkable
+class NoiseGain(Protocol):
+    """An algorithm whose server step is a mean of the releases, so that noise in them is known in the model, too."""
+
+    @property
+    def noise_gain(self) -> float | None:
+        """How much larger the noise of the mean is in the new model; None where these options make it no such step."""
 
 
 # The usual answers; an algorithm takes them by assignment.

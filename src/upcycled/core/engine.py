@@ -36,6 +36,8 @@ class Task:
     cohort_size: int = 1
     """Clients expected in a data round: engines choose their way of working by it."""
     device: str = "cpu"
+    statistics: Layout | None = None
+    """The running statistics of batch norm that training changes; None where the model has none."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Work:
     problem: Problem
     noise: NoiseSource | None = None
     """For solvers that draw noise inside their steps; the same source as the release's."""
+    statistics: Vector | None = None
+    """The running statistics that clients start from, where the model has some."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +79,8 @@ class Engine(Protocol):
     def train(self, work: Work) -> Trained:
         """Do a cohort's local work."""
 
-    def score(self, model: Vector) -> Scores:
-        """Score the global model on all test samples."""
+    def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
+        """Score the global model, with its running statistics where it has some, on all test samples."""
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         """Score each client's own model on its own test samples; clients not listed use ``model``."""

@@ -29,6 +29,8 @@ class Trained:
     """K_i, the local steps really taken."""
     private: Vector | None = None
     """Kept by the clients for ever: pFedMe's personal models."""
+    statistics: Vector | None = None
+    """Each client's running statistics of batch norm after training, where the model has some."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Release:
     """n_i, which is public."""
     num_steps: Ints
     """K_i, a public constant in private runs."""
+    statistics: Vector | None = None
+    """Each client's running statistics of batch norm; only without privacy."""
 
 
 class NoiseSource(Protocol):
@@ -256,6 +260,8 @@ class Fitted:
     """(release, sent, noise) -> sum p_i r_i, or its noisy stand-in."""
     mean_noise_std: Callable[[Release], float] = no_known_noise
     """The known std per coordinate of the noise in the aggregate; zero if there is none."""
+    release_noise_std: Callable[[Release], Real] | None = None
+    """The std per coordinate of the noise in each release, public, or a bound on it; None where nobody knows it."""
     is_central: bool = False
     """Whether only the aggregate is perturbed: server steps then get it in place of each release."""
     draws_secretly: bool = False
@@ -335,7 +341,11 @@ def meets_epsilon(mechanism: object) -> bool:
 
 
 def _pass_on(trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-    return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps)
+    return Release(cohort.clients, trained.vectors, num_samples, trained.num_steps, trained.statistics)
+
+
+def _no_noise(release: Release) -> Real:
+    return np.zeros(release.clients.size)
 
 
 def _no_charge(cohort: Cohort) -> None:
@@ -347,5 +357,6 @@ NO_PRIVACY = Fitted(
     promise=Promise("the trained models themselves", (), is_claimed=False),
     release=_pass_on,
     charge=_no_charge,
+    release_noise_std=_no_noise,
 )
 """Releases are the trained models themselves; nothing is claimed, nothing is charged."""

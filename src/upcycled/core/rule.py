@@ -10,9 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.algorithm import Server
+from upcycled.core.effective import EffectiveDirections
 from upcycled.core.vectors import Vector
 
 RuleState: TypeAlias = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class LocalGeometry:
+    """What is known of the local problems where a certified solver works on them."""
+
+    ratio: float
+    """a/S: the weight of the quadratic term over the smoothness of F_i."""
+    directions: EffectiveDirections
+    """What of a vector the model's predictions can tell apart."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,11 @@ class Observed:
     """The last aggregate sum p_i r_i, before the algorithm's server step; None where nobody kept it."""
     spread: float | None = None
     """sum p_i ||r_i - sent||^2 of the last data round less the known noise in it, where the rule uses it."""
+    noise_energy: float | None = None
+    """The expected squared norm of the noise that the last data round brought into the iterate, or a bound on it, in
+    the directions that predictions can tell apart; where the rule is :class:`NoiseAware`."""
+    geometry: LocalGeometry | None = None
+    """Likewise."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,15 @@ class Rule(Protocol):
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
         """Return the next iterate; ``moves`` names the server vectors that go along with the model."""
+
+
+@runtime_checkable
+class NoiseAware(Protocol):
+    """A rule that cannot do without the noise of each round, and a and S of a certified solver."""
+
+    @property
+    def uses_noise_energy(self) -> bool:
+        """Whether it is one."""
 
 
 def extrapolate(seen: Observed, rho: float, moves: tuple[str, ...]) -> Server:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
+from upcycled.core.aggregator import AggregatorState
 from upcycled.core.algorithm import Algorithm, Server
-from upcycled.core.rule import Observed, Rule, RuleState
+from upcycled.core.rule import LocalGeometry, NoiseAware, Observed, Rule, RuleState
 from upcycled.core.vectors import Vector
 
 Kind: TypeAlias = Literal["data", "upcycled"]
@@ -37,9 +38,15 @@ class State:
     """The last aggregate, before the algorithm's server step."""
     spread: float | None = None
     """Mean squared norm of the last released updates, less the known noise, where the rule uses it."""
+    noise_energy: float | None = None
+    """What the last data round brought into the iterate of known noise, where the rule uses it."""
     rho: float | None = None
     """The coefficient of the last upcycled iteration."""
     rule: RuleState = field(default_factory=dict)
+    aggregator: AggregatorState = field(default_factory=dict)
+    """What the run's aggregator carries from round to round."""
+    statistics: Vector | None = None
+    """The model's running statistics of batch norm, of the last data round; no rule moves them."""
 
 
 class Strategy(Protocol):
@@ -58,6 +65,10 @@ class Strategy(Protocol):
     @property
     def uses_spread(self) -> bool:
         """Whether ``after_data`` is to be told the spread of the released updates."""
+
+    @property
+    def uses_noise_energy(self) -> bool:
+        """Whether the state is to hold the energy of a round's noise."""
 
     def after_data(
         self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
@@ -92,6 +103,7 @@ class Vanilla:
     algorithm: Algorithm
 
     uses_spread: ClassVar[bool] = False
+    uses_noise_energy: ClassVar[bool] = False
 
     def start(self, server: Server) -> State:
         return State(server)
@@ -118,6 +130,8 @@ class Upcycled:
 
     algorithm: Algorithm
     rule: Rule
+    geometry: LocalGeometry | None = None
+    """What is known of the local problems, for a rule that uses it."""
 
     def start(self, server: Server) -> State:
         return State(server, seen=(server,), rule=self.rule.start())
@@ -131,6 +145,10 @@ class Upcycled:
     def uses_spread(self) -> bool:
         return self.rule.uses_spread
 
+    @property
+    def uses_noise_energy(self) -> bool:
+        return isinstance(self.rule, NoiseAware) and self.rule.uses_noise_energy
+
     def after_data(
         self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
     ) -> State:
@@ -140,7 +158,15 @@ class Upcycled:
     def upcycle(self, state: State, horizon: int | None) -> State:
         """Move the model, and the server vectors the algorithm names, along the rule's direction."""
         seen = Observed(
-            state.seen, state.data_rounds, horizon, state.phase, state.noise_std, mean=state.mean, spread=state.spread
+            state.seen,
+            state.data_rounds,
+            horizon,
+            state.phase,
+            state.noise_std,
+            mean=state.mean,
+            spread=state.spread,
+            noise_energy=state.noise_energy,
+            geometry=self.geometry,
         )
         move, own = self.rule.move(state.rule, seen, self.algorithm.moves)
         return replace(

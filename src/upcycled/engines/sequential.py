@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from upcycled.core.engine import EngineKind, Scores, Task, Work
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Trained
+from upcycled.core.running_statistics import read_statistics, write_statistics
 from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Vector
@@ -52,6 +53,8 @@ class Sequential:
         dropout = client_keys(task.seed, Purpose.DROPOUT, work.round, cohort.clients, work.attempt)
         models = np.empty((cohort.clients.size, task.layout.size), dtype=np.float32)
         private = np.empty_like(models) if isinstance(solver, MoreauSGD) else None
+        size = None if task.statistics is None else task.statistics.size
+        statistics = None if size is None else np.empty((cohort.clients.size, size), dtype=np.float32)
         self.flat.module.train()
         # Layers that draw (dropout) read torch's generator: each client gets its own seed, the caller's state returns.
         with torch.random.fork_rng(devices=[]):
@@ -61,6 +64,8 @@ class Sequential:
                 batches = _batches(x, y, int(cohort.epochs[i]), solver.local, int(orders[i]), device)
                 b = None if work.problem.b is None else to_torch(work.problem.b[i], device)
                 self.flat.values.copy_(start)
+                if work.statistics is not None:
+                    write_statistics(self.flat.module, work.statistics)
                 if isinstance(solver, MoreauSGD):
                     model = self._moreau(batches, solver, start, work.problem.a, b)
                     private[i] = self.flat.values.cpu().numpy()  # type: ignore[index]
@@ -69,8 +74,10 @@ class Sequential:
                 else:
                     model = self._optimise(batches, solver, start, work.problem.a, b)
                 models[i] = model.cpu().numpy()
+                if statistics is not None:
+                    statistics[i] = read_statistics(self.flat.module)
         steps = task.solver.local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs)
-        return Trained(models, steps, private)
+        return Trained(models, steps, private, statistics)
 
     def _sgd(
         self, batches: Batches, local: LocalSGD, start: torch.Tensor, a: float, b: torch.Tensor | None
@@ -125,7 +132,9 @@ class Sequential:
         return x
 
     @one_thread()
-    def score(self, model: Vector) -> Scores:
+    def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
+        if statistics is not None:
+            write_statistics(self.flat.module, statistics)
         return score_module(self.flat, model, self.task.test)
 
     @one_thread()

@@ -15,6 +15,7 @@ from torch import nn
 from upcycled.core.errors import InputError, reason_of, suggest
 from upcycled.core.facts import Facts
 from upcycled.core.objective import Objective
+from upcycled.core.running_statistics import NAMES, is_statistic
 from upcycled.losses import CrossEntropy
 from upcycled.models.builtin import logistic, lstm, mlp
 
@@ -34,7 +35,8 @@ def prepare_model(
     A named lstm takes the vectors of the data's token ids as its fixed embedding, unless the options ask for another
     one. ``samples`` are two to try it on, where there are some.
 
-    Raises InputError if it does not fit features or labels, or has buffers that change in training.
+    Raises InputError if it does not fit features or labels, or has buffers that change in training and are no running
+    statistics.
     """
     if isinstance(model, nn.Module):
         module = copy.deepcopy(model)
@@ -175,8 +177,20 @@ def _probe(module: nn.Module, x: NDArray[Any], facts: Facts, objective: Objectiv
         raise InputError(f"model output is {got} for two samples, but it must be a tensor with a row for each")
     _try_loss(output, facts, objective)
     changed = [name for name, buffer in trial.named_buffers() if not torch.equal(buffer, before[name])]
-    if changed:
+    strange = [name for name in changed if not is_statistic(name)]
+    if strange:
         raise InputError(
-            f"model buffer '{changed[0]}' changes in training (batch norm does that), which would leave the clients "
-            "unaccounted for: use a layer without running statistics, such as GroupNorm or LayerNorm"
+            f"model buffer '{strange[0]}' changes in training and is none of batch norm's ({', '.join(NAMES)}), so "
+            "nobody knows how to average it: the model must do without"
         )
+
+
+def takes_one_sample(module: nn.Module, facts: Facts) -> bool:
+    """Say whether a module can be trained on a batch of one sample, which batch norm over features cannot."""
+    trial = copy.deepcopy(module).cpu().train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            trial(torch.from_numpy(as_input(module, _trial(facts)[:1])))
+        except ValueError:
+            return False
+    return True

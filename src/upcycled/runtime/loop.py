@@ -82,7 +82,7 @@ def _score(plan: Plan, engine: Engine, run: Run) -> tuple[Scores | None, Scores 
     if plan.task.test is None or not due:
         return None, None
     model = run.state.server.model
-    scores = engine.score(model)
+    scores = engine.score(model, run.state.statistics)
     if not run.private.names:
         return scores, scores
     clients = run.private.clients
@@ -102,6 +102,7 @@ def _record(
     clients = np.zeros(0, dtype=np.int64) if release is None else release.clients
     steps = clients if release is None else release.num_steps
     vector = 4 * plan.layout.size
+    statistics = 0 if plan.statistics is None else 4 * plan.statistics.size
     return Record(
         iteration=state.iteration,
         kind="upcycled" if release is None else "data",
@@ -111,8 +112,8 @@ def _record(
         global_accuracy=None if global_scores is None else global_scores.accuracy,
         global_loss=None if global_scores is None else global_scores.loss,
         coefficient=None if release is not None else state.rho,
-        bytes_up=clients.size * vector,
-        bytes_down=clients.size * vector * (1 + len(plan.strategy.algorithm.sends)),
+        bytes_up=clients.size * (vector + statistics),
+        bytes_down=clients.size * (vector * (1 + len(plan.strategy.algorithm.sends)) + statistics),
         messages=2 * clients.size,
         gradient_steps=int(steps.sum()) * plan.solver.gradients_per_step,
         seconds=seconds,

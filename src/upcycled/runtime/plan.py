@@ -7,24 +7,30 @@ data, the plan has the task that an engine is opened on, too.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
-from upcycled.core.algorithm import Algorithm
+from upcycled.core.aggregator import Aggregator
+from upcycled.core.algorithm import Algorithm, NoiseGain
+from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
-from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting
+from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting, average
 from upcycled.core.objective import Objective
+from upcycled.core.rule import LocalGeometry
+from upcycled.core.running_statistics import read_statistics, statistics_layout
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import LocalSGD, Solver
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, ShiftedMinimiser, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
@@ -34,7 +40,14 @@ from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
 from upcycled.losses.table import as_objective
 from upcycled.models.factories import made_by
-from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
+from upcycled.models.prepare import (
+    as_input,
+    has_batch_norm,
+    is_linear_softmax,
+    prepare_model,
+    takes_one_sample,
+    takes_tokens,
+)
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
@@ -57,6 +70,14 @@ class Plan:
     solver: Solver
     setting: Setting | None
     """The public facts a private run's mechanism was fitted to."""
+    directions: EffectiveDirections
+    """What of a flat vector the model's predictions can tell apart."""
+    aggregator: Aggregator | None = None
+    """What averages releases; None for the mechanism's own mean, which is the usual one."""
+    statistics: Layout | None = None
+    """The running statistics of batch norm that clients send beside the model; None where it has none."""
+    initial_statistics: Vector | None = None
+    """Where they start."""
     scores: FittedScores | None = None
     """What it publishes of the model's scores, and pays for."""
     on_data: tuple[Task, EngineKind] | None = None
@@ -77,6 +98,11 @@ class Plan:
     def data_rounds(self) -> int:
         """How many of the iterations touch data."""
         return self.strategy.data_rounds(self.spec.iterations)
+
+    @cached_property
+    def num_samples(self) -> int:
+        """n, of the clients that are known here."""
+        return int(self.facts.sizes.sum())
 
     @property
     def task(self) -> Task:
@@ -147,6 +173,11 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
     setting, scores = None, None
+    statistics = statistics_layout(module)
+    if statistics is not None:
+        _check_statistics(spec, statistics)
+    if has_batch_norm(module):
+        _check_short_batches(module, facts, solver)
     if spec.privacy is not None:
         rounds = who.rounds_of_clients(spec.seed, facts.num_clients, strategy.data_rounds(spec.iterations))
         if spec.charged_scores is not None:
@@ -190,7 +221,29 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             mechanism = replace(mechanism, promise=replace(mechanism.promise, released=released))
         check_budget(spec.budget, mechanism, setting)
     _check_stragglers(spec.stragglers, solver)
-    return Plan(spec, facts, module, objective, layout, initial, strategy, mechanism, who, solver, setting, scores)
+    aggregator = _aggregator(spec, mechanism)
+    directions = EffectiveDirections(layout, is_linear_softmax(module) and objective == CrossEntropy())
+    if strategy.uses_noise_energy and isinstance(strategy, Upcycled):
+        _check_known_noise(spec, mechanism, aggregator)
+        strategy = replace(strategy, geometry=LocalGeometry(_ratio(spec, solver), directions))
+    return Plan(
+        spec=spec,
+        facts=facts,
+        module=module,
+        objective=objective,
+        layout=layout,
+        initial=initial,
+        strategy=strategy,
+        mechanism=mechanism,
+        participation=who,
+        solver=solver,
+        setting=setting,
+        directions=directions,
+        aggregator=aggregator,
+        statistics=statistics,
+        initial_statistics=None if statistics is None else read_statistics(module),
+        scores=scores,
+    )
 
 
 def with_data(plan: Plan, data: FederatedData) -> Plan:
@@ -213,6 +266,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         rounds=plan.data_rounds,
         cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
         device=plan.spec.device,
+        statistics=plan.statistics,
     )
     if plan.scores is not None and mixes_samples(task):
         raise InputError(
@@ -257,6 +311,73 @@ def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
     if upcycle is None:
         return Vanilla(algorithm)
     return Upcycled(algorithm, as_rule(upcycle))
+
+
+def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
+    """Return the aggregator, None for the usual mean; refuse what the mechanism has no releases or no numbers for."""
+    aggregator = as_aggregator(spec.aggregation)
+    if isinstance(aggregator, Samples):
+        return None
+    if mechanism.is_central or mechanism.draws_secretly or mechanism.aggregate is not average:
+        but = f"'{mechanism.name}' publishes an aggregate of its own: it must be 'samples', which leaves it that"
+        raise InputError(field="aggregation", value=spec.aggregation, but=but)
+    if aggregator.needs_noise_std and mechanism.release_noise_std is None:
+        but = f"nobody knows how much noise a release of '{mechanism.name}' holds, which it needs"
+        raise InputError(field="aggregation", value=spec.aggregation, but=but)
+    if spec.theory:
+        must = "'samples' with theory=True: the theorem is about the mean weighted by n_i"
+        raise InputError(field="aggregation", value=spec.aggregation, must=must)
+    return aggregator
+
+
+def _check_known_noise(spec: RunSpec, mechanism: Fitted, aggregator: Aggregator | None) -> None:
+    """Refuse a rule that lives on the noise in the model where nobody knows it."""
+    rule = spec.upcycle
+    if mechanism.is_central or mechanism.draws_secretly or mechanism.release_noise_std is None:
+        but = f"nobody knows how much noise a release of '{mechanism.name}' holds, which it needs"
+        raise InputError(field="upcycle", value=rule, but=but)
+    if aggregator is not None and not aggregator.is_weighted:
+        raise InputError(field="upcycle", value=rule, but="it needs an aggregation with weights, such as 'precision'")
+    if not isinstance(spec.algorithm, NoiseGain) or spec.algorithm.noise_gain is None:
+        but = f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedProx or FedDyn"
+        raise InputError(field="upcycle", value=rule, but=but)
+
+
+def _ratio(spec: RunSpec, solver: Solver) -> float:
+    """Return a/S of a certified solver."""
+    if isinstance(solver, CertifiedGD | CertifiedMinimiser | ShiftedMinimiser):
+        return solver.a / solver.smoothness
+    but = "it needs a and S of a certified solver, which ErmOutput and ObjectivePerturbation bring"
+    raise InputError(field="upcycle", value=spec.upcycle, but=but)
+
+
+def _check_statistics(spec: RunSpec, statistics: Layout) -> None:
+    """Refuse running statistics where they would leave unaccounted for, or belong to nobody."""
+    instead = "use a layer without running statistics, such as GroupNorm or LayerNorm"
+    kept = f"model keeps '{statistics.names[0]}' (batch norm does)"
+    if spec.privacy is not None:
+        raise InputError(f"{kept}, which would leave the clients unaccounted for: with privacy {instead}")
+    if spec.algorithm.is_personal:
+        raise InputError(
+            f"{kept}, but nobody says whose a personal model's would be: with {spec.algorithm.name} {instead}"
+        )
+    if spec.theory:
+        raise InputError(f"{kept}, but the theorem is about a function of the parameters: with theory=True {instead}")
+
+
+def _check_short_batches(module: nn.Module, facts: Facts, solver: Solver) -> None:
+    """Refuse batches of one sample where batch norm has nothing to take a variance over."""
+    batch = solver.local.batch_size
+    last = facts.sizes if batch is None else facts.sizes % batch
+    alone = np.flatnonzero(last == 1)
+    if alone.size and not takes_one_sample(module, facts):
+        row = int(alone[0])
+        raise InputError(
+            field="local.batch_size",
+            value=batch,
+            but=f"the {facts.sizes[row]} samples of client {row if facts.ids is None else int(facts.ids[row])} would "
+            "leave a batch of one, of which batch norm can take no variance: it must be another number",
+        )
 
 
 def _check_stragglers(stragglers: float, solver: Solver) -> None:

@@ -77,7 +77,7 @@ class Result:
     params: torch.Tensor
     """Flat float32 tensor of the trainable parameters, in ``named_parameters`` order, each row-major."""
     model: nn.Module
-    """The torch module with the final weights, in evaluation mode.
+    """The torch module with the final weights (and running statistics of batch norm), in evaluation mode.
 
     Where a mechanism projects features to a norm, the module does so too before it looks at them.
     """

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server
+from upcycled.core.aggregator import Combination, Received
+from upcycled.core.algorithm import Algorithm, NoiseGain, OwnShares, RoundResult, Server
 from upcycled.core.engine import Engine, Work
 from upcycled.core.errors import BudgetSpentError, InputError
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem
 from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Real, Vector, weighted_mean
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Run
@@ -40,6 +42,8 @@ class Ask:
     model: Vector
     problem: Problem
     """The algorithm's part: a, and a row of b for each client."""
+    statistics: Vector | None = None
+    """The model's running statistics of batch norm, where it has some."""
 
     def of(self, client: int) -> Ask:
         """Return the part that one client is sent.
@@ -76,7 +80,8 @@ def ask(plan: Plan, run: Run) -> Ask:
     algorithm, state = plan.strategy.algorithm, run.state
     cohort, attempt = _cohort(plan, run)
     problem = algorithm.problem(state.server, run.memory.gather(cohort.clients))
-    return Ask(state.iteration + 1, state.data_rounds + 1, attempt, cohort, state.server.model, problem)
+    round, model, statistics = state.data_rounds + 1, state.server.model, state.statistics
+    return Ask(state.iteration + 1, round, attempt, cohort, model, problem, statistics)
 
 
 def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: Ledger | None = None) -> Answer:
@@ -85,7 +90,7 @@ def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: L
     if plan.facts.ids is not None:
         cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
     problem = mechanism.problem(asked.problem, asked.model, cohort, noise)
-    work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise)
+    work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise, asked.statistics)
     trained = engine.train(work) if cohort.clients.size else _nobody(plan.layout.size)
     charge = mechanism.charge(cohort)
     if ledger is not None and charge is not None:
@@ -98,7 +103,18 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     """Return the run after the round, and what was released; the answer may be of a part of the cohort only."""
     mechanism, algorithm, state = plan.mechanism, plan.strategy.algorithm, run.state
     release = answered.release
-    mean = mechanism.aggregate(release, asked.model, noise)
+    combination = None
+    if plan.aggregator is not None:
+        combination, own = plan.aggregator.combine(state.aggregator, _received(plan, asked, release))
+        state = replace(state, aggregator=own)
+    if combination is None:
+        mean = mechanism.aggregate(release, asked.model, noise)
+    else:
+        mean = combination.mean_of(release.vectors)
+    if release.statistics is not None:
+        samples = release.num_samples.astype(np.float64)
+        average = partial(weighted_mean, samples) if combination is None else combination.mean_of
+        state = replace(state, statistics=average(release.statistics))
     if mechanism.is_central:
         # Server steps get what is covered: the noisy aggregate, in the place of every release.
         release = replace(release, vectors=np.broadcast_to(mean, release.vectors.shape))
@@ -107,6 +123,8 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
         mean=mean,
         step_sums=plan.solver.at(asked.round, plan.data_rounds).step_sum(release.num_steps),
         num_clients=plan.facts.num_clients,
+        all_samples=plan.num_samples,
+        average=None if combination is None else combination.mean_of,
     )
     clients = release.clients
     server, memory = algorithm.server_step(state.server, run.memory.gather(clients), arrived)
@@ -114,10 +132,13 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     run.memory.put(clients, memory, undoable)
     if answered.private is not None:
         run.private.put(clients, {"model": answered.private}, undoable)
-    noise_std = mechanism.mean_noise_std(release)
+    noise_std = mechanism.mean_noise_std(release) if combination is None else _noise_std(combination, answered.charge)
+    if plan.strategy.uses_noise_energy:
+        state = replace(state, noise_energy=_noise_energy(plan, combination, release))
     # Where draws are secret it would tell an empty cohort from others: rules then go by the aggregate alone.
     is_told = plan.strategy.uses_spread and not mechanism.draws_secretly
-    spread = _spread(arrived, state.server, answered.charge, mechanism) if is_told else None
+    weights = None if combination is None else combination.weights
+    spread = _spread(arrived, state.server, answered.charge, mechanism, weights) if is_told else None
     after = plan.strategy.after_data(state, server, noise_std, mean, spread)
     return replace(run, state=after), release
 
@@ -130,13 +151,14 @@ def repeat(run: Run) -> Run:
 def joined(asked: Ask, answers: Sequence[Answer]) -> Answer:
     """Return separate clients' answers as one, in the order in which they were asked: sums then have the same bits."""
     clients = np.concatenate([one.release.clients for one in answers])
-    place = {client: i for i, client in enumerate(asked.cohort.clients.tolist())}
-    order = np.argsort([place[client] for client in clients.tolist()])
+    order = np.argsort(_places(asked, clients))
+    statistics = [one.release.statistics for one in answers if one.release.statistics is not None]
     release = Release(
         clients[order],
         np.concatenate([one.release.vectors for one in answers])[order],
         np.concatenate([one.release.num_samples for one in answers])[order],
         np.concatenate([one.release.num_steps for one in answers])[order],
+        np.concatenate(statistics)[order] if statistics else None,
     )
     charges = [one.charge for one in answers if one.charge is not None]
     private = [one.private for one in answers if one.private is not None]
@@ -145,6 +167,12 @@ def joined(asked: Ask, answers: Sequence[Answer]) -> Answer:
         _joined_charges(charges, order) if charges else None,
         np.concatenate(private)[order] if private else None,
     )
+
+
+def _places(asked: Ask, clients: Ints) -> list[int]:
+    """Return where these clients stand in the cohort that was asked."""
+    place = {client: i for i, client in enumerate(asked.cohort.clients.tolist())}
+    return [place[client] for client in clients.tolist()]
 
 
 def _joined_charges(charges: Sequence[Charge], order: Ints) -> Charge:
@@ -179,17 +207,65 @@ def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
     return cohort[paying], attempt
 
 
+def _received(plan: Plan, asked: Ask, release: Release) -> Received:
+    """Return what an aggregator may look at: the release, what was asked, and public numbers."""
+    known = plan.mechanism.release_noise_std
+    a, b = asked.problem.a, asked.problem.b
+    offsets = None
+    if b is not None and a > 0:
+        # The answer may be of a part of those who were asked.
+        offsets = b[_places(asked, release.clients)] / a
+    return Received(
+        release=release,
+        sent=asked.model,
+        shares=_shares(plan.strategy.algorithm, release),
+        noise_std=None if known is None else known(release),
+        offsets=offsets,
+        horizon=plan.data_rounds,
+        directions=plan.directions,
+    )
+
+
+def _noise_std(combination: Combination, charge: Charge | None) -> float:
+    """Return the known std per coordinate of the noise in a mean with weights; zero where it is not known."""
+    if combination.weights is None or charge is None or charge.kind != "gaussian":
+        return 0.0
+    return float(np.sqrt(np.square(combination.weights * charge.noise_std).sum()))
+
+
+def _noise_energy(plan: Plan, combination: Combination | None, release: Release) -> float | None:
+    """Return the expected squared norm of the noise that a round brings into the model, from public numbers."""
+    algorithm, known = plan.strategy.algorithm, plan.mechanism.release_noise_std
+    weights = _shares(algorithm, release) if combination is None else combination.weights
+    gain = algorithm.noise_gain if isinstance(algorithm, NoiseGain) else None
+    if known is None or weights is None or gain is None:
+        return None
+    return gain**2 * plan.directions.dimension * float(np.square(weights * known(release)).sum())
+
+
+def _shares(algorithm: Algorithm, release: Release) -> Real:
+    """Return what each release weighs in the algorithm's own mean."""
+    samples = release.num_samples
+    shares: Real = algorithm.shares(samples) if isinstance(algorithm, OwnShares) else samples / samples.sum()
+    return shares
+
+
 def _nobody(size: int) -> Trained:
     """Return the work of an empty cohort, which only secret draws let pass."""
     return Trained(np.zeros((0, size), dtype=np.float32), np.zeros(0, dtype=np.int64))
 
 
-def _spread(arrived: RoundResult, sent: Server, charge: Charge | None, mechanism: Fitted) -> float:
-    """Return sum p_i ||r_i - sent||^2 less the known noise in it: from the release and public numbers alone."""
+def _spread(
+    arrived: RoundResult, sent: Server, charge: Charge | None, mechanism: Fitted, weights: Real | None
+) -> float:
+    """Return sum p_i ||r_i - sent||^2 less the known noise in it: from the release and public numbers alone.
+
+    p_i are the aggregator's weights, where it has some.
+    """
     release = arrived.release
     if not release.clients.size:
         return 0.0
-    shares = release.num_samples / release.num_samples.sum()
+    shares = release.num_samples / release.num_samples.sum() if weights is None else weights
     drift = release.vectors - sent.model
     found = float(shares @ np.einsum("cd,cd->c", drift, drift, dtype=np.float64, casting="same_kind"))
     if mechanism.is_central:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 from torch import nn
 
+from upcycled.aggregators import as_aggregator
+from upcycled.core.aggregator import Aggregator
 from upcycled.core.algorithm import Algorithm
 from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_number, unknown
 from upcycled.core.mechanism import Mechanism
@@ -41,6 +43,8 @@ class RunSpec:
             targets) -> a loss for each sample; left out, the usual one for the data's targets.
         upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
             makes every even iteration a server-only extrapolation.
+        aggregation: how releases become one vector: ``"samples"`` (weighed by n_i), ``"median"``, ``"trimmed_mean"``,
+            ``"precision"`` (by the known privacy noise), one of ``up.aggregators`` with its options, or your own.
         iterations: global iterations, upcycled ones included.
         local: the clients' optimiser: ``up.LocalSGD``, ``up.LocalAdam``, ``up.LocalAdamW`` or ``up.LocalOptimizer``.
         participation: the fraction of clients in a data round, or a :class:`~upcycled.Sampler`.
@@ -85,6 +89,7 @@ class RunSpec:
     model_options: Mapping[str, Any] | None = None
     loss: object = None
     upcycle: object = None
+    aggregation: str | Aggregator = "samples"
     iterations: Annotated[int, COUNT] = 100
     local: Local | None = None
     participation: float | Sampler = 1.0
@@ -215,6 +220,7 @@ def _check_kinds(spec: RunSpec) -> None:
     if spec.charged_scores is not None and not isinstance(spec.charged_scores, ChargedScores):
         must = "None or up.privacy.ChargedScores(noise_std=...)"
         raise InputError(field="charged_scores", value=spec.charged_scores, must=must)
+    as_aggregator(spec.aggregation)
     if spec.noise not in NOISES:
         raise unknown("noise", spec.noise, NOISES)
     for name in ("engine", "device"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from upcycled.core.mechanism import NoiseSource, Setting
 from upcycled.core.memory import ClientMemory
@@ -38,8 +38,13 @@ class Run:
 def start_run(plan: Plan, ledger_run: str | None = None) -> Run:
     """Return the run before its first iteration; ``ledger_run`` names the run whose ledger goes on."""
     algorithm, size, clients = plan.strategy.algorithm, plan.layout.size, plan.facts.num_clients
+    state = plan.strategy.start(algorithm.start(plan.initial))
+    if plan.aggregator is not None:
+        state = replace(state, aggregator=plan.aggregator.start())
+    if plan.initial_statistics is not None:
+        state = replace(state, statistics=plan.initial_statistics)
     return Run(
-        state=plan.strategy.start(algorithm.start(plan.initial)),
+        state=state,
         memory=ClientMemory(algorithm.remembers, clients, size),
         private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
         ledger=None if plan.setting is None else _ledger(plan, plan.setting, ledger_run),

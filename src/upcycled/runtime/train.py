@@ -12,6 +12,7 @@ from torch import nn
 
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.core.layout import assign
+from upcycled.core.running_statistics import write_statistics
 from upcycled.data import FederatedData
 from upcycled.data.checks import Names
 from upcycled.models.projection import with_projection
@@ -183,6 +184,8 @@ def _result(
         personal = PersonalModels(module, clients, run.private.gather(clients)["model"], plan.names or Names())
     final = copy.deepcopy(module)
     assign(final, params)
+    if run.state.statistics is not None:
+        write_statistics(final, run.state.statistics)
     return Result(
         params=torch.from_numpy(params.copy()),
         model=final.eval(),

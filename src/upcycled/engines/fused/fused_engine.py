@@ -161,7 +161,7 @@ class FusedEngine:
         num_steps = task.solver.local.num_steps(samples, work.cohort.epochs)
         return Trained(out, num_steps)
 
-    def score(self, model: Vector) -> Scores:
+    def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
         test = self._test
         if test is None or test.count == 0:
             return NO_SCORES

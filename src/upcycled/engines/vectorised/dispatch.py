@@ -92,6 +92,8 @@ def refuses(task: Task) -> str | None:
     """Say in one sentence why the vectorised engine cannot take a task, or return None."""
     if not isinstance(task.solver, LocalSGD | LocalAdam | MoreauSGD):
         return f"the vectorised engine has no {type(task.solver).__name__}"
+    if task.statistics is not None:
+        return "the model keeps running statistics (batch norm does), which engine='sequential' trains"
     if _draws(task):
         return (
             "the model draws random numbers in training (dropout does), and the vectorised engine has none for each "

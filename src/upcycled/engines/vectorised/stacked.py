@@ -194,7 +194,7 @@ class Stacked:
         return x, theta
 
     @one_thread()
-    def score(self, model: Vector) -> Scores:
+    def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
         return score_module(self.flat, model, self.task.test)
 
     @one_thread()

@@ -66,7 +66,7 @@ class Workers:
             private=np.concatenate(private)[back] if private else None,
         )
 
-    def score(self, model: Vector) -> Scores:
+    def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
         test = self.task.test
         if self.folder is None or test is None or test.num_rows * self.task.layout.size < FEW_PRODUCTS:
             return self.here.score(model)

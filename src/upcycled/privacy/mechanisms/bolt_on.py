@@ -97,6 +97,7 @@ class BoltOnSGD:
             release=noise.release,
             charge=noise.charge,
             mean_noise_std=noise.mean_std,
+            release_noise_std=noise.release_std,
             shared=noise.shared,
         )
 

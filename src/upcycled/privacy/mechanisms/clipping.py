@@ -139,6 +139,7 @@ def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bo
         release=Clipped(clip_norm, is_update, noise).release,
         charge=noise.charge,
         mean_noise_std=noise.mean_std,
+        release_noise_std=noise.release_std,
         shared=noise.shared,
         # The paper has nothing to say about updates.
         paper=None if is_update else PaperOutput(clip_norm, noise.noise_std),

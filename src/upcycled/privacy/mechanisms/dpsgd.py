@@ -81,7 +81,8 @@ class DPSGD:
         """Check the table of needs, and calibrate."""
         if setting.has_batch_norm:
             raise InputError(
-                "DPSGD needs gradients sample by sample, but the model has batch norm, which mixes samples"
+                "DPSGD needs gradients sample by sample, but the model has batch norm, which mixes samples: use "
+                "GroupNorm or LayerNorm"
             )
         check_plain_sgd("DPSGD", setting)
         check_delta(self.delta, setting.sizes)

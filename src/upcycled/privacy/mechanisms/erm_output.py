@@ -117,6 +117,7 @@ class ErmOutput:
             release=noise.release,
             charge=noise.charge,
             mean_noise_std=noise.mean_std,
+            release_noise_std=noise.release_std,
             shared=noise.shared,
             prox_mu=self.prox_mu,
         )

@@ -50,6 +50,10 @@ class GaussianNoise:
         rows = cohort.rows
         return Charge("gaussian", cohort.clients, self.sensitivity[rows], self.noise_std[rows], draws=draws)
 
+    def release_std(self, release: Release) -> Real:
+        """Return each release's noise per coordinate."""
+        return self.noise_std[release.clients]
+
     def mean_std(self, release: Release) -> float:
         """Return sqrt(sum p_i^2 std_i^2), the noise in the mean weighted by n_i."""
         weighed = release.num_samples * self.noise_std[release.clients]

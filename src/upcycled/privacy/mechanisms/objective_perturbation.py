@@ -145,6 +145,7 @@ class ObjectivePerturbation:
             release=work.release,
             charge=work.charge,
             mean_noise_std=work.mean_noise_std,
+            release_noise_std=work.release_noise_std,
             # The solver's accuracy and its cover follow from all sizes; so does alpha where all have the same.
             shared={"gamma": float(gamma), "cover_alpha": float(cover), **alike},
             prox_mu=self.prox_mu,
@@ -239,6 +240,15 @@ class _Tilted:
         """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
         vectors = self.cover.applied(trained.vectors.astype(np.float64), sent, cohort, noise)
         return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+
+    def release_noise_std(self, release: Release) -> Real:
+        """Return sqrt(D + 1)/(alpha_i a), a bound: a tilt n moves the minimiser by ||n||/a at most.
+
+        ||n|| is Gamma(D, 1/alpha) distributed, so that E ||n||^2 = D (D + 1)/alpha^2.
+        """
+        cover = self.cover
+        std: Real = np.sqrt(cover.size + 1) / (cover.alpha[release.clients] * cover.a)
+        return std
 
     def mean_noise_std(self, release: Release) -> float:
         """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""

@@ -1,0 +1,45 @@
+"""Which directions of a flat vector a model's predictions can tell apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from upcycled.core.layout import Layout
+from upcycled.core.vectors import Real, Vector
+
+
+@dataclass(frozen=True)
+class EffectiveDirections:
+    """All of them; or, of softmax regression, those without class means.
+
+    Adding one number to the logits of all classes changes no probability: no data pull in that direction, and privacy
+    noise in it does no harm.
+    """
+
+    layout: Layout
+    is_softmax: bool = False
+    """Whether the model is softmax regression, whose parameters all have the classes as their first axis."""
+
+    @property
+    def dimension(self) -> float:
+        """D, or (K-1)/K of it for softmax over K classes."""
+        classes = self.layout.shapes[0][0] if self.is_softmax else None
+        return self.layout.size * (1.0 if classes is None else (classes - 1) / classes)
+
+    def of(self, vectors: Vector) -> Real:
+        """Return vectors (..., D) in float64 without what nobody can see.
+
+        >>> layout = Layout(("weight", "bias"), ((2, 2), (2,)), (0, 4, 6))
+        >>> EffectiveDirections(layout, is_softmax=True).of(np.array([1.0, 2.0, 3.0, 6.0, 0.0, 1.0])).tolist()
+        [-1.0, -2.0, 1.0, 2.0, -0.5, 0.5]
+        """
+        exact = vectors.astype(np.float64)
+        if not self.is_softmax:
+            return exact
+        offsets = self.layout.offsets
+        for shape, first, last in zip(self.layout.shapes, offsets, offsets[1:], strict=False):
+            block = exact[..., first:last].reshape(*exact.shape[:-1], shape[0], -1)
+            exact[..., first:last] = (block - block.mean(axis=-2, keepdims=True)).reshape(*exact.shape[:-1], -1)
+        return exact
