@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upcycled import coefficients, data, losses, models, privacy, schedules, theory
+    from upcycled import coefficients, data, losses, metrics, models, privacy, schedules, theory
     from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
     from upcycled.coefficients import Coefficient, Move, Observed, Rule
     from upcycled.core.algorithm import Algorithm, RoundResult, Server
@@ -46,7 +46,7 @@ __version__ = "0.1.0"
 
 # Where each name lives. They are imported when first used: torch alone takes over a second, `--help` should not.
 _HOMES = {
-    "upcycled": ("coefficients", "data", "losses", "models", "privacy", "schedules", "theory"),
+    "upcycled": ("coefficients", "data", "losses", "metrics", "models", "privacy", "schedules", "theory"),
     "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
     "upcycled.core.algorithm": ("Algorithm", "RoundResult", "Server"),
     "upcycled.coefficients": ("Coefficient", "Move", "Rule", "Observed"),
@@ -121,6 +121,7 @@ __all__ = [
     "compare",
     "data",
     "losses",
+    "metrics",
     "models",
     "privacy",
     "schedules",
