@@ -127,8 +127,8 @@ def compare(
         iterations: of an upcycled run, upcycled ones included.
         seeds: two or more; each gives a pair of runs.
         confidence: of the interval.
-        metric: the score that is compared: ``"accuracy"``, ``"loss"`` or the name of one of ``metrics``; left out, it is
-            accuracy, and the loss where right answers have no meaning.
+        metric: the score that is compared: ``"accuracy"``, ``"loss"`` or the name of one of ``metrics``; left out,
+            accuracy, or the loss where right answers have no meaning.
         progress: show a live table on standard error.
         **arguments: of :class:`~upcycled.RunSpec`, for all runs.
 

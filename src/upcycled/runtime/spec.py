@@ -56,9 +56,9 @@ class RunSpec:
         engine: ``"auto"`` or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
-        metrics: more scores of the test data, in ``record.metrics`` and ``result.metrics``: a list of names (``"auroc"``,
-            ``"f1_macro"``, ``"sensitivity"``, ``"rmse"``, ...), of functions (targets, predictions) -> a number, and of
-            ``up.metrics.Metric``; or a mapping of names to functions. See docs/training.md.
+        metrics: more scores on the test data, in ``record.metrics`` and ``result.metrics``: a list of names
+            (``"auroc"``, ``"f1_macro"``, ``"sensitivity"``, ``"rmse"``, ...), functions (targets, predictions) -> a
+            number, and ``up.metrics.Metric``; or a mapping of names to functions.
         theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
             beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
         device: the torch device of engines that use one.
@@ -124,8 +124,8 @@ class RunSpec:
             object.__setattr__(self, name, plain_number(getattr(self, name)))
         object.__setattr__(self, "model_options", _plain_numbers(self.model_options))
         # None has no metrics either, and runs that were kept before there were any go on.
-        is_list = isinstance(self.metrics, Sequence)
-        object.__setattr__(self, "metrics", (tuple(self.metrics) if is_list else self.metrics) or None)
+        asked = tuple(self.metrics) if isinstance(self.metrics, Sequence) else self.metrics
+        object.__setattr__(self, "metrics", asked or None)
         object.__setattr__(self, "participation", self.who.fraction)
         object.__setattr__(self, "stragglers", self.who.stragglers)
 

@@ -76,8 +76,8 @@ def about_projection(train: Shards, norm_bound: float) -> tuple[str, ...]:
         least, most = int(sizes.argmin()), int(sizes.argmax())
         times = significant(float(sizes[most] / sizes[least]), 3)
         found.append(
-            f"feature {names[most]} is {times} times as large as feature {names[least]}, and samples are scaled down by "
-            "the norm of all features: scale them so that their scales are alike"
+            f"feature {names[most]} is {times} times as large as feature {names[least]}, and samples are scaled down "
+            "by the norm of all their features: scale them so that their scales are alike"
         )
     return tuple(found)
 

@@ -102,8 +102,8 @@ class Watched:
             parts.append(f"accuracy {fixed(record.accuracy, 2, 100)} %, loss {fixed(record.loss, 4)}")
         elif record is not None and record.loss is not None:
             parts.append(f"loss {fixed(record.loss, 4)}")
-        for name in self.metrics if record is not None and record.loss is not None else ():
-            parts.append(f"{name} {fixed(record.metrics.get(name), 4)}")
+        if record is not None and record.loss is not None:
+            parts.extend(f"{name} {fixed(record.metrics.get(name), 4)}" for name in self.metrics)
         if self.spent:
             parts.append(f"worst epsilon {self.spent}")
         if self.left is not None and not self.is_restricted:
