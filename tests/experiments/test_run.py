@@ -24,7 +24,8 @@ from upcycled.support.files import WriteError, write_together, write_whole
 from upcycled.support.lock import InUseError, locked
 from upcycled.support.statistics import mean_and_sd
 
-FILES = ["checkpoint", "clients.jsonl", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
+TABLES = ["clients.jsonl", "config.toml", "evaluation.json", "metrics.jsonl"]
+FILES = ["checkpoint", *TABLES, "model.safetensors", "summary.json"]
 
 
 @pytest.fixture

@@ -80,7 +80,8 @@ class FinalModel:
     def baseline(self) -> dict[str, float]:
         """Return the scores of the majority class, or of the mean."""
         count = self.objective.num_outputs(self.num_targets)
-        return baseline(self.metrics, self.objective, self.train_targets, self.targets, count, is_silent=True)
+        with np.errstate(all="ignore"):
+            return baseline(self.metrics, self.objective, self.train_targets, self.targets, count, is_silent=True)
 
     def document(self) -> dict[str, Any]:
         """Return what ``evaluation.json`` holds: the baseline's scores, and what pictures are drawn of."""
@@ -100,7 +101,8 @@ class FinalModel:
             found["confusion"] = confusion(self.targets, answers_of(predictions), columns_of(predictions).shape[1])
         if kind != "numbers":
             found["roc"] = _curves(self.targets, predictions)
-        return found | {"calibration": calibration(self.targets, predictions, kind)}
+        with np.errstate(all="ignore"):
+            return found | {"calibration": calibration(self.targets, predictions, kind)}
 
 
 def final_model(data: FederatedData, result: Result, personal: PersonalModels | None) -> FinalModel | None:
