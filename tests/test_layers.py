@@ -35,6 +35,7 @@ HEAVY = {
     "flwr",
     "optuna",
     "rich",
+    "sklearn",
     "mlflow",
     "tensorboard",
     "playwright",

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from upcycled import aggregators, coefficients, data, losses, models, privacy, schedules, theory
+    from upcycled import aggregators, coefficients, data, losses, metrics, models, privacy, schedules, theory
     from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
     from upcycled.coefficients import Coefficient, Move, Observed, Rule
     from upcycled.core.aggregator import Aggregator, Combination, Received
@@ -48,7 +48,10 @@ __version__ = "0.1.0"
 
 # Where each name lives. They are imported when first used: torch alone takes over a second, `--help` should not.
 _HOMES = {
-    "upcycled": ("aggregators", "coefficients", "data", "losses", "models", "privacy", "schedules", "theory"),
+    "upcycled": (
+        *("aggregators", "coefficients", "data", "losses", "metrics"),
+        *("models", "privacy", "schedules", "theory"),
+    ),
     "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
     "upcycled.core.aggregator": ("Aggregator", "Combination", "Received"),
     "upcycled.core.algorithm": ("Algorithm", "RoundResult", "Server"),
@@ -131,6 +134,7 @@ __all__ = [
     "data",
     "load",
     "losses",
+    "metrics",
     "models",
     "privacy",
     "schedules",

@@ -14,6 +14,7 @@ from tests.experiments.small import small_file
 from upcycled.config.experiment import load_config
 from upcycled.experiments.batch import Options, run_experiment
 from upcycled.experiments.client_rows import client_rows
+from upcycled.experiments.evaluation import final_model
 from upcycled.experiments.parquet import to_parquet
 from upcycled.runtime.history import SCALARS
 
@@ -104,7 +105,7 @@ def test_clients_of_a_file_keep_their_names_and_may_have_no_test_samples():
     test = ([xs[0][:1], xs[1][:0]], [[1], []])
     data = up.FederatedData.from_arrays(xs, [[0, 1, 1], [0, 1]], test=test, client_names=["Basel", "Bern"])
     result = up.train(data, algorithm=up.FedAvg(), iterations=1, progress=False)
-    rows = client_rows(data, result, None)
+    rows = client_rows(data, result, final_model(data, result, None), None)
     assert [(row["client"], row["name"], row["test_samples"]) for row in rows] == [(0, "Basel", 1), (1, "Bern", 0)]
     assert np.isnan(rows[1]["accuracy"])
     assert np.isnan(rows[1]["loss"])

@@ -61,7 +61,8 @@ def test_public_files_lie_beside_a_folder_for_the_holder_alone(here):
     assert {path.name for path in folder.iterdir()} == {*PUBLIC, "private"}
     own = folder / "private"
     names = {path.name for path in own.iterdir()} - {"ledger.key"}
-    assert names == {"checkpoint", "scores.jsonl", "clients.jsonl", "personal.safetensors", "notes.jsonl", "data.json"}
+    tables = {"scores.jsonl", "clients.jsonl", "notes.jsonl", "evaluation.json", "data.json"}
+    assert names == {"checkpoint", "personal.safetensors", *tables}
     for path in (own, *own.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -135,7 +136,12 @@ def test_secret_draws_leave_no_count_of_who_took_part(here):
 @pytest.mark.parametrize("overrides", [["privacy.noise='seeded'"]])
 def test_an_unrestricted_run_keeps_its_layout(here, overrides):
     folder = run(*overrides)
-    assert {path.name for path in folder.iterdir()} == {*PUBLIC, "checkpoint", "personal.safetensors"}
+    assert {path.name for path in folder.iterdir()} == {
+        *PUBLIC,
+        "checkpoint",
+        "personal.safetensors",
+        "evaluation.json",
+    }
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["restricted"] is False
     assert len(summary["data"]["sha256"]) == 64

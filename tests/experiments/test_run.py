@@ -25,7 +25,8 @@ from upcycled.support.lock import InUseError, locked
 from upcycled.support.statistics import mean_and_sd
 
 MODEL = ["model.json", "model.safetensors"]
-FILES = ["checkpoint", "clients.jsonl", "config.toml", "metrics.jsonl", *MODEL, "summary.json"]
+TABLES = ["clients.jsonl", "config.toml", "evaluation.json", "metrics.jsonl"]
+FILES = ["checkpoint", *TABLES, *MODEL, "summary.json"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from upcycled.support.extras import EXTRAS, missing, needs
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "upcycled"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CALLED = {"mlflow": "mlflow-skinny"}
+CALLED = {"mlflow": "mlflow-skinny", "sklearn": "scikit-learn"}
 """Name in an import -> name of the package, where they differ by more than a dash."""
 ALONG = {"llvmlite": "numba", "markupsafe": "jinja2"}
 """Imported without being declared, because another package stands on it."""

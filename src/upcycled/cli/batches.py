@@ -54,6 +54,16 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_metric(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the score by which a command judges runs."""
+    parser.add_argument(
+        "--metric",
+        metavar="NAME",
+        help=f"the score that is {what}: accuracy, loss, a metric such as auroc or rmse, or one of the file's own "
+        "(default: accuracy, or the loss where right answers have no meaning)",
+    )
+
+
 def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file") -> None:
     """Add what every command takes that reads an experiment file."""
     parser.add_argument("config", metavar="CONFIG.toml", help=help)

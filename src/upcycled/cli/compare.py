@@ -5,9 +5,17 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import Subparsers, add_batch_options, add_command, names_of, options_of, resumable
+from upcycled.cli.batches import (
+    Subparsers,
+    add_batch_options,
+    add_command,
+    add_metric,
+    names_of,
+    options_of,
+    resumable,
+)
 from upcycled.cli.show import note, note_left_out, print_json, print_table
-from upcycled.support.formats import NONE, count, epsilon, general, interval, mean_sd, megabytes, signed
+from upcycled.support.formats import NONE, count, epsilon, general, interval, mean_sd, megabytes, score_digits, signed
 
 if TYPE_CHECKING:
     from upcycled.experiments.compare import Compared, Row
@@ -38,6 +46,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--algorithms", metavar="A,B", help="several; others than the file's have their default parameters"
     )
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (default: 0.95)")
+    add_metric(parser, "tested")
     parser.set_defaults(run=_run)
 
 
@@ -56,6 +65,7 @@ def _run(args: argparse.Namespace) -> int:
             equal="epsilon" if args.equal_epsilon else "work",
             algorithms=None if args.algorithms is None else names_of(args.algorithms),
             confidence=args.confidence,
+            metric=args.metric,
             repeat=args.repeat,
             options=options_of(args, tell_failures),
         )
@@ -76,10 +86,11 @@ def _show(found: Compared) -> None:
         return
     several = len(found.rows) > 1
     verdicts = ["verdict", *(["after Holm's correction"] if several else [])]
+    unit = " %" if found.judged.name == "accuracy" else f"\n{found.judged.name}"
     difference = f"difference, {general(100 * found.confidence)} % interval"
     print_table(
         f"{found.experiment.name}: vanilla against upcycled {EQUAL_WORDS[found.equal]}",
-        ["algorithm", "vanilla %", "upcycled %", difference, *verdicts],
+        ["algorithm", f"vanilla{unit}", f"upcycled{unit}", difference, *verdicts],
         [_cells(row, several) for row in found.rows],
         words=verdicts,
     )
@@ -113,7 +124,10 @@ def _show_rest(found: Compared) -> None:
 
 
 def _cells(row: Row, several: bool) -> list[str]:
-    sides = [mean_sd(outcome.summary()["accuracy"], 2, 100) for outcome in (row.vanilla, row.upcycled)]
+    from upcycled.support.statistics import mean_and_sd
+
+    how = score_digits(row.judged.name)
+    sides = [mean_sd(mean_and_sd(outcome.scores(row.judged)), *how) for outcome in (row.vanilla, row.upcycled)]
     test = row.paired
-    difference = NONE if test is None else f"{signed(test.mean, 2, 100)} ({interval(*test.interval, 2, 100)})"
+    difference = NONE if test is None else f"{signed(test.mean, *how)} ({interval(*test.interval, *how)})"
     return [row.algorithm, *sides, difference, row.verdict, *([row.holm_verdict or NONE] if several else [])]

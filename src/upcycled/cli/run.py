@@ -20,6 +20,7 @@ examples:
   upcycled run experiment.toml local.lr=0.1 algorithm.name=fedavg 'seeds=[0, 1]'
   upcycled run experiment.toml --show-config     print the complete file, defaults included
 """
+BASELINE = "learning nothing from features"
 COLUMNS = ("seed", "accuracy %", "loss", "data\nrounds", "iterations", "messages", "MB", "seconds")
 
 
@@ -76,6 +77,8 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 
 def _show(outcome: Outcome) -> None:
+    from upcycled.support.statistics import mean_and_sd
+
     experiment = outcome.experiment
     rows = [_row(seed) for seed in outcome.seeds]
     done = sum(seed.summary is not None for seed in outcome.seeds)
@@ -93,6 +96,7 @@ def _show(outcome: Outcome) -> None:
                 fixed(s["seconds"]["mean"], 2),
             ]
         )
+    names = [*dict.fromkeys(name for seed in outcome.seeds for name in (seed.summary or {}).get("metrics") or ())]
     algorithm = f"{'upcycled ' if experiment.upcycle else ''}{experiment.algorithm.build().name}"
     print_table(f"{experiment.name}: {algorithm}", COLUMNS, rows, last_apart=done > 1)
     if done > 1:
@@ -104,6 +108,12 @@ def _show(outcome: Outcome) -> None:
             f"Privacy ({spent['noise']}): proven epsilon {epsilon(spent['epsilon']['max'])} for the worst client, "
             f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; of one run: seeds add up."
         )
+    for name in names:
+        known = mean_and_sd(((seed.summary or {}).get("metrics") or {}).get(name) for seed in outcome.seeds)
+        learnt_nothing = mean_and_sd(((seed.summary or {}).get("baseline") or {}).get(name) for seed in outcome.seeds)
+        print(f"{name}: {mean_sd(known, 4)} ({BASELINE}: {fixed(learnt_nothing['mean'], 4)})")
+    for words in dict.fromkeys(words for seed in outcome.seeds for words in (seed.summary or {}).get("notes", ())):
+        note(f"warning: {words}")
     if done:
         print(f"Results: {Path(experiment.results) / experiment.name}")
     if outcome.is_restricted:

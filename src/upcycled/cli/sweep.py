@@ -9,6 +9,7 @@ from upcycled.cli.batches import (
     Subparsers,
     add_batch_options,
     add_command,
+    add_metric,
     names_of,
     options_of,
     resumable,
@@ -16,7 +17,7 @@ from upcycled.cli.batches import (
 )
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, check_number
-from upcycled.support.formats import NONE, fixed, mean_sd, setting
+from upcycled.support.formats import NONE, fixed, mean_sd, score_digits, score_title, setting
 
 if TYPE_CHECKING:
     from upcycled.experiments.sweep import Swept
@@ -44,6 +45,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--draw-seed", type=int, default=0, metavar="S", help="of the draws (default: 0)")
     parser.add_argument("--seeds", metavar="0,1", help="seeds of the selection runs (default: the file's)")
     parser.add_argument("--top", type=int, default=10, metavar="K", help="rows of the table (default: 10)")
+    add_metric(parser, "chosen by")
     parser.set_defaults(run=_run)
 
 
@@ -53,7 +55,7 @@ def _run(args: argparse.Namespace) -> int:
     from upcycled.experiments.sweep import How, sweep_experiment
 
     check_number("--top", args.top, at_least=1, integer=True)
-    how = How(args.random, args.optuna, args.draw_seed, _seeds(args.seeds))
+    how = How(args.random, args.optuna, args.draw_seed, _seeds(args.seeds), args.metric)
     experiment = load_config(args.config, args.overrides)
     warn_about_tuning(experiment, "tuning")
     with resumable(args):
@@ -85,24 +87,29 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 
 def _show(found: Swept, top: int) -> None:
-    rows = []
+    from upcycled.support.statistics import mean_and_sd
+
+    rows, judged = [], found.judged
     for place, ranked in enumerate(found.ranking[:top], start=1):
         summary = ranked.outcome.summary()
-        scores = [mean_sd(summary["accuracy"], 2, 100), fixed(summary["loss"]["mean"], 4)]
+        own = mean_sd(mean_and_sd(ranked.outcome.scores(judged)), *score_digits(judged.name))
+        scores = [own, fixed(summary["loss"]["mean"], 4)]
         values = [setting(value) for _, value in ranked.point.values]
         rows.append([str(place), *values, *(scores if ranked.is_complete else ["failed", NONE])])
     seeds, every = len(found.ranking[0].outcome.experiment.seeds), len(found.ranking)
     which = f"the best {len(rows)} of {every} settings" if len(rows) < every else f"all {every} settings"
     print_table(
         f"{found.experiment.name}: {which}, mean ± standard deviation over {seeds} seeds",
-        ["rank", *found.experiment.sweep, "validation\naccuracy %", "validation\nloss"],
+        ["rank", *found.experiment.sweep, f"validation\n{score_title(judged.name)}", "validation\nloss"],
         rows,
     )
     for line in found.notes:
         print(line)
     summary = found.chosen.summary()
+    reached = mean_sd(mean_and_sd(found.chosen.scores(judged)), *score_digits(judged.name))
+    unit = " %" if judged.name == "accuracy" else ""
     print(
-        f"Chosen: {found.ranking[0].point.label}; test accuracy {mean_sd(summary['accuracy'], 2, 100)} %, "
+        f"Chosen: {found.ranking[0].point.label}; test {judged.name} {reached}{unit}, "
         f"loss {fixed(summary['loss']['mean'], 4)} over {len(found.chosen.seeds)} seeds."
     )
     print(f"Run it: upcycled run {found.chosen_file}")

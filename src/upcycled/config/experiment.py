@@ -22,13 +22,14 @@ from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unkn
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
+from upcycled.metrics.measure import as_metrics
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.checkpointing.fingerprint import hash_of
 from upcycled.runtime.spec import RunSpec
 
 NOT_COMPARED = ("results", "data.path", "checkpoint_every")
 """The folder says where it lies, a file of data is known by its content, and checkpoints change no result."""
-NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks")
+NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks", "metrics")
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
     "noise": "privacy.noise",
@@ -58,6 +59,11 @@ def _known_engine(name: str) -> str:
     if name not in ("auto", *ENGINES):
         raise unknown("engine", name, ["auto", *ENGINES])
     return name
+
+
+def _known_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
+    as_metrics([name for name in names if not names_code(name)])
+    return names
 
 
 def _names_code(name: str) -> str:
@@ -94,6 +100,9 @@ class Experiment(Table):
     scored_on: Literal["test", "validation"] = Field(default="test", description="'test' or 'validation'")
     checkpoint_every: Annotated[int | str, BeforeValidator(_checked_interval)] = Field(
         default="1s", description="a number of data rounds such as 10, or seconds such as '2s'"
+    )
+    metrics: Annotated[tuple[str, ...], AsTuple, AfterValidator(_known_metrics)] = Field(
+        default=(), description="a list of names such as 'auroc' or 'package.module:function'"
     )
     theory: bool = Field(default=False, description="true or false")
     engine: Annotated[str, AfterValidator(_known_engine)] = Field(
@@ -155,6 +164,7 @@ class Experiment(Table):
             engine=self.engine,
             seed=seed,
             eval_every=self.eval_every,
+            metrics=self.metrics,
             theory=self.theory,
             checkpoint_every=self.checkpoint_every,
             callbacks=tuple(_callback(name) for name in self.callbacks),
@@ -173,7 +183,7 @@ class Experiment(Table):
     def resolved(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain values that a TOML file can hold."""
         values = self.model_dump(exclude_none=True)
-        left_out = [key for key in ("sweep", "callbacks") if not getattr(self, key)]
+        left_out = [key for key in ("sweep", "callbacks", "metrics") if not getattr(self, key)]
         return {key: value for key, value in values.items() if key not in left_out}
 
     def resolved_toml(self) -> str:

@@ -14,7 +14,7 @@ from upcycled.core.objective import Objective
 from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import Problem, Solver
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Outputs, Vector
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ class Engine(Protocol):
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         """Score each client's own model on its own test samples; clients not listed use ``model``."""
+
+    def outputs(self, model: Vector) -> Outputs:
+        """Return the global model's outputs for all test samples, in the order of their rows."""
+
+    def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:
+        """Return those of each client's own model for its own test samples; clients not listed use ``model``."""
 
     def close(self) -> None:
         """Give back threads and processes."""

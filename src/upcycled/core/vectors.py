@@ -12,6 +12,8 @@ Vector: TypeAlias = NDArray[np.floating[Any]]
 
 Real: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+Outputs: TypeAlias = NDArray[np.float32]
+"""What a model gives for samples: (samples,) or (samples, outputs)."""
 
 
 def weighted_mean(weights: Real, vectors: Vector) -> Vector:

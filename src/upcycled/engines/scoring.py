@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from upcycled.core.engine import Scores
 from upcycled.core.objective import Objective
 from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.determinism import to_torch
 from upcycled.engines.flat_module import FlatModule
 from upcycled.losses import CrossEntropy
@@ -50,11 +50,15 @@ def score_personal_modules(
 
 def tally_others(flat: FlatModule, model: Vector, clients: Ints, test: Shards) -> list[Tally]:
     """Tally the rows of all clients that are not listed, together, with the global model."""
+    return [tally(flat, model, test.x[rows], test.y[rows]) for rows in others_of(clients, test)]
+
+
+def others_of(clients: Ints, test: Shards) -> list[Ints]:
+    """Return the rows of all clients that are not listed, in pieces."""
     listed = np.zeros(test.num_clients, dtype=bool)
     listed[clients] = True
     others = np.flatnonzero(np.repeat(~listed, test.sizes))
-    chosen = [others[rows] for rows in pieces(len(others))]
-    return [tally(flat, model, test.x[rows], test.y[rows]) for rows in chosen]
+    return [others[rows] for rows in pieces(len(others))]
 
 
 @torch.no_grad()
@@ -70,6 +74,38 @@ def outputs_of(flat: FlatModule, model: Vector, x: NDArray[Any]) -> torch.Tensor
     flat.values.copy_(to_torch(model))
     flat.module.eval()
     found: torch.Tensor = flat.module(to_torch(x, flat.values.device))
+    return found
+
+
+def module_outputs(flat: FlatModule, model: Vector, test: Shards | None) -> Outputs:
+    """Return one flat model's outputs for all test samples, computed in the pieces that are scored."""
+    found = [] if test is None else [(rows, outputs_of(flat, model, test.x[rows])) for rows in pieces(test.num_rows)]
+    return in_place(found, test)
+
+
+def personal_outputs(flat: FlatModule, model: Vector, clients: Ints, personal: Vector, test: Shards | None) -> Outputs:
+    """Return the outputs of each client's own model for its own rows; clients not listed use the global model."""
+    if test is None:
+        return in_place([], test)
+    found: list[tuple[Ints | slice, torch.Tensor]] = [
+        (rows, outputs_of(flat, model, test.x[rows])) for rows in others_of(clients, test)
+    ]
+    for client, own in zip(clients.tolist(), personal, strict=True):
+        first, x = int(test.offsets[client]), test.client(client)[0]
+        for rows in pieces(len(x)):
+            here = slice(first + rows.start, first + rows.stop)
+            found.append((here, outputs_of(flat, own, x[rows])))
+    return in_place(found, test)
+
+
+def in_place(parts: Iterable[tuple[Ints | slice, torch.Tensor | Outputs]], test: Shards | None) -> Outputs:
+    """Put outputs of some rows each where their rows are."""
+    found: Outputs = np.zeros((0, 0), dtype=np.float32)
+    for rows, part in parts:
+        values = part.cpu().numpy() if isinstance(part, torch.Tensor) else part
+        if not found.size and test is not None:
+            found = np.zeros((test.num_rows, *values.shape[1:]), dtype=np.float32)
+        found[rows] = values
     return found
 
 

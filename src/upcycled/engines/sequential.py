@@ -16,14 +16,14 @@ from upcycled.core.mechanism import Trained
 from upcycled.core.running_statistics import read_statistics, write_statistics
 from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.streams import Purpose, client_keys, permutations
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.noisy import train_noisy
 from upcycled.engines.optimisers import OptimiserStep, add_correction, optimiser_step, scale_down
 from upcycled.engines.per_sample import PerSample, per_sample_gradients, refuses_per_sample
-from upcycled.engines.scoring import score_module, score_personal_modules
+from upcycled.engines.scoring import module_outputs, personal_outputs, score_module, score_personal_modules
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
@@ -140,6 +140,14 @@ class Sequential:
     @one_thread()
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         return score_personal_modules(self.flat, model, clients, personal, self.task.test)
+
+    @one_thread()
+    def outputs(self, model: Vector) -> Outputs:
+        return module_outputs(self.flat, model, self.task.test)
+
+    @one_thread()
+    def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:
+        return personal_outputs(self.flat, model, clients, personal, self.task.test)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -18,6 +18,7 @@ from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.data import FederatedData
+from upcycled.experiments.judged import Judged
 from upcycled.experiments.private_files import checkpoint_folder, ledger_key, note_other_data
 from upcycled.experiments.results import (
     begin_seed,
@@ -87,6 +88,10 @@ class Outcome:
         """Return mean and standard deviation over the seeds that have a result."""
         done = [seed.summary for seed in self.seeds if seed.summary is not None]
         return {key: mean_and_sd(summary[key] for summary in done) for key in SUMMARY_KEYS}
+
+    def scores(self, judged: Judged) -> list[float | None]:
+        """Return a score of each seed; None where it has none."""
+        return [None if seed.summary is None else judged.of(seed.summary) for seed in self.seeds]
 
 
 Watch: TypeAlias = Callable[[Experiment, int], Sequence[Callback]]

@@ -10,43 +10,40 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from upcycled.core.objective import Objective
-from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints, Real
 from upcycled.data import FederatedData
-from upcycled.engines.determinism import one_thread, to_torch
-from upcycled.engines.scoring import pieces
-from upcycled.losses.table import as_objective
-from upcycled.models.prepare import as_input
+from upcycled.experiments.evaluation import FinalModel
 from upcycled.runtime import History, Result
-from upcycled.runtime.result import HoldersOwn, PersonalModels
+from upcycled.runtime.result import HoldersOwn
 
 Epsilons = Sequence[float | None] | None
 
 
-def client_rows(data: FederatedData, result: Result, epsilons: Epsilons) -> list[dict[str, Any]]:
+def client_rows(
+    data: FederatedData, result: Result, final: FinalModel | None, epsilons: Epsilons
+) -> list[dict[str, Any]]:
     """Return one line per client, as everybody may see it.
 
-    ``accuracy`` and ``loss`` are those of the final model on the client's own test samples, of its personal model where
-    it has one, and None without such samples; a restricted run has neither.
+    ``accuracy``, ``loss`` and the run's metrics are those of the final model on the client's own test samples, of its
+    personal model where it has one, and None without such samples; a restricted run has none of them.
 
     Args:
         data: what the run was trained and scored on.
         result: the run.
+        final: its last model at work on test data.
         epsilons: what each client spent; None without privacy.
     """
     work = _work(result.history, data.num_clients)
-    scores = {} if result.private is not None else _score_columns(data, result, result.personal_models)
+    scores = {} if result.private is not None else _score_columns(data, final)
     return _lines(data, work | scores, epsilons)
 
 
-def own_client_rows(data: FederatedData, result: Result, own: HoldersOwn, epsilons: Epsilons) -> list[dict[str, Any]]:
+def own_client_rows(
+    data: FederatedData, own: HoldersOwn, final: FinalModel | None, epsilons: Epsilons
+) -> list[dict[str, Any]]:
     """Return one line per client of a restricted run with everything, for the holder alone."""
     work = _work(own.history, data.num_clients)
-    return _lines(data, work | _score_columns(data, result, own.personal_models), epsilons)
+    return _lines(data, work | _score_columns(data, final), epsilons)
 
 
 def _lines(data: FederatedData, columns: Mapping[str, Sequence[Any]], epsilons: Epsilons) -> list[dict[str, Any]]:
@@ -74,41 +71,14 @@ def _work(history: History, clients: int) -> dict[str, Sequence[Any]]:
     return {"data_rounds": rounds.tolist(), "gradient_steps": gradients.tolist()}
 
 
-def _score_columns(data: FederatedData, result: Result, personal: PersonalModels | None) -> dict[str, Sequence[Any]]:
-    test, nothing = data.test, np.full(data.num_clients, np.nan)
-    accuracy, loss = (
-        (nothing, nothing)
-        if test is None
-        else _scores(result.model, as_objective(result.settings["loss"], data.targets), personal, test)
-    )
-    sizes = [0] * data.num_clients if test is None else test.sizes.tolist()
-    return {"test_samples": sizes, "accuracy": accuracy.tolist(), "loss": loss.tolist()}
-
-
-def _scores(model: nn.Module, objective: Objective, personal: PersonalModels | None, test: Shards) -> tuple[Real, Real]:
-    """Return every client's accuracy and mean loss on its own test samples; NaN without any."""
-    owner = np.repeat(np.arange(test.num_clients), test.sizes)
-    own: Mapping[int, nn.Module] = personal or {}
-    right, loss = np.zeros(test.num_rows), np.zeros(test.num_rows)
-    with one_thread():
-        others = np.flatnonzero(~np.isin(owner, list(own)))
-        right[others], loss[others] = _tally(model, objective, test, others)
-        for client in own:
-            rows = np.flatnonzero(owner == client)
-            right[rows], loss[rows] = _tally(own[client], objective, test, rows)
+def _score_columns(data: FederatedData, final: FinalModel | None) -> dict[str, Sequence[Any]]:
+    """Return every client's scores on its own test samples; NaN without any."""
+    if final is None:
+        nothing = [float("nan")] * data.num_clients
+        return {"test_samples": [0] * data.num_clients, "accuracy": nothing, "loss": nothing}
+    sizes = final.test.sizes
+    owner = np.repeat(np.arange(final.test.num_clients), sizes)
+    sums = [np.bincount(owner, weights=values, minlength=sizes.size) for values in final.scores_of_rows()]
     with np.errstate(invalid="ignore"):
-        sums = [np.bincount(owner, weights=values, minlength=test.num_clients) for values in (right, loss)]
-        return sums[0] / test.sizes, sums[1] / test.sizes
-
-
-@torch.no_grad()
-def _tally(module: nn.Module, objective: Objective, test: Shards, rows: Ints) -> tuple[Real, Real]:
-    """Return, for each of these rows, whether the answer is right (NaN where that has no meaning), and its loss."""
-    right, loss = np.zeros(len(rows)), np.zeros(len(rows))
-    for piece in pieces(len(rows)):
-        targets = to_torch(test.y[rows[piece]])
-        outputs = module(to_torch(as_input(module, test.x[rows[piece]])))
-        answers = objective.is_right(outputs, targets)
-        right[piece] = np.nan if answers is None else answers.numpy()
-        loss[piece] = objective.per_sample(outputs.double(), targets).numpy()
-    return right, loss
+        accuracy, loss = ((each / sizes).tolist() for each in sums)
+    return {"test_samples": sizes.tolist(), "accuracy": accuracy, "loss": loss, **final.metrics_of_clients()}

@@ -14,6 +14,7 @@ from upcycled.config.wording import named
 from upcycled.core.errors import InputError, check_number, suggest
 from upcycled.core.mechanism import meets_epsilon
 from upcycled.experiments.batch import Options, Outcome, experiment_folder, prepare_batch
+from upcycled.experiments.judged import ACCURACY, Judged, judged_by, with_metric
 from upcycled.experiments.results import plain
 from upcycled.report import write_report
 from upcycled.runtime.comparison import vanilla_iterations
@@ -21,7 +22,7 @@ from upcycled.support.extras import missing
 from upcycled.support.files import write_json
 from upcycled.support.formats import general
 from upcycled.support.lock import locked
-from upcycled.support.statistics import Paired, holm, verdict
+from upcycled.support.statistics import Paired, holm, mean_and_sd, verdict
 
 DOCUMENT = "compare.json"
 TOO_FEW = "too few finished seeds to judge"
@@ -35,7 +36,7 @@ EQUAL_WORDS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One algorithm: its vanilla and its upcycled runs, and their difference in final accuracy."""
+    """One algorithm: its vanilla and its upcycled runs, and their difference in a final score."""
 
     algorithm: str
     vanilla: Outcome
@@ -44,6 +45,8 @@ class Row:
     """None where fewer than two seeds finished both ways."""
     holm_p: float | None = None
     """Holm's p-value over all rows; None where there is one row, or nothing to judge."""
+    judged: Judged = ACCURACY
+    """The score."""
 
     @property
     def verdict(self) -> str:
@@ -69,15 +72,15 @@ class Row:
         """What may be said of it together with the others."""
         if self.paired is None or self.holm_is_significant is None:
             return None
-        return verdict(self.paired.mean, self.holm_is_significant)
+        return verdict(self.paired.mean, self.holm_is_significant, self.judged.lower_is_better)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values; accuracies as fractions."""
         test = self.paired
         found = {
             "algorithm": self.algorithm,
-            "vanilla": _side(self.vanilla),
-            "upcycled": _side(self.upcycled),
+            "vanilla": _side(self.vanilla, self.judged),
+            "upcycled": _side(self.upcycled, self.judged),
             "differences": None if test is None else list(test.differences),
             "gain": None if test is None else test.mean,
             "interval": None if test is None else list(test.interval),
@@ -101,6 +104,7 @@ class Compared:
     confidence: float
     folder: Path
     repeat: str
+    judged: Judged = ACCURACY
     report: Path | None = None
     """The page; None where the extra ``report`` is not there."""
 
@@ -124,9 +128,10 @@ class Compared:
                 "holder's own: comparing by them is a release."
             ]
         else:
+            unit, points = (" in percent", " in points") if self.judged.name == "accuracy" else ("", "")
             found = [
-                f"Accuracy on test data after the last iteration in percent, mean ± standard deviation over {seeds} "
-                f"seeds; difference in points, paired by seed, with Student's {percent} % interval."
+                f"{self.judged.words} on test data after the last iteration{unit}, mean ± standard deviation over "
+                f"{seeds} seeds; difference{points}, paired by seed, with Student's {percent} % interval."
             ]
         if len(self.rows) > 1 and not self.is_restricted:
             found.append(
@@ -137,8 +142,8 @@ class Compared:
             f"{outcome.experiment.name} seed {seed.seed}"
             for row in self.rows
             for outcome in (row.vanilla, row.upcycled)
-            for seed in outcome.seeds
-            if seed.summary is None
+            for seed, score in zip(outcome.seeds, outcome.scores(self.judged), strict=True)
+            if seed.summary is None or (score is None and not self.is_restricted)
         ]
         if failed:
             found.append(f"Without a result, and left out with their pairs: {', '.join(failed)}.")
@@ -152,7 +157,8 @@ class Compared:
             "equal": self.equal,
             "confidence": self.confidence,
             "seeds": list(self.experiment.seeds),
-            "metric": None if self.is_restricted else "accuracy on test data after the last iteration",
+            "metric": None if self.is_restricted else f"{self.judged.name} on test data after the last iteration",
+            "judged": None if self.is_restricted else self.judged.as_json(),
             "runs": [
                 {"folder": outcome.experiment.name, "algorithm": row.algorithm, "upcycled": is_upcycled}
                 for row in self.rows
@@ -171,6 +177,7 @@ def compare_experiment(
     equal: str = "work",
     algorithms: Sequence[str] | None = None,
     confidence: float = 0.95,
+    metric: str | None = None,
     repeat: str = "",
     options: Options | None = None,
 ) -> Compared:
@@ -182,11 +189,14 @@ def compare_experiment(
         equal: ``"work"`` or ``"epsilon"``.
         algorithms: their names; the file's own if left out. Others than the file's have their default parameters.
         confidence: of the intervals.
+        metric: the score that is tested; accuracy if left out, or the loss where right answers have no meaning. One
+            that is not among the file's metrics is measured all the same.
         repeat: the command that does this, for the document.
         options: how it is shown, and what is kept.
     """
     folder = experiment_folder(experiment) / f"compare-{equal}"
     with named(source):
+        experiment = with_metric(experiment, metric)
         names = _checked(experiment, equal, algorithms, confidence)
         pairs = [_pair(experiment, name, equal, folder) for name in names]
     batch = prepare_batch([e for pair in pairs for e in pair], source)
@@ -195,8 +205,9 @@ def compare_experiment(
             "the data has no test samples, but a comparison needs some: see data.test_fraction", where=(source,)
         )
     with locked(experiment_folder(experiment)):
-        rows = _rows(names, batch.run(options), confidence)
-        found = Compared(experiment, rows, equal, confidence, folder, repeat)
+        judged = judged_by(experiment, metric, batch.variants[0].plan)
+        rows = _rows(names, batch.run(options), confidence, judged)
+        found = Compared(experiment, rows, equal, confidence, folder, repeat, judged)
         write_json(folder / DOCUMENT, found.as_json())
         return replace(found, report=None if missing("jinja2") else write_report(folder))
 
@@ -251,31 +262,31 @@ def _pair(experiment: Experiment, name: str, equal: str, folder: Path) -> tuple[
     )
 
 
-def _rows(names: Sequence[str], outcomes: Sequence[Outcome], confidence: float) -> tuple[Row, ...]:
+def _rows(names: Sequence[str], outcomes: Sequence[Outcome], confidence: float, judged: Judged) -> tuple[Row, ...]:
     """Pair the outcomes, and correct for there being several."""
-    tests = [_paired(outcomes[2 * i], outcomes[2 * i + 1], confidence) for i in range(len(names))]
+    tests = [_paired(outcomes[2 * i], outcomes[2 * i + 1], confidence, judged) for i in range(len(names))]
     known = [i for i, test in enumerate(tests) if test is not None]
     corrected = dict(zip(known, holm([test.p_value for test in tests if test is not None]), strict=True))
     several = len(names) > 1
     return tuple(
-        Row(name, outcomes[2 * i], outcomes[2 * i + 1], tests[i], corrected.get(i) if several else None)
+        Row(name, outcomes[2 * i], outcomes[2 * i + 1], tests[i], corrected.get(i) if several else None, judged)
         for i, name in enumerate(names)
     )
 
 
-def _paired(vanilla: Outcome, upcycled: Outcome, confidence: float) -> Paired | None:
+def _paired(vanilla: Outcome, upcycled: Outcome, confidence: float, judged: Judged) -> Paired | None:
     """Return the differences of seeds that finished both ways; None where there are fewer than two to see."""
     if vanilla.is_restricted or upcycled.is_restricted:
         return None
     differences = [
-        b.summary["accuracy"] - a.summary["accuracy"]
-        for a, b in zip(vanilla.seeds, upcycled.seeds, strict=True)
-        if a.summary is not None and b.summary is not None
+        b - a
+        for a, b in zip(vanilla.scores(judged), upcycled.scores(judged), strict=True)
+        if a is not None and b is not None
     ]
-    return Paired(tuple(differences), confidence) if len(differences) > 1 else None
+    return Paired(tuple(differences), confidence, judged.lower_is_better) if len(differences) > 1 else None
 
 
-def _side(outcome: Outcome) -> dict[str, Any]:
+def _side(outcome: Outcome, judged: Judged) -> dict[str, Any]:
     summary = outcome.summary()
     return {
         "folder": outcome.experiment.name,
@@ -283,5 +294,6 @@ def _side(outcome: Outcome) -> dict[str, Any]:
         **{key: summary[key] for key in ("accuracy", "loss", "data_rounds", "bytes", "gradient_steps", "seconds")},
         "messages": summary["messages"],
         "epsilon": outcome.worst_epsilon,
-        "seeds": [None if seed.summary is None else seed.summary["accuracy"] for seed in outcome.seeds],
+        "score": mean_and_sd(outcome.scores(judged)),
+        "seeds": outcome.scores(judged),
     }

@@ -1,9 +1,9 @@
 """What a restricted run leaves to the holder of its data alone: ``<seed>/private/`` (0700, files 0600).
 
 ``checkpoint/`` (the run's state, personal models among it, and the key of the data's hashes), ``scores.jsonl`` (every
-number of every iteration), ``clients.jsonl`` (scores of each client), ``personal.safetensors``, ``notes.jsonl`` (what
-would have been warnings), ``data.json`` (the data's keyed hash) and ``ledger.key``. Reports, trackers and comparisons
-never look in here.
+number of every iteration), ``clients.jsonl`` (scores of each client), ``evaluation.json`` (the final model on test
+data), ``personal.safetensors``, ``notes.jsonl`` (what would have been warnings), ``data.json`` (the data's keyed hash)
+and ``ledger.key``. Reports, trackers and comparisons never look in here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
-``metrics.jsonl``, ``clients.jsonl``, the model's files (see ``serving.model_files``) and ``summary.json``.
+``metrics.jsonl``, ``clients.jsonl``, the model's files (see ``serving.model_files``), ``evaluation.json`` and
+``summary.json``.
 
 ``summary.json`` is written last: a folder that has it is finished. All of it may be published, ``checkpoint/`` of a run
 that is not restricted included; what a restricted run leaves to its holder is in ``private/`` (see ``private_files``).
@@ -26,6 +27,7 @@ from upcycled.config.experiment import NOT_COMPARED, Experiment, flat, parse
 from upcycled.core.errors import InputError, shown
 from upcycled.data import FederatedData
 from upcycled.experiments.client_rows import client_rows, own_client_rows
+from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
 from upcycled.experiments.parquet import to_parquet
 from upcycled.experiments.private_files import SCORES, json_lines, write_own
 from upcycled.privacy.ledger.header import SIMULATION
@@ -64,26 +66,35 @@ def write_seed(
     asked = {"scored_on": experiment.scored_on, "fingerprint": experiment.fingerprint(seed)}
     summary = asked | summarise(seed, about, result)
     epsilons = None if summary["privacy"] is None else summary["privacy"]["epsilon"]["clients"]
+    own_result = result.private
+    final = final_model(data, result, result.personal_models if own_result is None else own_result.personal_models)
+    summary["baseline"] = None if final is None or own_result is not None else plain(final.baseline())
     history = plain(result.history.rows())
     model, own_model = result.model_files()
     files = {
         "config.toml": experiment.for_seed(seed).resolved_toml().encode(),
         "metrics.jsonl": json_lines(history),
-        "clients.jsonl": json_lines(plain(client_rows(data, result, epsilons))),
+        "clients.jsonl": json_lines(plain(client_rows(data, result, final, epsilons))),
         **model,
+        **(_evaluation(final) if own_result is None else {}),
     }
     if parquet:
         files["metrics.parquet"] = to_parquet(history)
-    if result.private is not None:
+    if own_result is not None:
         own = {
-            SCORES: json_lines(plain(result.private.history.rows())),
-            "clients.jsonl": json_lines(plain(own_client_rows(data, result, result.private, epsilons))),
+            SCORES: json_lines(plain(own_result.history.rows())),
+            "clients.jsonl": json_lines(plain(own_client_rows(data, own_result, final, epsilons))),
             **own_model,
+            **_evaluation(final),
         }
-        write_own(folder, own, result.private.notes, data)
+        write_own(folder, own, own_result.notes, data)
     write_together(folder, files)
     write_json(folder / "summary.json", summary)
     return summary
+
+
+def _evaluation(final: FinalModel | None) -> dict[str, bytes]:
+    return {} if final is None else {EVALUATION: json.dumps(plain(final.document())).encode() + b"\n"}
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
@@ -126,6 +137,8 @@ def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, A
         "seed": seed,
         "error": None if result.error is None else str(result.error),
         **{name: getattr(last, name, None) for name in ("accuracy", "loss", "global_accuracy", "global_loss")},
+        "metrics": result.metrics,
+        "notes": list(result.notes),
         "iterations": 0 if last is None else last.iteration,
         "data_rounds": 0 if last is None else last.data_round,
         **totals,

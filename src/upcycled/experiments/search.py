@@ -14,7 +14,13 @@ AT_ONCE = 8
 """Points asked for together; the same on every machine, for the answers depend on it."""
 
 
-def search(space: Space, count: int, seed: int, evaluate: Callable[[Sequence[Point]], Sequence[float | None]]) -> None:
+def search(
+    space: Space,
+    count: int,
+    seed: int,
+    evaluate: Callable[[Sequence[Point]], Sequence[float | None]],
+    worst: float | None = 0.0,
+) -> None:
     """Ask for points and tell their scores, higher being better, until there are ``count``.
 
     The sampler is seeded and told in order, so the same scores lead to the same points: a search that was stopped goes
@@ -25,6 +31,7 @@ def search(space: Space, count: int, seed: int, evaluate: Callable[[Sequence[Poi
         count: points in all; Optuna may ask for one more than once.
         seed: of the sampler.
         evaluate: gives the score of each point; None where it has none (the run diverged).
+        worst: what no score is below, and such a point counts as; None where there is no such number.
     """
     check_number("--optuna", count, at_least=1, integer=True)
     check_number("--draw-seed", seed, at_least=0, below=2**32, integer=True)
@@ -40,8 +47,11 @@ def search(space: Space, count: int, seed: int, evaluate: Callable[[Sequence[Poi
             Point(tuple((key, _suggested(trial, key, values)) for key, values in space.items())) for trial in trials
         ]
         for trial, score in zip(trials, evaluate(points), strict=True):
-            # No accuracy is below zero: what gave none is as bad as can be.
-            study.tell(trial, 0.0 if score is None else score)
+            known = worst if score is None else score
+            if known is None:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(trial, known)
 
 
 def _suggested(trial: Any, key: str, values: tuple[Any, ...] | Range) -> Any:

@@ -17,11 +17,13 @@ from upcycled.config.wording import named
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.experiments.batch import Batch, Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.grid import Point, draws, grid
+from upcycled.experiments.judged import ACCURACY, Judged, judged_by, with_metric
 from upcycled.experiments.results import plain
 from upcycled.experiments.search import search
 from upcycled.support.extras import needs
 from upcycled.support.files import write_json, write_whole
 from upcycled.support.lock import locked
+from upcycled.support.statistics import mean_and_sd
 
 FOLDER = "sweep"
 DOCUMENT = "sweep.json"
@@ -34,24 +36,28 @@ class Ranked:
 
     point: Point
     outcome: Outcome
+    judged: Judged = ACCURACY
 
     @property
     def is_complete(self) -> bool:
-        """Whether every seed has a result; a point that diverges is never chosen."""
-        return self.outcome.is_complete
+        """Whether every seed has a score; a point that diverges is never chosen."""
+        return self.outcome.is_complete and None not in self.outcome.scores(self.judged)
 
     @property
-    def accuracy(self) -> float | None:
-        """The mean over seeds; None where one of them has no result."""
-        return self.outcome.summary()["accuracy"]["mean"] if self.is_complete else None
+    def goodness(self) -> float | None:
+        """The mean score over seeds, turned round where a lower one is better; None where a seed has none."""
+        if not self.is_complete:
+            return None
+        mean = mean_and_sd(self.outcome.scores(self.judged))["mean"]
+        return None if mean is None else -mean if self.judged.lower_is_better else mean
 
     @property
-    def score(self) -> tuple[bool, float, float]:
-        """What points are ordered by, the best first: mean accuracy over seeds, then mean loss."""
-        if self.accuracy is None:
+    def order(self) -> tuple[bool, float, float]:
+        """What points are ordered by, the best first: mean score over seeds, then mean loss."""
+        if self.goodness is None:
             return True, 0.0, 0.0
         loss = self.outcome.summary()["loss"]["mean"]
-        return False, -self.accuracy, float("inf") if loss is None else loss
+        return False, -self.goodness, float("inf") if loss is None else loss
 
     def as_json(self) -> dict[str, Any]:
         summary = self.outcome.summary()
@@ -60,7 +66,12 @@ class Ranked:
             "settings": {key: plain(value) for key, value in self.point.values},
             "accuracy": summary["accuracy"],
             "loss": summary["loss"],
-            "failed": [seed.seed for seed in self.outcome.seeds if seed.summary is None],
+            "score": mean_and_sd(self.outcome.scores(self.judged)),
+            "failed": [
+                seed.seed
+                for seed, score in zip(self.outcome.seeds, self.outcome.scores(self.judged), strict=True)
+                if score is None
+            ],
         }
 
 
@@ -75,6 +86,7 @@ class Swept:
     """The best point's runs, scored on test data."""
     folder: Path
     repeat: str
+    judged: Judged = ACCURACY
 
     @property
     def chosen_file(self) -> Path:
@@ -84,8 +96,9 @@ class Swept:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table has to know."""
+        name = "accuracy" if self.judged.name == "accuracy" else self.judged.words
         found = [
-            "Ranked by mean accuracy on validation samples held out of every client's training samples (ties: loss); "
+            f"Ranked by mean {name} on validation samples held out of every client's training samples (ties: loss); "
             "test data took no part in the choice."
         ]
         failed = sum(not ranked.is_complete for ranked in self.ranking)
@@ -103,6 +116,7 @@ class Swept:
         return {
             "name": self.experiment.name,
             "how": self.how,
+            "judged": self.judged.as_json(),
             "seeds": list(best.outcome.experiment.seeds),
             "ranking": [{"rank": i, **ranked.as_json()} for i, ranked in enumerate(self.ranking, start=1)],
             "chosen": {
@@ -110,8 +124,12 @@ class Swept:
                 "folder": self.chosen.experiment.name,
                 "file": CHOSEN,
                 "seeds": list(self.chosen.experiment.seeds),
-                "validation": {"accuracy": best.as_json()["accuracy"], "loss": best.as_json()["loss"]},
-                "test": {"accuracy": summary["accuracy"], "loss": summary["loss"]},
+                "validation": {name: best.as_json()[name] for name in ("accuracy", "loss", "score")},
+                "test": {
+                    "accuracy": summary["accuracy"],
+                    "loss": summary["loss"],
+                    "score": mean_and_sd(self.chosen.scores(self.judged)),
+                },
             },
             "notes": self.notes,
             "repeat": self.repeat,
@@ -129,6 +147,8 @@ class How:
     draw_seed: int = 0
     seeds: tuple[int, ...] | None = None
     """Of the selection runs; the file's if left out."""
+    metric: str | None = None
+    """The score that points are chosen by; accuracy if left out, or the loss where right answers have no meaning."""
 
     @property
     def words(self) -> str:
@@ -157,6 +177,8 @@ def sweep_experiment(
         tell: told in a line what is going to be run.
     """
     how, options = how or How(), options or Options()
+    with named(source):
+        experiment = with_metric(experiment, how.metric)
     if how.optuna is not None:
         needs("--optuna", "optuna")
     folder = experiment_folder(experiment) / FOLDER
@@ -178,12 +200,12 @@ def sweep_experiment(
     def carry_out(batch: Batch, points: Sequence[Point]) -> None:
         outcomes = batch.run(replace(options, keep_checkpoints=False))
         for point, outcome in zip(points, outcomes, strict=True):
-            tried[point.mark] = Ranked(point, outcome)
+            tried[point.mark] = Ranked(point, outcome, judged_by(experiment, how.metric, batch.variants[0].plan))
 
     def evaluate(points: Sequence[Point]) -> list[float | None]:
         different = list({point.mark: point for point in points}.values())
         carry_out(prepared(different), different)
-        return [tried[point.mark].accuracy for point in points]
+        return [tried[point.mark].goodness for point in points]
 
     with named(source):
         points = _checked(experiment, how)
@@ -192,11 +214,14 @@ def sweep_experiment(
     with locked(experiment_folder(experiment)), named(source):
         if how.optuna is not None:
             tell(f"{how.optuna} settings x {seeds} seeds, chosen by Optuna as it goes")
-            search(experiment.sweep, how.optuna, how.draw_seed, evaluate)
+            judged = judged_by(experiment, how.metric, batch.variants[0].plan)
+            # No accuracy is below zero: what gave none is as bad as can be.
+            worst = 0.0 if judged.name == "accuracy" else None
+            search(experiment.sweep, how.optuna, how.draw_seed, evaluate, worst)
         else:
             tell(f"{len(points)} settings x {seeds} seeds = {len(points) * seeds} runs")
             carry_out(batch, points)
-        ranking = tuple(sorted(tried.values(), key=lambda ranked: ranked.score))
+        ranking = tuple(sorted(tried.values(), key=lambda ranked: ranked.order))
         if not ranking[0].is_complete:
             raise UpcycledError(f"every one of {len(ranking)} settings diverged: lower local.lr in [sweep]")
         return _finished(experiment, source, how, ranking, folder, repeat, options)
@@ -215,7 +240,7 @@ def _finished(
     best = ranking[0].point
     final = _variant(experiment, best, f"chosen-{best.mark}", str(folder))
     outcome = prepare_batch([final], source).run(options)[0]
-    swept = Swept(experiment, how.words, ranking, outcome, folder, repeat)
+    swept = Swept(experiment, how.words, ranking, outcome, folder, repeat, ranking[0].judged)
     own = _variant(experiment, best, f"{experiment.name[:90]}-chosen", experiment.results)
     write_whole(swept.chosen_file, (_heading(best) + own.resolved_toml()).encode())
     write_json(folder / DOCUMENT, swept.as_json())

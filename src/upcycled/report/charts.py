@@ -11,7 +11,7 @@ import numpy as np
 
 from upcycled.core.vectors import Real
 from upcycled.report.collect import Part, Results
-from upcycled.report.curves import MOST_OF_A_PAGE, MOST_POINTS, SCORES, Curve, curve
+from upcycled.report.curves import MOST_OF_A_PAGE, MOST_POINTS, THEORY, Curve, curve
 from upcycled.report.distributions import Client, Distribution, bins_of, clients_of, distribution
 from upcycled.report.settings import families, labels
 from upcycled.support.formats import epsilon, fixed
@@ -68,8 +68,18 @@ def chart_data(every: Sequence[Drawn], scored_on: str) -> dict[str, Any]:
     return {
         "scored": scored_on,
         "parts": [_part(k, one) for k, one in enumerate(every)],
-        "clients": {name: found for name in CLIENT_CHARTS if (found := client_chart(every, name)) is not None},
+        "metrics": metrics_of(every),
+        "clients": {
+            name: found
+            for name in (*CLIENT_CHARTS, *metrics_of(every))
+            if (found := client_chart(every, name)) is not None
+        },
     }
+
+
+def metrics_of(every: Sequence[Drawn]) -> list[str]:
+    """Return the names of the experiments' metrics."""
+    return list(dict.fromkeys(name for one in every for name in one.part.metrics))
 
 
 def scored_on(every: Sequence[Drawn]) -> str:
@@ -99,7 +109,7 @@ def _part(k: int, one: Drawn) -> dict[str, Any]:
 def _columns(found: Curve) -> dict[str, Any]:
     columns: dict[str, Any] = {name: getattr(found, name).tolist() for name in AXES}
     columns["upcycled"] = [int(is_upcycled) for is_upcycled in found.is_upcycled]
-    for name in SCORES:
+    for name in [name for name in found.mean if not name.startswith(THEORY)]:
         columns[name] = found.mean[name].tolist()
         if not np.isnan(found.sd[name]).all():
             columns[f"{name}_sd"] = found.sd[name].tolist()
@@ -125,7 +135,7 @@ def client_chart(every: Sequence[Drawn], name: str) -> dict[str, Any] | None:
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return None
-    title, unit, least, most = CLIENT_CHARTS[name]
+    title, unit, least, most = CLIENT_CHARTS.get(name, (f"{name} of a client", "", -math.inf, math.inf))
     bins = bins_of(known, least, most)
     rows = []
     for k, one in enumerate(every):
@@ -140,6 +150,11 @@ def _words(name: str, found: Distribution) -> dict[str, str]:
         median, worst, best = (f"{fixed(value, 1)} %" for value in (found.median, found.low, found.high))
         short_words = f"median {median}, worst {worst}"
         return {"words": f"{short_words} (client {found.lowest}), best {best}", "short": short_words}
+    if name != "epsilon":
+        median, low, high = (fixed(value, 3) for value in (found.median, found.low, found.high))
+        short_words = f"median {median}"
+        words = f"{short_words}, least {low} (client {found.lowest}), most {high} (client {found.highest})"
+        return {"words": words, "short": short_words}
     short_words = f"median {epsilon(found.median)}, max {epsilon(found.high)}"
     return {"words": f"{short_words} (client {found.highest})", "short": short_words}
 
@@ -182,7 +197,7 @@ def still(every: Sequence[Drawn], score: str) -> Still:
 
 def _last_of_rounds(one: Drawn, score: str) -> tuple[Real, Real]:
     """Return the model after each data round, and what followed it."""
-    ys = one.curve.mean[score]
+    ys = one.curve.mean.get(score, np.full(len(one.curve), np.nan))
     last = np.append(np.diff(one.curve.data_round) > 0, True) if len(one.curve) else np.zeros(0, dtype=bool)
     kept = last & np.isfinite(ys)
     return one.curve.data_round[kept], ys[kept]

@@ -42,6 +42,8 @@ class Seed:
     rows: tuple[Row, ...] = ()
     """A record per iteration."""
     clients: tuple[Row, ...] = ()
+    evaluation: Row | None = None
+    """The final model on test data, where that was written down."""
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
@@ -51,6 +53,22 @@ class Seed:
     def is_restricted(self) -> bool:
         """Whether its scores are the data holder's own."""
         return self.summary.get("restricted") is True
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics that it was asked for, and has numbers of."""
+        asked = self.summary.get("metrics")
+        names = [name for name in asked if isinstance(name, str)] if isinstance(asked, dict) else []
+        rows = [self.summary["metrics"] if names else {}, *self.rows]
+        # Accuracy has its place already, whether it was asked for or not.
+        kept = [name for name in names if name != "accuracy" and not name.startswith("global_")]
+        return tuple(name for name in kept if any(not math.isnan(number(row.get(name))) for row in rows))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the run itself warned of."""
+        found = self.summary.get("notes")
+        return tuple(words for words in found if isinstance(words, str)) if isinstance(found, list) else ()
 
     @property
     def privacy(self) -> Row | None:
@@ -72,6 +90,11 @@ class Part:
     """Folders of seeds without a summary."""
     stopped: tuple[str, ...] = ()
     """Sentences about seeds that diverged, or whose budget was spent."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of its seeds' metrics."""
+        return tuple(dict.fromkeys(name for seed in self.seeds for name in seed.metrics))
 
     @property
     def is_upcycled(self) -> bool:
@@ -236,6 +259,7 @@ def _seed(reader: _Reader, folder: Path) -> Seed | None:
         summary,
         reader.read(metrics, _lines, ()),
         reader.read(folder / "clients.jsonl", _lines, ()),
+        reader.read(folder / "evaluation.json", _table),
     )
     return _with_ledger(reader, folder, seed)
 

@@ -34,7 +34,7 @@ class Curve:
     epsilon: Real
     """Of the worst client, so far."""
     mean: Mapping[str, Real]
-    """``accuracy`` in percent, ``loss``, and ``theory_...`` where it was measured."""
+    """``accuracy`` in percent, ``loss``, metrics, and ``theory_...`` where it was measured."""
     sd: Mapping[str, Real]
     """Standard deviation over seeds (ddof = 1); NaN with one seed."""
 
@@ -56,7 +56,7 @@ def curve(part: Part, most: int = MOST_POINTS) -> Curve:
         return np.array([[number(table[k].get(name)) for k in shared] for table in tables], dtype=np.float64)
 
     scales = {"accuracy": 100.0}
-    values = {name: scales.get(name, 1.0) * column(name) for name in (*SCORES, *measured)}
+    values = {name: scales.get(name, 1.0) * column(name) for name in (*SCORES, *part.metrics, *measured)}
     return Curve(
         np.array(shared, dtype=np.float64),
         _mean(column("data_round")),

@@ -138,10 +138,11 @@ class ClientTable:
     """How many of each experiment are shown; None if all are."""
 
 
-def client_table(every: Sequence[tuple[str, Sequence[Client]]]) -> ClientTable:
+def client_table(every: Sequence[tuple[str, Sequence[Client]]], metrics: Sequence[str] = ()) -> ClientTable:
     """Return the numbers of the clients of experiments, which are given by their labels."""
     there = {name for _, clients in every for client in clients for name in client.numbers}
-    columns = [column for column in COLUMNS if column[0] in there]
+    measured = [(name, name, lambda value: fixed(value, 4)) for name in metrics]
+    columns = [column for column in (*COLUMNS, *measured) if column[0] in there]
     is_cut = sum(len(clients) for _, clients in every) > MOST_ROWS
     rows = [
         (label, client.name, *(show(client.numbers.get(name)) for name, _, show in columns))

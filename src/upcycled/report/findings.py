@@ -9,13 +9,14 @@ from typing import Any
 
 from upcycled.report.collect import Row, number
 from upcycled.report.settings import algorithm_title
+from upcycled.support.formats import score_digits
 
 Cell = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Upcycled minus vanilla accuracy of one algorithm, as a fraction; NaN where too few seeds finished."""
+    """Upcycled minus vanilla score of one algorithm, accuracy as a fraction; NaN where too few seeds finished."""
 
     name: str
     vanilla: Cell
@@ -38,6 +39,13 @@ class ComparisonTable:
 
     rows: tuple[Difference, ...]
     confidence: float
+    score: str = "accuracy"
+    lower_is_better: bool = False
+
+    @property
+    def how(self) -> tuple[int, float]:
+        """With how many digits its numbers are shown, and scaled by what."""
+        return score_digits(self.score)
 
     @property
     def is_corrected(self) -> bool:
@@ -47,12 +55,12 @@ class ComparisonTable:
     @property
     def gains(self) -> int:
         """Findings in favour of upcycling."""
-        return sum(row.is_finding and row.gain > 0 for row in self.rows)
+        return sum(row.is_finding and (row.gain > 0) != self.lower_is_better for row in self.rows)
 
     @property
     def losses(self) -> int:
         """Findings against it."""
-        return sum(row.is_finding and row.gain < 0 for row in self.rows)
+        return sum(row.is_finding and (row.gain < 0) != self.lower_is_better for row in self.rows)
 
 
 def comparison(document: Row) -> ComparisonTable | None:
@@ -67,7 +75,9 @@ def comparison(document: Row) -> ComparisonTable | None:
         is_tested = not any(map(math.isnan, values.values()))
         places = {name: (value - least) / width for name, value in values.items()} if is_tested else None
         placed.append(replace(row, places=places))
-    return ComparisonTable(tuple(placed), confidence) if placed else None
+    judged = _table(document.get("judged"))
+    name, is_lower = str(judged.get("name", "accuracy")), judged.get("lower_is_better") is True
+    return ComparisonTable(tuple(placed), confidence, name, is_lower) if placed else None
 
 
 def _difference(row: Row, confidence: float) -> Difference:
@@ -77,8 +87,8 @@ def _difference(row: Row, confidence: float) -> Difference:
     is_corrected = isinstance(holm_verdict, str)
     return Difference(
         algorithm_title(str(row.get("algorithm", ""))),
-        cell_of(_table(row.get("vanilla")), "accuracy"),
-        cell_of(_table(row.get("upcycled")), "accuracy"),
+        _score_cell(_table(row.get("vanilla"))),
+        _score_cell(_table(row.get("upcycled"))),
         number(row.get("gain")),
         number(low),
         number(high),
@@ -86,6 +96,11 @@ def _difference(row: Row, confidence: float) -> Difference:
         str(holm_verdict) if is_corrected else None,
         _is_significant(row, "holm_" if is_corrected else "", confidence),
     )
+
+
+def _score_cell(row: Row) -> Cell:
+    """Return the score that a command judged by; earlier files have accuracy only."""
+    return cell_of(row, "score" if "score" in row else "accuracy")
 
 
 def _is_significant(row: Row, which: str, confidence: float) -> bool:
@@ -100,7 +115,7 @@ class RankedRow:
 
     rank: float
     settings: Row
-    accuracy: Cell
+    score: Cell
     loss: Cell
     has_failed: bool
 
@@ -111,7 +126,14 @@ class Ranking:
 
     rows: tuple[RankedRow, ...]
     chosen: Row | None
-    test_accuracy: Cell
+    test_score: Cell
+    score: str = "accuracy"
+    """The name of what points are ranked by."""
+
+    @property
+    def how(self) -> tuple[int, float]:
+        """With how many digits its numbers are shown, and scaled by what."""
+        return score_digits(self.score)
 
     @property
     def keys(self) -> list[str]:
@@ -125,7 +147,7 @@ def ranking(document: Row) -> Ranking | None:
         RankedRow(
             number(row.get("rank", k)),
             _table(row.get("settings")),
-            cell_of(row, "accuracy"),
+            _score_cell(row),
             cell_of(row, "loss"),
             bool(row.get("failed")),
         )
@@ -134,7 +156,8 @@ def ranking(document: Row) -> Ranking | None:
     chosen = document.get("chosen")
     settings = _table(chosen.get("settings")) if isinstance(chosen, dict) else None
     test = _table(_table(chosen).get("test"))
-    return Ranking(rows, settings, cell_of(test, "accuracy")) if rows else None
+    name = str(_table(document.get("judged")).get("name", "accuracy"))
+    return Ranking(rows, settings, _score_cell(test), name) if rows else None
 
 
 def notes(document: Row) -> list[str]:

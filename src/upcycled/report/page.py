@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from upcycled.report.charts import MOST_SHOWN, Drawn, chart_data, drawn, known_axes, scored_on, still
+from upcycled.report.charts import MOST_SHOWN, Drawn, chart_data, drawn, known_axes, metrics_of, scored_on, still
 from upcycled.report.collect import Results, number
 from upcycled.report.convergence import assumptions, bounds, record_of, theory_charts
 from upcycled.report.curves import SCORES
 from upcycled.report.distributions import client_table
+from upcycled.report.final_model import pictures
 from upcycled.report.findings import comparison, notes, ranking
 from upcycled.report.privacy_costs import costs, has_curve, is_any_simulated
-from upcycled.report.scores import known, lines, worst_epsilon
+from upcycled.report.scores import known, lines, metric_of, worst_epsilon
 from upcycled.report.settings import (
     algorithm_of,
     complete_file,
@@ -43,6 +44,7 @@ TITLES = {"compare": "vanilla against upcycled", "sweep": "sweep"}
 SECTIONS = {
     "results": "Results",
     "curves": "Learning curves",
+    "final": "Final model",
     "clients": "Clients",
     "privacy": "Privacy",
     "theory": "Convergence",
@@ -50,7 +52,9 @@ SECTIONS = {
     "repeat": "Repeat it",
 }
 """Names of templates, which are the places that links lead to."""
-FILTERS = ("count", "epsilon", "fixed", "listed", "mean_sd", "megabytes", "setting", "signed", "significant")
+FILTERS = (
+    *("count", "epsilon", "fixed", "listed", "mean_sd", "megabytes", "score_title", "setting", "signed", "significant"),
+)
 
 
 def render(results: Results, title: str | None = None) -> str:
@@ -65,7 +69,12 @@ def render(results: Results, title: str | None = None) -> str:
     for part, record in zip(charts["parts"], records, strict=True):
         part["theory"] = record
     documents = results.documents
-    missing = {"clients": not any(one.clients for one in every), "theory": not charts["theory"]}
+    drawings, metrics = pictures(every), metrics_of(every)
+    missing = {
+        "final": not drawings,
+        "clients": not any(one.clients for one in every),
+        "theory": not charts["theory"],
+    }
     return (
         _environment()
         .get_template("page.html")
@@ -90,9 +99,12 @@ def render(results: Results, title: str | None = None) -> str:
             is_simulated=is_any_simulated(every),
             is_restricted=any(seed.is_restricted for one in every for seed in one.part.seeds),
             axes=known_axes(every),
-            stills={score: still(every, score) for score in SCORES},
+            metrics=metrics,
+            pictures=drawings,
+            warned=_warned(every),
+            stills={score: still(every, score) for score in (*SCORES, *metrics)},
             num_hidden=max(0, len(every) - MOST_SHOWN),
-            client_table=client_table([(one.label, one.clients) for one in every]),
+            client_table=client_table([(one.label, one.clients) for one in every], metrics),
             costs=costs(every),
             has_epsilon_curve=has_curve(every),
             bounds=bounds(every),
@@ -122,6 +134,7 @@ def _environment() -> Environment:
         "NONE": formats.NONE,
         "interval": formats.interval,
         "known": known,
+        "metric_of": metric_of,
         "worst_epsilon": worst_epsilon,
         "run_command": run_command,
         "complete_file": complete_file,
@@ -136,6 +149,12 @@ def _name(results: Results) -> str:
         if isinstance(own, str):
             return f"{own}: {words}"
     return results.parts[0].name if len(results.parts) == 1 else results.name
+
+
+def _warned(every: Sequence[Drawn]) -> list[str]:
+    """Return what the runs warned of, each sentence of an experiment once."""
+    said = {one.label: dict.fromkeys(words for seed in one.part.seeds for words in seed.notes) for one in every}
+    return [f"{label}: {words}" if len(every) > 1 else words for label, each in said.items() for words in each]
 
 
 def _facts(every: Sequence[Drawn]) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from upcycled.report.charts import Drawn, scored_on
 from upcycled.report.collect import Part, Seed, number
+from upcycled.report.final_model import baseline_words
 from upcycled.report.settings import split_settings
 from upcycled.support.statistics import mean_and_sd
 
@@ -29,6 +30,24 @@ class Line:
     def over_seeds(self, name: str) -> Cell:
         """Return mean and standard deviation of a number of the summaries."""
         return mean_and_sd(known(seed, name) for seed in self.one.part.seeds)
+
+    def metric(self, name: str) -> Cell:
+        """Return mean and standard deviation of a metric."""
+        return mean_and_sd(_within(seed, "metrics", name) for seed in self.one.part.seeds)
+
+    def baseline(self, name: str) -> float | None:
+        """Return the score of a model that has learnt nothing from features; None where that is not known."""
+        return mean_and_sd(_within(seed, "baseline", name) for seed in self.one.part.seeds)["mean"]
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether some score of such a model is known."""
+        return self.baseline("loss") is not None
+
+    @property
+    def baseline_words(self) -> str:
+        """What such a model answers with."""
+        return baseline_words(self.one.part.seeds)
 
     @property
     def global_accuracy(self) -> Cell | None:
@@ -51,6 +70,17 @@ def lines(every: Sequence[Drawn]) -> list[Line]:
         is_needed = is_named_by_folder and len(own) <= MOST_UNDER
         found.append(Line(one, own if is_needed else {}, scored_on([one])))
     return found
+
+
+def _within(seed: Seed, table: str, name: str) -> float | None:
+    values = seed.summary.get(table)
+    value = number(values.get(name)) if isinstance(values, dict) else math.nan
+    return None if math.isnan(value) else value
+
+
+def metric_of(seed: Seed, name: str) -> float | None:
+    """Return a metric of a seed's summary; None where it has none."""
+    return _within(seed, "metrics", name)
 
 
 def known(seed: Seed, name: str) -> float | None:

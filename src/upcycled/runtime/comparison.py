@@ -13,38 +13,47 @@ from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.mechanism import meets_epsilon
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
+from upcycled.metrics.measure import as_metrics
 from upcycled.runtime.executor import train_many
 from upcycled.runtime.result import Result
-from upcycled.support.formats import count, epsilon, fixed, general, interval, signed
+from upcycled.support.formats import count, epsilon, fixed, general, interval, score_digits, signed
 from upcycled.support.statistics import Paired
 
 EQUALS = ("work", "epsilon")
+SCORES = ("accuracy", "loss")
+"""What every run has."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Vanilla and upcycled runs with the same seeds, and their paired difference in final test accuracy."""
+    """Vanilla and upcycled runs with the same seeds, and their paired difference in a final test score."""
 
     vanilla: tuple[Result, ...]
     upcycled: tuple[Result, ...]
     equal: str
     confidence: float
+    metric: str = "accuracy"
+    """The score that is compared."""
 
     @property
     def paired(self) -> Paired:
-        """The differences in accuracy, seed by seed, and what they show.
+        """The differences in the score, seed by seed, and what they show.
 
         Raises:
             InputError: if the runs are restricted: their scores are the data holder's own (``result.private``).
         """
         if self.is_restricted:
             raise InputError("the accuracies of private runs are their holder's own: comparing by them is a release")
-        found = _accuracies(self.upcycled) - _accuracies(self.vanilla)
-        return Paired(tuple(found.tolist()), self.confidence)
+        found = self._scores(self.upcycled) - self._scores(self.vanilla)
+        asked = None if self.vanilla[0].spec is None else self.vanilla[0].spec.metrics
+        return Paired(tuple(found.tolist()), self.confidence, is_lower_better(self.metric, asked))
+
+    def _scores(self, runs: tuple[Result, ...]) -> Real:
+        return np.array([score_of(run, self.metric) for run in runs], dtype=np.float64)
 
     @property
     def differences(self) -> Real:
-        """Upcycled minus vanilla accuracy, seed by seed."""
+        """Upcycled minus vanilla score, seed by seed."""
         return np.array(self.paired.differences)
 
     @property
@@ -80,12 +89,16 @@ class Comparison:
     def __str__(self) -> str:
         if self.is_restricted:
             return self._costs()
-        vanilla, upcycled = (fixed(_accuracies(runs).mean(), 2, 100) for runs in (self.vanilla, self.upcycled))
+        digits, scale = score_digits(self.metric)
+        is_accuracy = self.metric == "accuracy"
+        unit, words, points = (" %", "", " points") if is_accuracy else ("", f"{self.metric} ", "")
+        means = (self._scores(runs).mean() for runs in (self.vanilla, self.upcycled))
+        vanilla, upcycled = (f"{words}{fixed(mean, digits, scale)}{unit}" for mean in means)
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (
-            f"vanilla {vanilla} % ({rounds[0]} data rounds), upcycled {upcycled} % ({rounds[1]}): "
-            f"{signed(self.gain, 2, 100)} points, {general(100 * self.confidence)} % interval "
-            f"{interval(*self.interval, 2, 100)}: {self.paired.verdict}"
+            f"vanilla {vanilla} ({rounds[0]} data rounds), upcycled {upcycled} ({rounds[1]}): "
+            f"{signed(self.gain, digits, scale)}{points}, {general(100 * self.confidence)} % interval "
+            f"{interval(*self.interval, digits, scale)}: {self.paired.verdict}"
         )
 
 
@@ -97,6 +110,7 @@ def compare(
     iterations: int = 160,
     seeds: Sequence[int] = (0, 1, 2, 3),
     confidence: float = 0.95,
+    metric: str | None = None,
     progress: bool = True,
     **arguments: Any,
 ) -> Comparison:
@@ -113,6 +127,8 @@ def compare(
         iterations: of an upcycled run, upcycled ones included.
         seeds: two or more; each gives a pair of runs.
         confidence: of the interval.
+        metric: the score that is compared: ``"accuracy"``, ``"loss"`` or the name of one of ``metrics``; left out,
+            accuracy, or the loss where right answers have no meaning.
         progress: show a live table on standard error.
         **arguments: of :class:`~upcycled.RunSpec`, for all runs.
 
@@ -140,6 +156,7 @@ def compare(
         raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
     if equal == "epsilon" and not meets_epsilon(arguments.get("privacy")):
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
+    check_compared(metric, arguments.get("metrics"), "metric")
     vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal, as_rule(upcycle).per_round)}
     upcycled = {"upcycle": upcycle, "iterations": iterations}
     runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in (vanilla, upcycled) for seed in seeds]
@@ -150,7 +167,8 @@ def compare(
             assert result.error is not None
             raise result.error
         done.append(result)
-    return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence)
+    score = metric or ("loss" if any(one.accuracy is None and one.private is None for one in done) else "accuracy")
+    return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence, score)
 
 
 def vanilla_iterations(iterations: int, equal: str, per_round: int = 1) -> int:
@@ -164,5 +182,23 @@ def vanilla_iterations(iterations: int, equal: str, per_round: int = 1) -> int:
     return -(-iterations // (1 + per_round)) if equal == "work" else iterations
 
 
-def _accuracies(results: tuple[Result, ...]) -> Real:
-    return np.array([result.accuracy for result in results], dtype=np.float64)
+def check_compared(metric: str | None, asked: object, field: str) -> None:
+    """Refuse a score that no run will have."""
+    names = [*SCORES, *(one.name for one in as_metrics(asked))]
+    if metric is not None and metric not in names:
+        raise InputError(field=field, value=metric, must=f"one of {', '.join(names)}; metrics asks for more of them")
+
+
+def is_lower_better(metric: str, asked: object) -> bool:
+    """Say whether the smaller of two scores is the better one.
+
+    >>> is_lower_better("loss", None), is_lower_better("auroc", ["auroc"]), is_lower_better("rmse", ["rmse"])
+    (True, False, True)
+    """
+    own = {one.name: one.lower_is_better for one in as_metrics(asked)}
+    return metric == "loss" or own.get(metric, False)
+
+
+def score_of(run: Result, metric: str) -> float | None:
+    """Return a run's last score of this name."""
+    return {"accuracy": run.accuracy, "loss": run.loss}[metric] if metric in SCORES else run.metrics.get(metric)

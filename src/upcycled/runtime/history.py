@@ -49,7 +49,9 @@ class Record:
     client_steps: Ints | None = field(default_factory=_nobody)
     """K_i of each of them."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What else was measured of the iteration, by name (see ``Callback.measure``)."""
+    """What else was measured of the iteration, by name: the run's ``metrics`` where it was evaluated, but for those
+    that are not defined there, and what callbacks measure (see ``Probe.measure``). Of an algorithm with personal models
+    metrics are theirs, and ``global_...`` the global model's."""
 
 
 SCALARS = tuple(f.name for f in fields(Record) if f.name not in ("clients", "client_steps", "metrics"))

@@ -16,6 +16,7 @@ from upcycled.core.engine import Engine, Scores
 from upcycled.core.errors import DivergedError
 from upcycled.core.mechanism import Release
 from upcycled.core.strategy import State
+from upcycled.metrics.measure import GLOBAL, measure
 from upcycled.runtime.callbacks import Hooks, Step
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
@@ -54,7 +55,7 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
         trained = time.perf_counter()
         with np.errstate(all=quiet):
             scores, global_scores = _score(plan, engine, run)
-        metrics: dict[str, float] = {}
+            metrics = _measured(plan, engine, run, shown.is_restricted) if plan.metrics else {}
         if probes:
             step = shown.step(Step(run.state.iteration, before, run.state.server.model, release))
             for probe in probes:
@@ -77,9 +78,7 @@ def _check_finite(state: State) -> None:
 
 def _score(plan: Plan, engine: Engine, run: Run) -> tuple[Scores | None, Scores | None]:
     """Return (personal or global, global) scores where this iteration is to be evaluated."""
-    iteration = run.state.iteration
-    due = iteration % plan.spec.eval_every == 0 or iteration == plan.iterations
-    if plan.task.test is None or not due:
+    if not _is_due(plan, run):
         return None, None
     model = run.state.server.model
     scores = engine.score(model, run.state.statistics)
@@ -87,6 +86,26 @@ def _score(plan: Plan, engine: Engine, run: Run) -> tuple[Scores | None, Scores 
         return scores, scores
     clients = run.private.clients
     return engine.score_personal(model, clients, run.private.gather(clients)["model"]), scores
+
+
+def _is_due(plan: Plan, run: Run) -> bool:
+    iteration = run.state.iteration
+    is_due = iteration % plan.spec.eval_every == 0 or iteration == plan.iterations
+    return plan.task.test is not None and is_due
+
+
+def _measured(plan: Plan, engine: Engine, run: Run, is_silent: bool) -> dict[str, float]:
+    """Return the plan's metrics where this iteration is to be evaluated: of personal models, and of the global one."""
+    test, model = plan.task.test, run.state.server.model
+    if test is None or not _is_due(plan, run):
+        return {}
+    found = measure(plan.metrics, plan.objective, test.y, engine.outputs(model), is_silent)
+    if not run.private.names:
+        return found
+    clients = run.private.clients
+    own = engine.outputs_personal(model, clients, run.private.gather(clients)["model"])
+    personal = measure(plan.metrics, plan.objective, test.y, own, is_silent)
+    return personal | {f"{GLOBAL}{name}": value for name, value in found.items()}
 
 
 def _record(

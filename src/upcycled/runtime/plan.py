@@ -39,6 +39,8 @@ from upcycled.engines import choose_engine
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
 from upcycled.losses.table import as_objective
+from upcycled.metrics.measure import as_metrics, check_metrics
+from upcycled.metrics.metric import Metric
 from upcycled.models.factories import made_by
 from upcycled.models.prepare import (
     as_input,
@@ -50,6 +52,7 @@ from upcycled.models.prepare import (
 )
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
+from upcycled.privacy.mechanisms.projection import about_projection
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
 
@@ -80,6 +83,8 @@ class Plan:
     """Where they start."""
     scores: FittedScores | None = None
     """What it publishes of the model's scores, and pays for."""
+    metrics: tuple[Metric, ...] = ()
+    """What else is measured on test data."""
     on_data: tuple[Task, EngineKind] | None = None
     """The local work, and who does it; None where there are no data."""
     is_public: bool = False
@@ -88,6 +93,8 @@ class Plan:
     """What was noticed when the data were read."""
     names: Names | None = None
     """What the source of the data calls its clients; None where there are no data."""
+    warned: tuple[str, ...] = ()
+    """What whoever asked for the run should know about its data; nothing in a restricted run."""
 
     @property
     def iterations(self) -> int:
@@ -166,6 +173,8 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     mechanism = NO_PRIVACY
     objective = as_objective(spec.loss, facts.targets)
     facts = _with_targets(objective, facts)
+    metrics = as_metrics(spec.metrics)
+    check_metrics(metrics, objective.targets, facts.classes)
     if spec.theory and objective != CrossEntropy():
         but = f"it knows the loss 'cross_entropy' only, not '{objective.name}'"
         raise InputError(field="theory", value=True, but=but)
@@ -243,17 +252,19 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         statistics=statistics,
         initial_statistics=None if statistics is None else read_statistics(module),
         scores=scores,
+        metrics=metrics,
     )
 
 
 def with_data(plan: Plan, data: FederatedData) -> Plan:
     """Return the plan with the task of local work, and the engine that will do it."""
     test = data.test
-    if plan.scores is not None and (test is None or test.num_rows == 0):
-        raise InputError(
-            "need held-out samples, but the data have no test part: split some off (test_fraction in a file)",
-            field="charged_scores",
-        )
+    for name, is_asked in (("charged_scores", plan.scores is not None), ("metrics", bool(plan.metrics))):
+        if is_asked and (test is None or test.num_rows == 0):
+            raise InputError(
+                "need held-out samples, but the data have no test part: split some off (test_fraction in a file)",
+                field=name,
+            )
     task = Task(
         module=plan.module,
         layout=plan.layout,
@@ -274,7 +285,9 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
             field="charged_scores",
         )
     on_data = (task, choose_engine(plan.spec.engine, task))
-    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes, names=data.names)
+    bound, is_restricted = plan.mechanism.norm_bound, plan.spec.has_real_noise and not data.public
+    warned = () if bound is None or is_restricted else about_projection(data.train, bound)
+    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes, names=data.names, warned=warned)
 
 
 _GIVEN_BY = {

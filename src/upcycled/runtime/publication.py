@@ -21,6 +21,7 @@ from upcycled.core.mechanism import Release
 from upcycled.core.memory import ClientMemory
 from upcycled.core.shards import Shards
 from upcycled.data import FederatedData
+from upcycled.metrics.measure import GLOBAL
 from upcycled.runtime.callbacks import Step
 from upcycled.runtime.checkpointing.fingerprint import hash_of_data
 from upcycled.runtime.history import Record
@@ -62,7 +63,7 @@ class Publication:
             return plan
         task, engine = plan.on_data
         nothing = replace(task, train=_without_rows(task.train), test=None)
-        return replace(plan, on_data=(nothing, engine), notes=())
+        return replace(plan, on_data=(nothing, engine), notes=(), warned=())
 
     def step(self, step: Step) -> Step:
         """Return an iteration as measurements may see it.
@@ -107,7 +108,9 @@ def publication_of(plan: Plan) -> Publication:
     is_secret = mechanism.draws_secretly or mechanism.promise.sampling_is_secret
     named = [name for one in spec.callbacks for name in getattr(one, "publishes", ())]
     charged = frozenset() if plan.scores is None else plan.scores.names
-    return Publication(True, is_secret, charged.union(named))
+    # A callback's word is for its own numbers: the run's metrics are exact, and of no record that epsilon covers.
+    exact = {name for metric in plan.metrics for name in (metric.name, f"{GLOBAL}{metric.name}")}
+    return Publication(True, is_secret, charged.union(set(named) - exact))
 
 
 def _without_rows(shards: Shards) -> Shards:

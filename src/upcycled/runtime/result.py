@@ -15,6 +15,7 @@ from torch import nn
 from upcycled.core.layout import assign
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data.checks import Names
+from upcycled.metrics.measure import GLOBAL, as_metrics
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.runtime.history import History
@@ -98,6 +99,8 @@ class Result:
     """What was asked for."""
     private: HoldersOwn | None = None
     """Of a restricted run: exact scores, personal models, notes. Showing them is a release."""
+    notes: tuple[str, ...] = ()
+    """Warnings, a sentence each: what is odd about the data, or that nothing was learnt; none in a restricted run."""
 
     @property
     def accuracy(self) -> float | None:
@@ -110,6 +113,15 @@ class Result:
         """Test loss of the last scored iteration; None without test data, and in a restricted run."""
         last = self.history.last_scored()
         return None if last is None else last.loss
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """The run's metrics at the last scored iteration; None where one is not defined, and in a restricted run."""
+        last = self.history.last_scored()
+        measured = {} if last is None else last.metrics
+        asked = [metric.name for metric in as_metrics(None if self.spec is None else self.spec.metrics)]
+        of_global = [f"{GLOBAL}{name}" for name in asked if f"{GLOBAL}{name}" in measured]
+        return {name: measured.get(name) for name in (*asked, *of_global)}
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the model to a folder that :func:`upcycled.load` reads, on this machine or another.

@@ -18,11 +18,14 @@ from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_nu
 from upcycled.core.mechanism import Mechanism
 from upcycled.core.sampler import Participation, Sampler
 from upcycled.core.solvers import Local
+from upcycled.metrics.measure import as_metrics
+from upcycled.metrics.metric import Metric
 from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.runtime.callbacks import Callback, Probe, as_callback
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.checkpointing.fingerprint import hash_of, plain_form
+from upcycled.runtime.history import SCALARS
 
 NOISES = ("seeded", "system")
 NOT_IN_BITS = ("ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
@@ -57,6 +60,9 @@ class RunSpec:
         engine: ``"auto"`` or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
+        metrics: more scores on the test data, in ``record.metrics`` and ``result.metrics``: a list of names
+            (``"auroc"``, ``"f1_macro"``, ``"sensitivity"``, ``"rmse"``, ...), functions (targets, predictions) -> a
+            number, and ``up.metrics.Metric``; or a mapping of names to functions.
         theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
             beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
         device: the torch device of engines that use one.
@@ -102,6 +108,7 @@ class RunSpec:
     engine: str = "auto"
     seed: Annotated[int, SEED] = 0
     eval_every: Annotated[int, COUNT] = 1
+    metrics: Sequence[str | Callable[..., Any] | Metric | Mapping[str, Any]] | Mapping[str, Any] | None = None
     theory: bool = False
     device: str = "cpu"
     ledger: str | Path | None = None
@@ -121,6 +128,9 @@ class RunSpec:
         for name in ("upcycle", "checkpoint_every"):
             object.__setattr__(self, name, plain_number(getattr(self, name)))
         object.__setattr__(self, "model_options", _plain_numbers(self.model_options))
+        # None has no metrics either, and runs that were kept before there were any go on.
+        asked = tuple(self.metrics) if isinstance(self.metrics, Sequence) else self.metrics
+        object.__setattr__(self, "metrics", asked or None)
         object.__setattr__(self, "participation", self.who.fraction)
         object.__setattr__(self, "stragglers", self.who.stragglers)
 
@@ -230,6 +240,9 @@ def _check_kinds(spec: RunSpec) -> None:
         path = getattr(spec, name)
         if path is not None and (not isinstance(path, str | Path) or not str(path)):
             raise InputError(field=name, value=path, must=f"None or the path of {what}")
+    for metric in as_metrics(spec.metrics):
+        if metric.name in SCALARS and metric.name != "accuracy":
+            raise InputError(field="metrics", value=metric.name, but="records have another number of that name")
     if not isinstance(spec.callbacks, Sequence) or isinstance(spec.callbacks, str):
         raise InputError(field="callbacks", value=spec.callbacks, must="a list of functions or callbacks")
     for one in spec.callbacks:

@@ -15,6 +15,7 @@ from upcycled.core.layout import assign
 from upcycled.core.running_statistics import write_statistics
 from upcycled.data import FederatedData
 from upcycled.data.checks import Names
+from upcycled.metrics.measure import baseline
 from upcycled.models.projection import with_projection
 from upcycled.runtime.bound_probe import BoundProbe, report_of
 from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
@@ -29,6 +30,7 @@ from upcycled.runtime.result import HoldersOwn, PersonalModels, Result
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.serving.model_card import card_of
+from upcycled.support.formats import fixed, significant
 from upcycled.support.lock import locked
 
 ENDED_EARLY = (BudgetSpentError, DivergedError)
@@ -78,6 +80,8 @@ def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) ->
     if result.error is not None:
         reason = "stopped by Ctrl-C" if isinstance(result.error, KeyboardInterrupt) else str(result.error)
         tell_user(f"{reason}: the result up to iteration {len(result.history)} is returned")
+    for words in result.notes if spec.progress else ():
+        tell_user(f"warning: {words}")
     return result
 
 
@@ -198,4 +202,23 @@ def _result(
         error=error,
         spec=plan.spec,
         private=HoldersOwn(exact, personal, (*plan.notes, *notes)) if shown.is_restricted else None,
+        notes=() if shown.is_restricted else (*plan.warned, *_about_learning(plan, exact)),
     )
+
+
+def _about_learning(plan: Plan, history: History) -> tuple[str, ...]:
+    """Say so where a run has ended no better than an answer that looks at no features."""
+    last, test = history.last_scored(), plan.task.test
+    if last is None or last.loss is None or test is None or len(history) < plan.iterations:
+        return ()
+    known = baseline((), plan.objective, plan.task.train.y, test.y, plan.objective.num_outputs(plan.facts.classes))
+    if last.accuracy is not None and "accuracy" in known:
+        if last.accuracy > known["accuracy"]:
+            return ()
+        reached, plainly = (f"{fixed(value, 2, 100)} %" for value in (last.accuracy, known["accuracy"]))
+        return (f"the model is no better than the majority class: accuracy {reached}, against {plainly}",)
+    if "loss" not in known or last.loss < known["loss"]:
+        return ()
+    what = "the mean" if plan.objective.targets == "numbers" else "the labels' shares"
+    reached, plainly = significant(last.loss), significant(known["loss"])
+    return (f"the model is no better than {what} of the training targets: loss {reached}, against {plainly}",)

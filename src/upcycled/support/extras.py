@@ -13,6 +13,7 @@ EXTRAS = {
     "optuna": "sweep",
     "pandas": "data",
     "pyarrow": "data",
+    "sklearn": "metrics",
     "tensorboard": "tensorboard",
 }
 """Name in an import -> extra in pyproject.toml, all packages of a call below being of one extra."""

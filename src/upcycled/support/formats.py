@@ -43,6 +43,24 @@ def general(value: float, digits: int = 6) -> str:
     return f"{value:.{digits}g}"
 
 
+def score_digits(name: str) -> tuple[int, float]:
+    """Return with how many digits a score is shown, and scaled by what: accuracy in percent, others as they are.
+
+    >>> score_digits("accuracy"), score_digits("auroc")
+    ((2, 100.0), (4, 1.0))
+    """
+    return (2, 100.0) if name == "accuracy" else (4, 1.0)
+
+
+def score_title(name: str) -> str:
+    """Return a score's name as the head of a column.
+
+    >>> score_title("accuracy"), score_title("f1_macro")
+    ('accuracy %', 'f1_macro')
+    """
+    return "accuracy %" if name == "accuracy" else name
+
+
 def epsilon(value: float | None) -> str:
     """Return an epsilon, in a form that lines up in a column; an infinite one, which proves nothing, is ``none``.
 

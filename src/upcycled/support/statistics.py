@@ -21,6 +21,7 @@ class Paired:
 
     differences: tuple[float, ...]
     confidence: float
+    lower_is_better: bool = False
 
     @property
     def mean(self) -> float:
@@ -56,18 +57,18 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        return verdict(self.mean, self.is_significant)
+        return verdict(self.mean, self.is_significant, self.lower_is_better)
 
 
-def verdict(mean: float, is_significant: bool) -> str:
+def verdict(mean: float, is_significant: bool, lower_is_better: bool = False) -> str:
     """Return what is said of a difference.
 
-    >>> verdict(0.1, True), verdict(-0.1, True), verdict(0.1, False)
-    ('significant gain', 'significant loss', 'no significant difference')
+    >>> verdict(0.1, True), verdict(-0.1, True), verdict(0.1, False), verdict(-0.1, True, lower_is_better=True)
+    ('significant gain', 'significant loss', 'no significant difference', 'significant gain')
     """
     if not is_significant:
         return "no significant difference"
-    return "significant gain" if mean > 0 else "significant loss"
+    return "significant gain" if (mean > 0) != lower_is_better else "significant loss"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,8 +16,10 @@ from upcycled.core.mechanism import Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, Problem, Solver
 from upcycled.core.streams import Purpose, round_key
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.certified import CERTIFIED
+from upcycled.engines.determinism import one_thread
+from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.fused.arrays import plain, rows_of
 from upcycled.engines.fused.certified_kernel import descend, numbers_of, passes_of
 from upcycled.engines.fused.score_kernels import score_clients, score_rows
@@ -24,7 +27,7 @@ from upcycled.engines.fused.support import loss_of, stack_of
 from upcycled.engines.fused.thread_pool import ThreadPool
 from upcycled.engines.fused.train_kernels import train_moreau, train_optimised, train_sgd
 from upcycled.engines.fused.workspace import CLASSES, SIZE, TILE, Floats, workspace_for
-from upcycled.engines.scoring import NO_SCORES
+from upcycled.engines.scoring import NO_SCORES, module_outputs, personal_outputs
 from upcycled.support.kernel_cache import prepare
 
 Kernel: TypeAlias = Callable[..., None]
@@ -176,6 +179,19 @@ class FusedEngine:
         models = (plain(personal, np.float32), plain(model, np.float32))
         data = (test.x, test.y, test.offsets, slots, *models)
         return self._scored(score_clients, test.client_parts(_PART), data, test.count)
+
+    @cached_property
+    def _flat(self) -> FlatModule:
+        """The task's module in torch, for outputs, which few runs ask for: a kernel of theirs would be compiled."""
+        return flat_module(self._task)
+
+    @one_thread()
+    def outputs(self, model: Vector) -> Outputs:
+        return module_outputs(self._flat, model, self._task.test)
+
+    @one_thread()
+    def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:
+        return personal_outputs(self._flat, model, clients, personal, self._task.test)
 
     def close(self) -> None:
         self._pool.close()

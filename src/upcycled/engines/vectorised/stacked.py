@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
@@ -28,11 +29,22 @@ from upcycled.core.objective import Objective
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
 from upcycled.core.streams import Purpose, client_keys
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.optimisers import add_correction, optimiser_step, scale_down
-from upcycled.engines.scoring import NO_SCORES, Tally, score_module, scores_of, tallied, tally_others
+from upcycled.engines.scoring import (
+    NO_SCORES,
+    Tally,
+    in_place,
+    module_outputs,
+    others_of,
+    outputs_of,
+    score_module,
+    scores_of,
+    tallied,
+    tally_others,
+)
 from upcycled.engines.vectorised.lanes import Schedule, schedule_of, stacks_of
 
 Named = dict[str, torch.Tensor]
@@ -213,12 +225,33 @@ class Stacked:
 
     def _tally(self, test: Shards, width: int, clients: Ints, personal: Vector) -> Tally:
         """Count right answers and sum losses of a stack; places beyond a client's samples count for nothing."""
-        device, place = self.task.device, np.arange(width)
-        sizes = test.sizes_of(clients)[:, None]
-        rows = test.offsets[clients][:, None] + np.minimum(place, sizes - 1)
-        targets, real = to_torch(test.y[rows], device), to_torch(place < sizes, device)
+        device = self.task.device
+        rows, is_real = _padded(test, width, clients)
+        targets, real = to_torch(test.y[rows], device), to_torch(is_real, device)
         outputs = self.logits(to_torch(personal, device), to_torch(test.x[rows], device))
         return tallied(self.task.objective, outputs.flatten(0, 1), targets.flatten(0, 1), real.flatten())
+
+    @one_thread()
+    def outputs(self, model: Vector) -> Outputs:
+        return module_outputs(self.flat, model, self.task.test)
+
+    @one_thread()
+    @torch.no_grad()
+    def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:
+        """Return the outputs of each client's own model for its own test samples, many clients at once."""
+        test, device = self.task.test, self.task.device
+        if test is None:
+            return in_place([], test)
+        found: list[tuple[Ints | slice, torch.Tensor | Outputs]] = [
+            (rows, outputs_of(self.flat, model, test.x[rows])) for rows in others_of(clients, test)
+        ]
+        self.flat.module.eval()
+        sizes = test.sizes_of(clients)
+        for width, lanes in self._stacks(sizes, sizes, None, test):
+            rows, is_real = _padded(test, width, clients[lanes])
+            outputs = self.logits(to_torch(personal[lanes], device), to_torch(test.x[rows], device))
+            found.append((rows[is_real], outputs.cpu().numpy()[is_real]))
+        return in_place(found, test)
 
     def _stacks(self, samples: Ints, steps: Ints, batch_size: int | None, rows: Shards) -> Iterator[tuple[int, Ints]]:
         features = math.prod(rows.x.shape[1:])
@@ -226,6 +259,13 @@ class Stacked:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _padded(test: Shards, width: int, clients: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the rows of a stack's clients (clients, width), and which of them are no padding."""
+    place, sizes = np.arange(width), test.sizes_of(clients)[:, None]
+    rows: Ints = test.offsets[clients][:, None] + np.minimum(place, sizes - 1)
+    return rows, place < sizes
 
 
 def open_stacked(task: Task) -> Stacked:

@@ -19,10 +19,11 @@ import numpy as np
 from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.errors import UpcycledError
 from upcycled.core.mechanism import Trained
+from upcycled.core.shards import Shards
 from upcycled.core.solvers import Problem
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.determinism import one_thread
-from upcycled.engines.scoring import Tally, pieces, scores_of, tally
+from upcycled.engines.scoring import Tally, in_place, outputs_of, pieces, scores_of, tally
 from upcycled.engines.scratch import ScratchFolder
 from upcycled.engines.sequential import Sequential, open_sequential
 from upcycled.engines.transport import let_go, receive, send
@@ -68,13 +69,28 @@ class Workers:
 
     def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
         test = self.task.test
-        if self.folder is None or test is None or test.num_rows * self.task.layout.size < FEW_PRODUCTS:
+        if test is None or self._is_soon_done(test):
             return self.here.score(model)
         found: list[Tally] = self._all(score_part, [(model, rows) for rows in pieces(test.num_rows)])
         return scores_of(found, test.num_rows)
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         return self.here.score_personal(model, clients, personal)
+
+    def outputs(self, model: Vector) -> Outputs:
+        test = self.task.test
+        if test is None or self._is_soon_done(test):
+            return self.here.outputs(model)
+        parts = pieces(test.num_rows)
+        found: list[Outputs] = self._all(outputs_part, [(model, rows) for rows in parts])
+        return in_place(zip(parts, found, strict=True), test)
+
+    def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:
+        return self.here.outputs_personal(model, clients, personal)
+
+    def _is_soon_done(self, test: Shards) -> bool:
+        """Say whether a model's outputs are there sooner when they are computed here."""
+        return self.folder is None or test.num_rows * self.task.layout.size < FEW_PRODUCTS
 
     def close(self) -> None:
         """Remove the files; idle processes end by themselves, or serve the next run."""
@@ -166,5 +182,15 @@ def score_part(folder: Path, model: Vector, rows: slice) -> Tally:
     assert test is not None
     with one_thread():
         found = tally(engine.flat, model, test.x[rows], test.y[rows])
+    let_go(test)
+    return found
+
+
+def outputs_part(folder: Path, model: Vector, rows: slice) -> Outputs:
+    engine = _engine(folder)
+    test = engine.task.test
+    assert test is not None
+    with one_thread():
+        found: Outputs = outputs_of(engine.flat, model, test.x[rows]).cpu().numpy()
     let_go(test)
     return found

@@ -15,6 +15,7 @@ const AXES = {
 const SCORES = {
   accuracy: { name: `${data.scored} accuracy`, unit: " %", floor: 0, ceiling: 100 },
   loss: { name: `${data.scored} loss` },
+  ...Object.fromEntries(data.metrics.map((name) => [name, { name: `${data.scored} ${name}` }])),
 };
 
 const ratio = (values) => {
@@ -24,7 +25,7 @@ const ratio = (values) => {
 
 function scoreSpec(score, x, parts) {
   const series = parts
-    .filter((part) => part.curve)
+    .filter((part) => part.curve && part.curve[score])
     .map((part) => ({ part, x: part.curve[x], y: part.curve[score], sd: part.curve[`${score}_sd`], marks: part.curve.upcycled, dashed: part.dashed }));
   const { name, ...rest } = SCORES[score];
   return {

@@ -20,6 +20,8 @@ QUIET_SECONDS = 1.0
 LINE_SECONDS = 5.0
 DRAW_SECONDS = 0.1
 ROWS = 8
+TABLE_WIDTH, NUMBER_WIDTH = 75, 6
+"""Of the table without metrics, and of a number in it."""
 
 
 class Watched:
@@ -35,6 +37,8 @@ class Watched:
         """The worst client's, as last computed; None without privacy."""
         self._is_simulation = False
         self.is_over = False
+        self.metrics: tuple[str, ...] = ()
+        """The names of what is measured, and shown."""
         self._began = time.perf_counter()
         self._resumed_at = 0
         self.is_restricted = False
@@ -48,6 +52,7 @@ class Watched:
         self._worst = WorstEpsilon()
         self._resumed_at = len(before)
         self.is_restricted = publication_of(plan).is_restricted
+        self.metrics = () if self.is_restricted else tuple(metric.name for metric in plan.metrics)
         self.bytes = 0
         for record in before:
             self._count(record)
@@ -95,6 +100,10 @@ class Watched:
         parts = [f"iteration {self.iteration}/{self.total}"]
         if record is not None and record.accuracy is not None:
             parts.append(f"accuracy {fixed(record.accuracy, 2, 100)} %, loss {fixed(record.loss, 4)}")
+        elif record is not None and record.loss is not None:
+            parts.append(f"loss {fixed(record.loss, 4)}")
+        if record is not None and record.loss is not None:
+            parts.extend(f"{name} {fixed(record.metrics.get(name), 4)}" for name in self.metrics)
         if self.spent:
             parts.append(f"worst epsilon {self.spent}")
         if self.left is not None and not self.is_restricted:
@@ -145,15 +154,17 @@ class LiveProgress:
         from rich.live import Live
         from rich.table import Table
 
-        run = self._run
+        run, console = self._run, Console(stderr=True)
+        metrics = shown_metrics(run.metrics, console.width)
         table = Table(title=run.title, caption=self._caption(), title_justify="left", caption_justify="left")
-        for column in ("iteration", "kind", "accuracy", "loss", "gradient steps", "seconds"):
+        for column in ("iteration", "kind", "accuracy", "loss", *metrics, "gradient steps", "seconds"):
             table.add_column(column, justify="left" if column == "kind" else "right")
         for r in self._recent:
-            table.add_row(str(r.iteration), *cells(r), count(r.gradient_steps), fixed(r.seconds, 3))
+            measured = [fixed(r.metrics.get(name), 4) if r.loss is not None else "" for name in metrics]
+            table.add_row(str(r.iteration), *cells(r), *measured, count(r.gradient_steps), fixed(r.seconds, 3))
         if self._live is None:
             # What others print meanwhile goes above the table; standard output is left alone.
-            self._live = Live(table, console=Console(stderr=True), auto_refresh=False, redirect_stdout=False)
+            self._live = Live(table, console=console, auto_refresh=False, redirect_stdout=False)
             self._live.start()
         self._live.update(table, refresh=True)
 
@@ -169,6 +180,22 @@ def cells(record: Record | None) -> tuple[str, str, str]:
     """Return kind, accuracy and loss for a table."""
     if record is None:
         return "", "", ""
-    if record.accuracy is None or record.loss is None:
+    if record.loss is None:
         return record.kind, "", ""
-    return record.kind, f"{fixed(record.accuracy, 2, 100)} %", fixed(record.loss, 4)
+    accuracy = "" if record.accuracy is None else f"{fixed(record.accuracy, 2, 100)} %"
+    return record.kind, accuracy, fixed(record.loss, 4)
+
+
+def shown_metrics(names: Sequence[str], width: int) -> list[str]:
+    """Return the first metrics that have room in a terminal of this width.
+
+    >>> shown_metrics(["auroc", "f1_macro", "kappa"], 95)
+    ['auroc', 'f1_macro']
+    """
+    room, found = width - TABLE_WIDTH, list[str]()
+    for name in names:
+        room -= max(len(name), NUMBER_WIDTH) + 3
+        if room < 0:
+            break
+        found.append(name)
+    return found
