@@ -19,6 +19,7 @@ from upcycled.core.algorithm import Algorithm
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.core.facts import Facts
+from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting
@@ -32,8 +33,10 @@ from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
+from upcycled.losses.proven import proven_loss
 from upcycled.losses.table import as_objective
-from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
+from upcycled.models.linear_model import linear_layer
+from upcycled.models.prepare import as_input, has_batch_norm, prepare_model, takes_tokens
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
@@ -160,7 +163,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             is_local_given=spec.local is not None,
             gradients_per_step=solver.gradients_per_step,
             num_parameters=initial.size,
-            is_linear_softmax=is_linear_softmax(module) and objective == CrossEntropy(),
+            convex=_convex(module, objective, facts),
             has_bias=any(name.endswith("bias") for name in layout.names),
             has_batch_norm=has_batch_norm(module),
             num_classes=_num_logits(module, facts.classes),
@@ -277,6 +280,15 @@ def _check_stragglers(stragglers: float, solver: Solver) -> None:
             but=f"a straggler stops after 1 to epochs-1 epochs: local.epochs is {solver.local.epochs} and must be at "
             "least 2",
         )
+
+
+def _convex(module: nn.Module, objective: Objective, facts: Facts) -> GeneralisedLinear | None:
+    """Return what is proven of the loss of a linear model of all of a sample's features; None for anything else."""
+    linear = linear_layer(module)
+    if linear is None or linear.in_features != int(np.prod(facts.shape)):
+        return None
+    proven = proven_loss(objective, linear.out_features)
+    return None if proven is None else proven.about
 
 
 def _num_logits(module: nn.Module, classes: int) -> int:
