@@ -10,6 +10,7 @@ import numpy as np
 
 import upcycled as up
 from upcycled.algorithms import ALGORITHMS
+from upcycled.core.generalised_linear import softmax_loss
 from upcycled.core.mechanism import Setting
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import LocalSGD
@@ -30,7 +31,7 @@ def setting(**changes):
         "is_local_given": False,
         "gradients_per_step": 1,
         "num_parameters": 42,
-        "is_linear_softmax": True,
+        "convex": softmax_loss(2),
         "has_bias": True,
         "has_batch_norm": False,
         "num_classes": 2,

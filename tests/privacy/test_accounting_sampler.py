@@ -15,7 +15,7 @@ from upcycled.privacy.accounting.sampler import PARTS, epsilon_of_draws, part_of
 from upcycled.privacy.ledger import Budget, Ledger
 from upcycled.runtime.plan import make_plan
 
-LARGE = {"num_parameters": 155_800, "algorithm": "fedavg", "penalty": 0.0, "is_linear_softmax": False}
+LARGE = {"num_parameters": 155_800, "algorithm": "fedavg", "penalty": 0.0, "convex": None}
 ETA = 2.0**-43
 MECHANISMS = {
     "gaussian": lambda **given: up.privacy.ModelClipping(1.0, **given),

@@ -16,6 +16,7 @@ from tests.privacy.runs import cohort, setting
 from tests.privacy.test_tilt_noise import known_words
 from tests.reference import softmax_gradient
 from upcycled.core.engine import Task, Work
+from upcycled.core.generalised_linear import softmax_loss
 from upcycled.core.layout import layout_of
 from upcycled.core.mechanism import Release, Trained
 from upcycled.core.sampler import Cohort
@@ -25,7 +26,7 @@ from upcycled.core.vectors import grid_step
 from upcycled.engines import certified
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
-from upcycled.models.softmax_regression import Softmax
+from upcycled.models.linear_model import LinearModel
 from upcycled.privacy.mechanisms.objective_cover import Cover, fold
 from upcycled.privacy.mechanisms.rounding import constants_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
@@ -176,7 +177,7 @@ def test_for_every_tilt_what_leaves_is_within_its_promise_of_the_exact_minimiser
     privacy = up.privacy.ObjectivePerturbation(alpha, norm_bound=1.0)
     fitted = privacy.fit(facts)
     gamma, rate = fitted.shared["gamma"], fitted.shared["cover_alpha"]
-    cover = Cover(constants_of(facts, 1.0), a, size, np.array([n]), np.array([alpha]), gamma, rate)
+    cover = Cover(constants_of(facts, facts.convex, 1.0), a, size, np.array([n]), np.array([alpha]), gamma, rate)
     mine = np.zeros(1, dtype=np.int64)
     radius, longest = float(cover.radius(mine)[0]), float(cover.longest(mine, np.zeros(1))[0])
     norm = {
@@ -222,7 +223,9 @@ def test_for_every_tilt_what_leaves_is_within_its_promise_of_the_exact_minimiser
 
 def test_a_likely_tilt_is_exceeded_with_a_probability_below_e_to_the_minus_50():
     for size in (2, 42, 7850):
-        cover = Cover(constants_of(setting(), 1.0), 0.5, size, np.array([9]), np.array([3.0]), 1e-9, 1.0)
+        cover = Cover(
+            constants_of(setting(), softmax_loss(2), 1.0), 0.5, size, np.array([9]), np.array([3.0]), 1e-9, 1.0
+        )
         likely = cover.likely_norm(np.zeros(1, dtype=np.int64))[0]
         assert stats.gamma.logsf(likely * 3.0, size) < -50
         # The linear terms of algorithms, and such a tilt, stay within the radius.
@@ -243,8 +246,10 @@ def test_a_tilt_of_any_length_is_solved_in_the_same_number_of_steps(monkeypatch,
     assert solver.steps == math.ceil(math.log(6e8) / math.log(1.5)) == 50
     b = rng.normal(size=10)
     b *= length / np.linalg.norm(b)
-    steps, original = [], Softmax.gradient_sum
-    monkeypatch.setattr(Softmax, "gradient_sum", lambda *given: steps.append(1) or original(*given))
+    steps, original = [], LinearModel.gradient_sum
+    monkeypatch.setattr(
+        LinearModel, "gradient_sum", lambda *given, **named: steps.append(1) or original(*given, **named)
+    )
     task = Task(
         module, layout_of(module), 2, Shards(x, y, np.array([0, 30])), None, solver, 0, up.losses.CrossEntropy()
     )
@@ -299,7 +304,7 @@ def test_a_linear_term_that_the_fold_would_eat_stops_the_run_in_one_sentence():
     fitted = up.privacy.ObjectivePerturbation(4.0, norm_bound=1.0, gamma=0.5).fit(setting(sizes=[9]))
     b = np.zeros((1, 42))
     source, sent = SeededNoise(1, 1), np.zeros(42, dtype=np.float32)
-    cover = Cover(constants_of(setting(), 1.0), 0.5, 42, np.array([9]), np.array([4.0]), 0.5, 1.0)
+    cover = Cover(constants_of(setting(), softmax_loss(2), 1.0), 0.5, 42, np.array([9]), np.array([4.0]), 0.5, 1.0)
     room = cover.linear_room(np.zeros(1, dtype=np.int64))[0]
     b[0, 0] = room * 0.999
     fitted.problem(Problem(0.5, b), sent, cohort([0]), source)

@@ -206,7 +206,7 @@ def _canaries(plan: Plan, train: Shards, is_whole: bool) -> dict[int, Pair]:
 def _pairs(plan: Plan, train: Shards, client: int) -> Iterator[Pair]:
     if plan.objective.targets != "classes":
         raise InputError(f"an audit flips class labels, but the loss '{plan.objective.name}' has no such targets")
-    is_linear = plan.setting is not None and plan.setting.is_linear_softmax
+    is_linear = plan.setting is not None and plan.setting.convex is not None
     return pairs(train, client, plan.task.num_classes, plan.initial, is_linear)
 
 

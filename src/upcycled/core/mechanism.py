@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, Problem, Solver
@@ -97,7 +98,8 @@ class Setting:
     gradients_per_step: int
     """Minibatch gradients that one local step of the algorithm's own solver takes."""
     num_parameters: int
-    is_linear_softmax: bool
+    convex: GeneralisedLinear | None
+    """What is proven of the loss, where the model is linear and the loss has a proof; None elsewhere."""
     has_bias: bool
     has_batch_norm: bool
     """Whether a sample's gradient depends on the samples beside it."""

@@ -1,7 +1,9 @@
-"""Certified local solvers for softmax regression: plain NumPy in float64, one client after the other."""
+"""Certified local solvers for linear models: plain NumPy in float64, one client after the other."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,24 +13,32 @@ from upcycled.core.engine import Task, Work
 from upcycled.core.mechanism import Trained
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, ShiftedMinimiser
 from upcycled.core.streams import Purpose, client_keys, permutations
-from upcycled.core.vectors import Ints, Real
+from upcycled.core.vectors import Real
 from upcycled.engines.determinism import one_blas_thread
-from upcycled.models.softmax_regression import Softmax, softmax_of
+from upcycled.losses.proven import proven_loss
+from upcycled.models.linear_model import linear_model_of
 
 Certified: TypeAlias = CertifiedGD | CertifiedMinimiser | ShiftedMinimiser | NominalSGD
 CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, ShiftedMinimiser, NominalSGD)
 
+GradientSum: TypeAlias = Callable[[Real, Real, NDArray[Any]], Real]
+"""(parameters, x, y) -> the sum of the samples' gradients."""
+
 
 def refuses_certified(task: Task) -> str | None:
     """Return why a certified solver cannot work on this task, in one sentence, or None."""
-    is_softmax = softmax_of(task.module, task.layout) is not None
-    return None if is_softmax else f"{type(task.solver).__name__} solves softmax regression only"
+    if _gradient_sum_of(task) is not None:
+        return None
+    return (
+        f"{type(task.solver).__name__} solves linear models with the loss cross_entropy, binary_cross_entropy (one "
+        f"logit) or huber only, and the loss is {task.objective.name}"
+    )
 
 
 def train_certified(task: Task, solver: Certified, work: Work) -> Trained:
     """Do a cohort's local work in float64; the vectors stay in float64 until the mechanism has added its noise."""
-    model, cohort = softmax_of(task.module, task.layout), work.cohort
-    assert model is not None  # as the engine said when it took the task
+    gradient_sum, cohort = _gradient_sum_of(task), work.cohort
+    assert gradient_sum is not None  # as the engine said when it took the task
     start, a = work.model.astype(np.float64), work.problem.a
     keys = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
     models = np.empty((cohort.clients.size, task.layout.size))
@@ -39,34 +49,49 @@ def train_certified(task: Task, solver: Certified, work: Work) -> Trained:
             b: Any = 0.0 if work.problem.b is None else work.problem.b[i].astype(np.float64)
             if isinstance(solver, NominalSGD):
                 orders = _orders(solver.local, int(keys[i]), len(y), int(cohort.epochs[i]))
-                models[i] = _sgd(model, solver.local, exact, y, orders, start, a, b)
+                models[i] = _sgd(gradient_sum, solver.local, exact, y, orders, start, a, b)
             else:
                 count = int(cohort.epochs[i])
                 if isinstance(solver, CertifiedMinimiser):
                     count = solver.steps_for(float(np.linalg.norm(b)))
                 point = start - b / a if isinstance(solver, ShiftedMinimiser) else start.copy()
-                models[i] = _descend(model, solver.local.rate, count, exact, y, point, start, a, b)
+                models[i] = _descend(gradient_sum, solver.local.rate, count, exact, y, point, start, a, b)
     return Trained(models, solver.local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs))
 
 
 def _descend(
-    model: Softmax, lr: float, steps: int, x: Real, y: Ints, point: Real, start: Real, a: float, b: Any
+    gradient_sum: GradientSum,
+    lr: float,
+    steps: int,
+    x: Real,
+    y: NDArray[Any],
+    point: Real,
+    start: Real,
+    a: float,
+    b: Any,
 ) -> Real:
     """Take full-batch steps from a point, in place."""
     for _ in range(steps):
-        point -= lr * (model.gradient_sum(point, x, y) / len(y) + a * (point - start) + b)
+        point -= lr * (gradient_sum(point, x, y) / len(y) + a * (point - start) + b)
     return point
 
 
 def _sgd(
-    model: Softmax, local: LocalSGD, x: Real, y: Ints, orders: NDArray[np.int64], start: Real, a: float, b: Any
+    gradient_sum: GradientSum,
+    local: LocalSGD,
+    x: Real,
+    y: NDArray[Any],
+    orders: NDArray[np.int64],
+    start: Real,
+    a: float,
+    b: Any,
 ) -> Real:
     """Take minibatch steps from w; a short batch divides by the nominal one."""
     point, batch = start.copy(), local.batch_for(len(y))
     for order in orders:
         for first in range(0, len(y), batch):
             rows = order[first : first + batch]
-            point -= local.rate * (model.gradient_sum(point, x[rows], y[rows]) / batch + a * (point - start) + b)
+            point -= local.rate * (gradient_sum(point, x[rows], y[rows]) / batch + a * (point - start) + b)
     return point
 
 
@@ -74,3 +99,12 @@ def _orders(local: LocalSGD, key: int, samples: int, epochs: int) -> NDArray[np.
     if local.batch_size is None:
         return np.tile(np.arange(samples), (epochs, 1))
     return permutations(key, samples, epochs)
+
+
+def _gradient_sum_of(task: Task) -> GradientSum | None:
+    """Return the gradients of a task's model and loss in closed form; None where they have no proof."""
+    model = linear_model_of(task.module, task.layout)
+    proven = None if model is None else proven_loss(task.objective, model.num_outputs)
+    if model is None or proven is None:
+        return None
+    return partial(model.gradient_sum, slopes=proven.slopes)

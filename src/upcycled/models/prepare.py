@@ -38,10 +38,10 @@ def prepare_model(
     Raises InputError if it does not fit features or labels, or has buffers that change in training and are no running
     statistics.
     """
+    outputs = objective.num_outputs(facts.classes)
     if isinstance(model, nn.Module):
         module = copy.deepcopy(model)
     elif model in KINDS:
-        outputs = objective.num_outputs(facts.classes)
         module = _build(model, facts, outputs, seed, _with_vectors(model, dict(options or {}), facts.vectors))
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
@@ -125,18 +125,6 @@ def has_batch_norm(module: nn.Module) -> bool:
     (True, False)
     """
     return any(isinstance(layer, _BATCH_NORMS) for layer in module.modules())
-
-
-def is_linear_softmax(module: nn.Module) -> bool:
-    """Say whether the module is softmax regression: one linear layer, perhaps behind a flatten.
-
-    >>> is_linear_softmax(nn.Linear(3, 2)), is_linear_softmax(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
-    (True, False)
-    """
-    if isinstance(module, nn.Sequential):
-        layers = [layer for layer in module if not isinstance(layer, nn.Flatten | nn.Identity)]
-        return len(layers) == 1 and type(layers[0]) is nn.Linear
-    return type(module) is nn.Linear
 
 
 def _try_loss(output: torch.Tensor, facts: Facts, objective: Objective) -> None:

@@ -22,6 +22,7 @@ from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.facts import Facts
+from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting, average
@@ -38,18 +39,13 @@ from upcycled.data.checks import Names
 from upcycled.engines import choose_engine
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
+from upcycled.losses.proven import proven_loss
 from upcycled.losses.table import as_objective
 from upcycled.metrics.measure import as_metrics, check_metrics
 from upcycled.metrics.metric import Metric
 from upcycled.models.factories import made_by
-from upcycled.models.prepare import (
-    as_input,
-    has_batch_norm,
-    is_linear_softmax,
-    prepare_model,
-    takes_one_sample,
-    takes_tokens,
-)
+from upcycled.models.linear_model import linear_layer
+from upcycled.models.prepare import as_input, has_batch_norm, prepare_model, takes_one_sample, takes_tokens
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.privacy.mechanisms.projection import about_projection
@@ -203,7 +199,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             is_local_given=spec.local is not None,
             gradients_per_step=solver.gradients_per_step,
             num_parameters=initial.size,
-            is_linear_softmax=is_linear_softmax(module) and objective == CrossEntropy(),
+            convex=_convex(module, objective, facts),
             has_bias=any(name.endswith("bias") for name in layout.names),
             has_batch_norm=has_batch_norm(module),
             num_classes=_num_logits(module, facts.classes),
@@ -231,7 +227,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         check_budget(spec.budget, mechanism, setting)
     _check_stragglers(spec.stragglers, solver)
     aggregator = _aggregator(spec, mechanism)
-    directions = EffectiveDirections(layout, is_linear_softmax(module) and objective == CrossEntropy())
+    directions = EffectiveDirections(layout, linear_layer(module) is not None and isinstance(objective, CrossEntropy))
     if strategy.uses_noise_energy and isinstance(strategy, Upcycled):
         _check_known_noise(spec, mechanism, aggregator)
         strategy = replace(strategy, geometry=LocalGeometry(_ratio(spec, solver), directions))
@@ -401,6 +397,15 @@ def _check_stragglers(stragglers: float, solver: Solver) -> None:
             but=f"a straggler stops after 1 to epochs-1 epochs: local.epochs is {solver.local.epochs} and must be at "
             "least 2",
         )
+
+
+def _convex(module: nn.Module, objective: Objective, facts: Facts) -> GeneralisedLinear | None:
+    """Return what is proven of the loss of a linear model of all of a sample's features; None for anything else."""
+    linear = linear_layer(module)
+    if linear is None or linear.in_features != int(np.prod(facts.shape)):
+        return None
+    proven = proven_loss(objective, linear.out_features)
+    return None if proven is None else proven.about
 
 
 def _num_logits(module: nn.Module, classes: int) -> int:

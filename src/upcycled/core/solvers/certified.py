@@ -15,8 +15,8 @@ from upcycled.core.vectors import Ints, Real
 class CertifiedGD:
     """Full-batch gradient descent from w in float64, step 1/(S + a), with a number of steps fixed in advance.
 
-    For softmax regression on projected features (S their smoothness) and a > 0: how far one record moves the result is
-    known for every data set, and a straggler that stops early moves less.
+    For a convex loss of a linear model on projected features (S its smoothness) and a > 0: how far one record moves the
+    result is known for every data set, and a straggler that stops early moves less.
     """
 
     smoothness: float
@@ -82,7 +82,7 @@ class CertifiedMinimiser:
 class ShiftedMinimiser:
     """Full-batch gradient descent in float64 from w - b/a, in as many steps for every b.
 
-    For softmax regression and a > 0: w - b/a is where the objective without data is least. The data's gradient has norm
+    For a convex loss and a > 0: w - b/a is where the objective without data is least. The data's gradient has norm
     L at most there, so the minimiser is within L/a, and each step shrinks that by S/(S + a): the gradient norm is
     ``gamma`` at most after a number of steps that says nothing about b, which may be secret.
     """

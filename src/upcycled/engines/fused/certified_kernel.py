@@ -1,4 +1,4 @@
-"""The certified solvers' kernel: full-batch and minibatch descent for softmax regression, all in float64.
+"""The certified solvers' kernel: full-batch and minibatch descent for linear models, all in float64.
 
 It does what ``engines/certified.py`` does; privacy proofs count on its steps, so there is nothing adaptive in it.
 """
@@ -17,7 +17,7 @@ from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.arrays import plain
 from upcycled.engines.fused.compiled_streams import client_key, shuffle
 from upcycled.engines.fused.simd import take
-from upcycled.engines.fused.workspace import OUTPUTS, TILE, Floats, Ints, Order
+from upcycled.engines.fused.workspace import BINARY, CROSS_ENTROPY, LOSS, OUTPUTS, TARGETS, TILE, Floats, Ints, Order
 from upcycled.support.kernel_cache import kernel
 
 Doubles = NDArray[np.float64]
@@ -25,11 +25,57 @@ Doubles = NDArray[np.float64]
 
 # Sums over a tile may be reordered, which lets them be vectorised: a fixed order once compiled, for any thread.
 @numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
+def _softmax_slopes(scores: Doubles, classes: int, y: Ints, first: int, order: Order, begin: int, here: int) -> None:
+    """Put p - e_y in the place of a tile's logits, and zeros where there is no sample."""
+    for s in range(TILE):
+        top, mass = scores[0, s], 0.0
+        for k in range(1, classes):
+            top = max(top, scores[k, s])
+        for k in range(classes):
+            scores[k, s] = math.exp(scores[k, s] - top)
+            mass += scores[k, s]
+        for k in range(classes):
+            scores[k, s] = scores[k, s] / mass if s < here else 0.0
+        if s < here:
+            scores[int(y[first + order[begin + s]]), s] -= 1.0
+
+
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def _other_slopes(
+    kind: int,
+    threshold: float,
+    targets: int,
+    scores: Doubles,
+    outputs: int,
+    y: Ints,
+    first: int,
+    order: Order,
+    begin: int,
+    here: int,
+) -> None:
+    """Put the derivatives of one logit's logistic loss, or of Huber's, in the place of a tile's outputs."""
+    for k in range(outputs):
+        for s in range(TILE):
+            if s >= here:
+                scores[k, s] = 0.0
+                continue
+            z, target = scores[k, s], np.float64(y[(first + order[begin + s]) * targets + k])
+            if kind == BINARY:
+                small = math.exp(-abs(z))
+                scores[k, s] = (1.0 if z >= 0 else small) / (1.0 + small) - target
+            else:
+                scores[k, s] = min(max(z - target, -threshold), threshold) / outputs
+
+
+@numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def _add_gradient(
+    kind: int,
+    threshold: float,
+    targets: int,
     point: Doubles,
     weight: int,
     bias: int,
-    classes: int,
+    outputs: int,
     features: int,
     x: Floats,
     y: Ints,
@@ -51,24 +97,17 @@ def _add_gradient(
         for s in range(here, TILE):
             for j in range(features):
                 tile[j, s] = 0.0
-        for k in range(classes):
+        for k in range(outputs):
             scores[k, :] = point[bias + k] if bias >= 0 else 0.0
             for j in range(features):
                 w = point[weight + k * features + j]
                 for s in range(TILE):
                     scores[k, s] += w * tile[j, s]
-        for s in range(TILE):
-            top, mass = scores[0, s], 0.0
-            for k in range(1, classes):
-                top = max(top, scores[k, s])
-            for k in range(classes):
-                scores[k, s] = math.exp(scores[k, s] - top)
-                mass += scores[k, s]
-            for k in range(classes):
-                scores[k, s] = scores[k, s] / mass if s < here else 0.0
-            if s < here:
-                scores[y[first + order[begin + s]], s] -= 1.0
-        for k in range(classes):
+        if kind == CROSS_ENTROPY:
+            _softmax_slopes(scores, outputs, y, first, order, begin, here)
+        else:
+            _other_slopes(kind, threshold, targets, scores, outputs, y, first, order, begin, here)
+        for k in range(outputs):
             if bias >= 0:
                 sum_ = 0.0
                 for s in range(TILE):
@@ -106,13 +145,14 @@ def descend(
     weight: int,
     bias: int,
     features: int,
+    threshold: float,
 ) -> None:
     """x <- x - lr (sum of gradients / nominal batch + a (x - w) + b); ``batch`` 0 means full batches.
 
-    From w, or ``shifted`` to w - b/a.
+    From w, or ``shifted`` to w - b/a. ``threshold`` is Huber's, in float64: rounded up it would break a promise.
     """
-    classes = table[0, OUTPUTS]
-    tile, scores = np.zeros((features, TILE)), np.zeros((classes, TILE))
+    outputs, kind, targets = table[0, OUTPUTS], places[LOSS], places[TARGETS]
+    tile, scores = np.zeros((features, TILE)), np.zeros((outputs, TILE))
     total, point = np.zeros(start.size), np.zeros(start.size)
     while True:
         turn = take(queue)
@@ -136,7 +176,8 @@ def descend(
                 count = min(size, samples - at)
                 total[:] = 0.0
                 _add_gradient(
-                    point, weight, bias, classes, features, x, y, first, order, at, count, tile, scores, total
+                    *(kind, threshold, targets, point, weight, bias, outputs, features),
+                    *(x, y, first, order, at, count, tile, scores, total),
                 )
                 for j in range(start.size):
                     linear = b[lane, j] if b.shape[0] > 0 else 0.0

@@ -90,7 +90,7 @@ class FusedEngine:
         loss = loss_of(task, stack.layers[-1].outputs)
         if isinstance(loss, str):
             raise InputError(loss)
-        self._has_classes = loss.classes > 0
+        self._has_classes, self._threshold = loss.classes > 0, float(loss.threshold)
         self._local = _local_of(task.solver.at(1, task.rounds))
         self._batch = task.solver.local.batch_size or 0
         self._train = rows_of(task.train)
@@ -160,7 +160,7 @@ class FusedEngine:
             *numbers_of(task, work),
         )
         bias = -1 if dense.bias is None else dense.bias
-        self._run(descend, given, (out, dense.weight, bias, dense.inputs), int(effort.sum()))
+        self._run(descend, given, (out, dense.weight, bias, dense.inputs, self._threshold), int(effort.sum()))
         num_steps = task.solver.local.num_steps(samples, work.cohort.epochs)
         return Trained(out, num_steps)
 

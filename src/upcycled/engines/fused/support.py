@@ -14,7 +14,7 @@ from upcycled.core.engine import Task
 from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD
-from upcycled.engines.certified import CERTIFIED
+from upcycled.engines.certified import CERTIFIED, refuses_certified
 from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
 
 SOLVERS: tuple[type, ...] = (LocalSGD, LocalAdam, MoreauSGD, *CERTIFIED)
@@ -73,7 +73,7 @@ def refuses(task: Task) -> str | None:
     if isinstance(found, str):
         return found
     checks: tuple[Callable[[], str | None], ...] = (
-        lambda: _about_solver(task, found),
+        lambda: _about_solver(task),
         lambda: reason if isinstance(reason := loss_of(task, found.layers[-1].outputs), str) else None,
         lambda: _about_data("training", task.train, found),
         lambda: None if task.test is None else _about_data("test", task.test, found),
@@ -118,9 +118,9 @@ def _laid_out(linears: list[nn.Linear], layout: Layout, flattens: bool) -> Dense
     return DenseStack(tuple(layers), flattens)
 
 
-def _about_solver(task: Task, stack: DenseStack) -> str | None:
-    if type(task.solver) in CERTIFIED and len(stack.layers) > 1:
-        return f"{type(task.solver).__name__} solves softmax regression only"
+def _about_solver(task: Task) -> str | None:
+    if type(task.solver) in CERTIFIED and (reason := refuses_certified(task)) is not None:
+        return reason
     if type(task.solver) in SOLVERS:
         return None
     known = ", ".join(kind.__name__ for kind in SOLVERS)

@@ -5,6 +5,23 @@ u1/n in norm, which costs 2 alpha u1/n, and the Jacobian of the map from noise t
 determinants, which costs at most r ln(1 + u2/(n a)) when a record's Hessian has rank r and norm at most u2 (no
 condition on u2, unlike the paper's theorem). For softmax regression the K-1 eigenvalues add up to at most R~^2 (1 -
 1/K), so that by concavity the term is (K-1) ln(1 + R~^2/(K n a)).
+
+**The density.** The noise that makes w the minimiser is b = phi(w) = -(grad F(w) + a (w - w_bar)), a bijection whose
+inverse is Lipschitz, the objective being a-strongly convex. So w has the density nu(phi(w)) det(H(w) + a I), nu the
+noise's and H the Hessian of F. A loss such as Huber's has no second derivative at some points. Its gradient is
+Lipschitz, so that phi has a derivative almost everywhere (Rademacher), and the area formula for Lipschitz bijections
+gives the same density almost everywhere, which is all that a density is. Nothing below needs more.
+
+**The determinants.** Let h and h' be the Hessians of the record and of the one that replaces it, and A >= a I the part
+that both data sets share, the other n - 1 records' over n and a I. The two rank-r terms do not add up: h' >= 0 makes
+the denominator larger, so that it costs nothing,
+
+    det(A + h/n) / det(A + h'/n) <= det(A + h/n) / det(A) = det(I + h^(1/2) A^-1 h^(1/2)/n) <= det(I + h/(n a)),
+
+and the same the other way round. The last is a product over the r eigenvalues of h; they add up to T R~^2 at most, and
+ln(1 + t) is concave, so the cost is r ln(1 + T R~^2/(r n a)). ``core/generalised_linear.py`` has r and r/T of each
+loss: K-1 and K for softmax regression; 1 and 4 for one logit, whose h is sigma (1 - sigma) x~ x~', that is ln(1 +
+R~^2/(4 n a)); m and m for Huber's loss on m outputs.
 """
 
 from __future__ import annotations
@@ -15,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from upcycled.core.errors import InputError, check_number
+from upcycled.core.generalised_linear import GeneralisedLinear, softmax_loss
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 from upcycled.privacy.accounting.pure import pure_composition_epsilon, pure_round_epsilon
 
@@ -75,9 +93,37 @@ def objective_round_epsilon(
     >>> objective_round_epsilon(alpha=20, classes=2, norm_bound_squared=2, n=224, a=0.5)
     0.3660318
     """
-    fixed, slope = _softmax_terms(classes, norm_bound_squared, n, a, gamma, cover_alpha)
+    found = loss_round_epsilon(
+        loss=_softmax(classes),
+        alpha=alpha,
+        norm_bound_squared=norm_bound_squared,
+        n=n,
+        a=a,
+        gamma=gamma,
+        cover_alpha=cover_alpha,
+    )
+    return plain(found)
+
+
+def loss_round_epsilon(
+    *,
+    loss: GeneralisedLinear,
+    alpha: ArrayLike,
+    norm_bound_squared: float,
+    n: ArrayLike,
+    a: float,
+    gamma: float = 0.0,
+    cover_alpha: float = 0.0,
+) -> Floats:
+    """Return what :func:`objective_round_epsilon` returns for softmax regression, for any loss with a proof.
+
+    >>> from upcycled.core.generalised_linear import one_logit_loss
+    >>> float(loss_round_epsilon(loss=one_logit_loss(), alpha=14, norm_bound_squared=2, n=224, a=0.25))
+    0.1856459
+    """
+    fixed, slope = _terms(loss, norm_bound_squared, n, a, gamma, cover_alpha)
     rate, fixed, slope = broadcast(alpha=numbers("alpha", alpha, above=0), n=fixed, _=slope)
-    return plain(rate * slope + fixed)
+    return np.asarray(rate * slope + fixed)
 
 
 @overload
@@ -263,8 +309,35 @@ def objective_alpha(
     >>> objective_alpha(epsilon=14.64127218, classes=2, norm_bound_squared=2, n=224, a=0.5, rounds=40)
     20.00000
     """
+    found = loss_alpha(
+        loss=_softmax(classes),
+        epsilon=epsilon,
+        norm_bound_squared=norm_bound_squared,
+        n=n,
+        a=a,
+        rounds=rounds,
+        delta=delta,
+        gamma=gamma,
+        cover_alpha=cover_alpha,
+    )
+    return plain(found)
+
+
+def loss_alpha(
+    *,
+    loss: GeneralisedLinear,
+    epsilon: float,
+    norm_bound_squared: float,
+    n: ArrayLike,
+    a: float,
+    rounds: int,
+    delta: float = 0,
+    gamma: float = 0.0,
+    cover_alpha: float = 0.0,
+) -> Floats:
+    """Return what :func:`objective_alpha` returns for softmax regression, for any loss with a proof."""
     each = pure_round_epsilon(epsilon=epsilon, rounds=rounds, delta=delta)
-    fixed, slope = _softmax_terms(classes, norm_bound_squared, n, a, gamma, cover_alpha)
+    fixed, slope = _terms(loss, norm_bound_squared, n, a, gamma, cover_alpha)
     if np.any(fixed >= each):
         raise InputError(
             f"is {epsilon:g} (a round: {each:.3g}), but no noise reaches it, since the determinant term "
@@ -272,14 +345,18 @@ def objective_alpha(
             field="epsilon",
         )
     # One part in 10^12 less, so that recomputing epsilon stays within the budget.
-    return plain((each - fixed) / slope * (1 - 1e-12))
+    return np.asarray((each - fixed) / slope * (1 - 1e-12))
 
 
-def _softmax_terms(
-    classes: int, norm_bound_squared: float, n: ArrayLike, a: float, gamma: float, cover_alpha: float
+def _softmax(classes: int) -> GeneralisedLinear:
+    check_number("classes", classes, at_least=2, integer=True)
+    return softmax_loss(classes)
+
+
+def _terms(
+    loss: GeneralisedLinear, norm_bound_squared: float, n: ArrayLike, a: float, gamma: float, cover_alpha: float
 ) -> tuple[Floats, Floats]:
     """Return what a round costs whatever the noise, and what it costs per unit of alpha."""
-    check_number("classes", classes, at_least=2, integer=True)
     check_number("norm_bound_squared", norm_bound_squared, above=0)
     check_number("a", a, above=0)
     check_number("gamma", gamma, at_least=0)
@@ -289,8 +366,8 @@ def _softmax_terms(
             f"is 0, but with gamma = {gamma:g} the solver's error must be covered by noise", field="cover_alpha"
         )
     size = numbers("n", n, at_least=1, integer=True)
-    fixed = (classes - 1) * np.log1p(norm_bound_squared / (classes * size * a)) + 2 * cover_alpha * gamma / a
-    return np.asarray(fixed), np.asarray(2 * np.sqrt(2 * norm_bound_squared) / size)
+    fixed = loss.rank * np.log1p(norm_bound_squared / (loss.spread * size * a)) + 2 * cover_alpha * gamma / a
+    return np.asarray(fixed), np.asarray(2 * loss.lipschitz(norm_bound_squared) / size)
 
 
 def _composed(each: Floats, rounds: int, delta: float) -> float | Floats:

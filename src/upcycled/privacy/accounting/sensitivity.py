@@ -7,13 +7,13 @@ earlier releases.
 
 from __future__ import annotations
 
-import math
 from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from upcycled.core.errors import InputError, check_number
+from upcycled.core.generalised_linear import one_logit_loss, softmax_loss
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 
 
@@ -43,11 +43,10 @@ def softmax_constants(
     check_number("classes", classes, at_least=2, integer=True)
     check_number("norm_bound", norm_bound, above=0)
     squared = float(norm_bound) ** 2 + (1.0 if bias else 0.0)
-    if not single_vector:
-        return math.sqrt(2 * squared), squared / 2
-    if classes != 2:
+    if single_vector and classes != 2:
         raise InputError(field="classes", value=classes, but="a model with a single vector has 2")
-    return math.sqrt(squared), squared / 4
+    loss = one_logit_loss() if single_vector else softmax_loss(classes)
+    return loss.lipschitz(squared), loss.smoothness(squared)
 
 
 @overload

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Setting
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import LocalSGD, NominalSGD, Problem, Solver
@@ -17,7 +18,7 @@ from upcycled.privacy.accounting import sgd_sensitivity
 from upcycled.privacy.mechanisms.gaussian_noise import gaussian_noise
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import DELTA, check_convex, check_delta, check_noise, check_plain_sgd
-from upcycled.privacy.mechanisms.rounding import ROUNDING, SoftmaxConstants, check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.rounding import ROUNDING, LossConstants, check_covered, constants_of, norms
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class BoltOnSGD:
     the algorithm has a quadratic term a > 0 and lr <= 1/(S + a). Minibatch orders may be public. Rounding and the grid
     are included.
 
-    Needs softmax regression (no dropout), features projected to ``norm_bound`` (done here), lr <= 2/(S + a), no
-    momentum; short batches divide by the nominal batch. A straggler is covered at the full charge. Not for pFedMe.
+    Needs a linear model (no dropout) with cross-entropy, one logit's logistic loss or Huber's, features projected to
+    ``norm_bound`` (done here), lr <= 2/(S + a), no momentum; short batches divide by the nominal batch. A straggler is
+    covered at the full charge. Not for pFedMe.
 
     Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's n_i and rounds, or
     to the largest need for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
@@ -64,10 +66,10 @@ class BoltOnSGD:
 
     def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
-        check_convex("BoltOnSGD", setting)
+        loss = check_convex("BoltOnSGD", setting)
         check_delta(self.delta, setting.sizes)
         check_plain_sgd("BoltOnSGD", setting)
-        local, about = setting.local, constants_of(setting, self.norm_bound)
+        local, about = setting.local, constants_of(setting, loss, self.norm_bound)
         if local.momentum != 0:
             raise InputError(
                 field="local.momentum", value=local.momentum, but="BoltOnSGD is proven without: it must be 0"
@@ -89,7 +91,7 @@ class BoltOnSGD:
         noise = gaussian_noise(setting, moves, self.noise_std, self.epsilon, self.delta, self.per_client)
         return Fitted(
             name=self.name,
-            promise=self._promise(local),
+            promise=self._promise(loss, local),
             norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=_with_nominal_batches,
@@ -101,11 +103,11 @@ class BoltOnSGD:
             shared=noise.shared,
         )
 
-    def _promise(self, local: LocalSGD) -> Promise:
+    def _promise(self, loss: GeneralisedLinear, local: LocalSGD) -> Promise:
         return Promise(
             "the last iterate of SGD, with Gaussian noise",
             (
-                "softmax regression without dropout",
+                f"{loss.name} without dropout",
                 f"features projected to norm {self.norm_bound:g}",
                 f"learning rate {local.rate:g} at most 2/(S + a), no momentum",
                 "short batches divide by the nominal batch",
@@ -126,7 +128,7 @@ class _Covered:
     """The public numbers that bound the rounding of SGD."""
 
     setting: Setting
-    about: SoftmaxConstants
+    about: LossConstants
     batches: Ints
     moves: Real
 

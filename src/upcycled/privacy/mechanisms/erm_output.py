@@ -1,7 +1,7 @@
 """Output perturbation with a proof: a certified minimiser of a strongly convex objective, and Gaussian noise.
 
-F_i(x) + a/2 ||x - w||^2 + <b, x> with F_i the mean cross-entropy of softmax regression on features of norm <= R. One
-record moves the solution by O(L/(n a)): clients with much data need little noise.
+F_i(x) + a/2 ||x - w||^2 + <b, x> with F_i the mean loss of a linear model on features of norm <= R. One record moves
+the solution by O(L/(n a)): clients with much data need little noise.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Setting, bring
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, Problem
@@ -29,7 +30,7 @@ from upcycled.privacy.mechanisms.requirements import (
     check_own_solver,
     check_penalty,
 )
-from upcycled.privacy.mechanisms.rounding import ROUNDING, SoftmaxConstants, check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.rounding import ROUNDING, LossConstants, check_covered, constants_of, norms
 
 DEFAULT_STEPS = 50
 
@@ -43,10 +44,10 @@ class ErmOutput:
     (1 - eta a)^steps); with ``gamma``, the gradient norm that the solver then reaches for every data set: 2 L/(n a) +
     2 gamma/a. Rounding in float64 and the grid are included.
 
-    Needs softmax regression, features projected to ``norm_bound`` (done here, the bound is not trusted), and a > 0:
-    from FedProx's mu or FedDyn's alpha, or ``prox_mu``, which is added (FedAvg, FedAvgM, FedYogi and Scaffold need
-    it). Brings its own solver. Stragglers are covered by the default solver and refused with ``gamma``. Not for
-    pFedMe.
+    Needs a linear model with cross-entropy, one logit's logistic loss or Huber's (L and S: see docs/privacy.md),
+    features projected to ``norm_bound`` (done here, the bound is not trusted), and a > 0: from FedProx's mu or FedDyn's
+    alpha, or ``prox_mu``, which is added (FedAvg, FedAvgM, FedYogi and Scaffold need it). Brings its own solver.
+    Stragglers are covered by the default solver and refused with ``gamma``. Not for pFedMe.
 
     Give ``noise_std``, or ``epsilon`` and ``delta``: the noise is then calibrated to each client's n_i and rounds, or
     to the largest need for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
@@ -90,10 +91,10 @@ class ErmOutput:
 
     def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
-        check_convex("ErmOutput", setting)
+        loss = check_convex("ErmOutput", setting)
         check_own_solver("ErmOutput", setting)
         check_delta(self.delta, setting.sizes)
-        a, about = check_penalty("ErmOutput", setting, self.prox_mu), constants_of(setting, self.norm_bound)
+        a, about = check_penalty("ErmOutput", setting, self.prox_mu), constants_of(setting, loss, self.norm_bound)
         made: CertifiedGD | CertifiedMinimiser
         if self.gamma is None:
             made = CertifiedGD(about.smoothness, a, self.steps or DEFAULT_STEPS)
@@ -109,7 +110,7 @@ class ErmOutput:
         noise = gaussian_noise(setting, moves, self.noise_std, self.epsilon, self.delta, self.per_client)
         return Fitted(
             name=self.name,
-            promise=self._promise(a, made),
+            promise=self._promise(loss, a, made),
             norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
@@ -122,7 +123,7 @@ class ErmOutput:
             prox_mu=self.prox_mu,
         )
 
-    def _promise(self, a: float, made: CertifiedGD | CertifiedMinimiser) -> Promise:
+    def _promise(self, loss: GeneralisedLinear, a: float, made: CertifiedGD | CertifiedMinimiser) -> Promise:
         solver = (
             f"{made.steps} gradient steps, fixed in advance"
             if isinstance(made, CertifiedGD)
@@ -131,7 +132,7 @@ class ErmOutput:
         return Promise(
             "the solution of the local objective, with Gaussian noise",
             (
-                "softmax regression",
+                loss.name,
                 f"features projected to norm {self.norm_bound:g}",
                 f"quadratic term a = {a:g} > 0",
                 solver,
@@ -148,7 +149,7 @@ class _Covered:
 
     prox_mu: float
     sizes: Ints
-    about: SoftmaxConstants
+    about: LossConstants
     a: float
     made: CertifiedGD | CertifiedMinimiser
     moves: Real

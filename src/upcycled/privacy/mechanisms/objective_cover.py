@@ -1,9 +1,8 @@
 """Why what objective perturbation releases is pure (delta = 0), although floating point made it.
 
 **What is exact.** With n of density ~ exp(-alpha ||n||) in exact arithmetic, the minimiser x of F(x) + a/2 ||x -
-w||^2 + <b + n, x> has a density p_D(x) for data D, and replacing a record changes it by a factor e^eps at most, eps = 2
-alpha L/n + (K-1) ln(1 + R~^2/(K n a)) (``accounting/objective.py``). x is never computed. Let y = fold(x), of which
-below.
+w||^2 + <b + n, x> has a density p_D(x) for data D, and replacing a record changes it by a factor e^eps at most, eps
+being what ``accounting/objective.py`` derives for the loss. x is never computed. Let y = fold(x), of which below.
 
 **What is computed.** From the same coins: a tilt, a solver's last point, its fold y'. If ||y' - y|| <= gamma/a *for
 every outcome of the coins and every data set*, then y' is h_D(x) with ||h_D(x) - y|| <= gamma/a, for D and likewise
@@ -42,7 +41,7 @@ from upcycled.core.mechanism import NoiseSource
 from upcycled.core.sampler import Cohort
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
-from upcycled.privacy.mechanisms.rounding import UNIT, SoftmaxConstants
+from upcycled.privacy.mechanisms.rounding import UNIT, LossConstants
 from upcycled.privacy.tilt_noise import row_norms, sum_error, tilt_error
 
 _TAIL = 50.0
@@ -58,7 +57,7 @@ def grid_length(rate: float, size: int) -> float:
 class Cover:
     """What leaves the clients in the place of their solvers' last points, and how far those may be off."""
 
-    about: SoftmaxConstants
+    about: LossConstants
     a: float
     size: int
     """D, all parameters."""

@@ -12,15 +12,15 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained, bring
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem, ShiftedMinimiser
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import (
-    objective_alpha,
-    objective_round_epsilon,
     pure_round_epsilon,
 )
+from upcycled.privacy.accounting.objective import loss_alpha, loss_round_epsilon
 from upcycled.privacy.ledger.paper_claim import PaperTilt
 from upcycled.privacy.mechanisms.objective_cover import Cover, grid_length
 from upcycled.privacy.mechanisms.paper_mode import paper_objective, tilted
@@ -34,7 +34,7 @@ from upcycled.privacy.mechanisms.requirements import (
     check_penalty,
     rounds_paid,
 )
-from upcycled.privacy.mechanisms.rounding import SoftmaxConstants, check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.rounding import LossConstants, check_covered, constants_of, norms
 from upcycled.support.formats import general
 
 LEAST_GAMMA = 1e-10
@@ -49,17 +49,19 @@ class ObjectivePerturbation:
     """Perturb the local objective by a random linear term over all D parameters, and release its minimiser.
 
     Guarantee: epsilon-DP with delta = 0 a round for one replaced record, against whoever sees every release: 2 alpha
-    L/n + (K-1) ln(1 + R~^2/(K n a)) + 2 cover_alpha gamma/a, without the paper's condition on u2. The solver reaches
+    L/n + r ln(1 + R~^2/(k n a)) + 2 cover_alpha gamma/a, without the paper's condition on u2; r = K-1 and k = K for
+    softmax regression of K classes, 1 and 4 for one logit, m and m for Huber's loss on m outputs. The solver reaches
     gradient norm ``gamma`` (chosen if left out) for every data set and every tilt, in a number of steps fixed in
     advance; discrete Laplace noise of scale sqrt(D)/cover_alpha on a grid covers what remains, the inexactness of all
     floating point included, so that delta = 0 holds for what the code does (``objective_cover.py`` has the proof; it
     takes the words of the cipher behind real noise as random). Rounds add up; with delta > 0 they compose optimally,
     for a schedule fixed in advance.
 
-    Needs softmax regression, features projected to ``norm_bound`` (done here), a > 0 (from FedProx, FedDyn, or
-    ``prox_mu``), no stragglers; brings its own solver; not for pFedMe. Give ``alpha`` (the larger, the less noise), or
-    ``epsilon`` (and ``delta``, zero if left out): alpha is then calibrated to each client's n_i and rounds, or to the
-    smallest of them for all with ``per_client=False``. delta > 1/(10 n) gets a warning.
+    Needs a linear model with cross-entropy, one logit's logistic loss or Huber's, features projected to ``norm_bound``
+    (done here), a > 0 (from FedProx, FedDyn, or ``prox_mu``), no stragglers; brings its own solver; not for pFedMe.
+    Give ``alpha`` (the larger, the less noise), or ``epsilon`` (and ``delta``, zero if left out): alpha is then
+    calibrated to each client's n_i and rounds, or to the smallest of them for all with ``per_client=False``. delta >
+    1/(10 n) gets a warning.
 
     ``paper_mode=True`` is what the paper runs on an MLP and an LSTM, where its theorem says nothing: the algorithm's
     own SGD with the noise in its linear term. It is not private and no epsilon is claimed: the ledger says infinity.
@@ -112,12 +114,12 @@ class ObjectivePerturbation:
         if self.paper_mode and self.alpha is not None:
             a = float(setting.penalty + self.prox_mu)
             return paper_objective(self.name, np.full(clients, float(self.alpha)), self.prox_mu, a)
-        check_convex(me, setting)
+        loss = check_convex(me, setting)
         check_own_solver(me, setting)
         check_no_stragglers(me, setting)
         check_delta(self.delta, setting.sizes)
         assert self.norm_bound is not None  # as checked when it was made
-        a, about = check_penalty(me, setting, self.prox_mu), constants_of(setting, self.norm_bound)
+        a, about = check_penalty(me, setting, self.prox_mu), constants_of(setting, loss, self.norm_bound)
         cost = self._cover_cost(int(rounds_paid(setting).max()))
         # A client that knows its own size only is told what follows from the sizes and rounds of all.
         told = setting.shared
@@ -130,14 +132,14 @@ class ObjectivePerturbation:
             cover = cost * a / (2 * gamma)
         terms = _terms(setting, about, a, gamma, cover)
         alpha = self._alphas(setting, terms)
-        spent = np.asarray(objective_round_epsilon(alpha=alpha, n=setting.sizes, **terms))
+        spent = loss_round_epsilon(alpha=alpha, n=setting.sizes, **terms)
         made = ShiftedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
         covered = Cover(about, a, setting.num_parameters, setting.sizes, alpha, float(gamma), float(cover))
         work = _Tilted(self.prox_mu, covered, spent)
         alike = {} if self.per_client else {"alpha": float(alpha[0])}
         return Fitted(
             name=self.name,
-            promise=self._promise(a, float(gamma), made.steps),
+            promise=self._promise(loss, a, float(gamma), made.steps),
             norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
@@ -153,12 +155,12 @@ class ObjectivePerturbation:
             paper=PaperTilt(alpha, a),
         )
 
-    def _promise(self, a: float, gamma: float, steps: int) -> Promise:
+    def _promise(self, loss: GeneralisedLinear, a: float, gamma: float, steps: int) -> Promise:
         reached = general(gamma, 3)
         return Promise(
             "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
             (
-                "softmax regression",
+                loss.name,
                 f"features projected to norm {self.norm_bound:g}",
                 f"quadratic term a = {a:g} > 0",
                 f"a gradient norm of {reached} at most, rounding included, in {steps} steps for all data and tilts",
@@ -176,9 +178,7 @@ class ObjectivePerturbation:
         rounds, delta = rounds_paid(setting), self.delta or 0.0
         for count in np.unique(rounds).tolist():
             mine = rounds == count
-            alpha[mine] = objective_alpha(
-                epsilon=self.epsilon, n=setting.sizes[mine], rounds=count, delta=delta, **terms
-            )
+            alpha[mine] = loss_alpha(epsilon=self.epsilon, n=setting.sizes[mine], rounds=count, delta=delta, **terms)
         if self.per_client:
             return alpha
         return np.full_like(alpha, setting.shared.get("alpha", alpha.min()))
@@ -190,7 +190,7 @@ class ObjectivePerturbation:
         return min(COVER_EPSILON, each / 50)
 
 
-def _terms(setting: Setting, about: SoftmaxConstants, a: float, gamma: float, cover: float) -> dict[str, Any]:
+def _terms(setting: Setting, about: LossConstants, a: float, gamma: float, cover: float) -> dict[str, Any]:
     """Return the arguments that the accounting functions share.
 
     Rounding to the grid of the cover noise is one more error that it covers: g sqrt(D) between neighbours, as if gamma
@@ -198,7 +198,7 @@ def _terms(setting: Setting, about: SoftmaxConstants, a: float, gamma: float, co
     """
     grid = grid_length(cover, setting.num_parameters)
     return {
-        "classes": setting.num_classes,
+        "loss": about.loss,
         "norm_bound_squared": about.radius**2,
         "a": a,
         "gamma": gamma + a * grid / 2,
@@ -206,7 +206,7 @@ def _terms(setting: Setting, about: SoftmaxConstants, a: float, gamma: float, co
     }
 
 
-def _reachable_gamma(setting: Setting, about: SoftmaxConstants, a: float, alpha: Real) -> float:
+def _reachable_gamma(setting: Setting, about: LossConstants, a: float, alpha: Real) -> float:
     """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
     cover = Cover(about, a, setting.num_parameters, setting.sizes, alpha, LEAST_GAMMA, rate=1.0)
     everyone = np.arange(alpha.size)

@@ -20,8 +20,8 @@ FAR_APART = 100
 def project(train: Shards, norm_bound: float) -> Shards:
     """Return the data with each sample's features scaled down to norm ``norm_bound`` at most.
 
-    A sample with a feature that is not finite becomes zero: nothing a client holds may show by failing. Norms are
-    computed in float64 and the bound holds for the float32 result.
+    A sample with a feature that is not finite becomes zero, and so does a target: nothing a client holds may show by
+    failing. Norms are computed in float64 and the bound holds for the float32 result.
 
     >>> shards = Shards(np.array([[3.0, 4.0], [0.1, 0.0], [np.nan, 1.0]]), np.zeros(3, dtype=int), np.array([0, 3]))
     >>> project(shards, 1.0).x.round(3).tolist()
@@ -41,7 +41,9 @@ def project(train: Shards, norm_bound: float) -> Shards:
         # 2^-22 leaves room for the rounding to float32 that follows.
         shrink = np.where(norms > norm_bound, norm_bound * (1 - 2.0**-22) / np.maximum(norms, norm_bound), 1.0)
         flat_out[first : first + step] = exact * shrink[:, None]
-    return replace(train, x=found)
+    if train.y.dtype.kind != "f" or np.isfinite(train.y).all():
+        return replace(train, x=found)
+    return replace(train, x=found, y=np.where(np.isfinite(train.y), train.y, 0).astype(train.y.dtype))
 
 
 def about_projection(train: Shards, norm_bound: float) -> tuple[str, ...]:

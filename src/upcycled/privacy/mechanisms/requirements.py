@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 
 from upcycled.core.errors import InputError, Limits
+from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.mechanism import Setting
 from upcycled.core.solvers import LocalSGD
 from upcycled.core.vectors import Ints
@@ -71,15 +72,17 @@ def check_delta_for(delta: float | None, count: int | None, unit: str) -> None:
         )
 
 
-def check_convex(owner: str, setting: Setting) -> None:
-    """Refuse everything but softmax regression, for which the constants are proven."""
+def check_convex(owner: str, setting: Setting) -> GeneralisedLinear:
+    """Return what is proven of the run's model and loss; refuse those of which nothing is."""
     if setting.is_personal:
         raise InputError(f"{owner} does not know pFedMe's local solver: use ModelClipping, UpdateClipping or DPSGD")
-    if not setting.is_linear_softmax:
+    if setting.convex is None:
         raise InputError(
-            f"{owner} needs softmax regression (model='logistic' or one nn.Linear, no dropout): "
-            "its bound on what a record can change is proven for that convex model only"
+            f"{owner} needs a linear model (model='logistic' or one nn.Linear, no dropout) with the loss "
+            "'cross_entropy', 'binary_cross_entropy' (one logit) or 'huber': its bound on what a record can change is "
+            "proven for these convex losses only"
         )
+    return setting.convex
 
 
 def check_own_solver(owner: str, setting: Setting) -> None:

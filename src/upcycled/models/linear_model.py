@@ -1,0 +1,80 @@
+"""A linear model in closed form: plain NumPy in float64 on a flat vector, with any loss whose derivative is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from upcycled.core.layout import Layout
+from upcycled.core.vectors import Real
+from upcycled.losses.proven import Slopes
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear model's weight and bias as slices of a flat vector; one of them may be frozen."""
+
+    weight: Real | slice
+    bias: Real | slice | None
+    num_outputs: int
+
+    def outputs(self, flat: Real, x: Real) -> Real:
+        """Return the outputs of each row at ``flat``."""
+        weight = flat[self.weight] if isinstance(self.weight, slice) else self.weight
+        found: Real = x @ weight.reshape(self.num_outputs, -1).T
+        if self.bias is not None:
+            found += flat[self.bias] if isinstance(self.bias, slice) else self.bias
+        return found
+
+    def gradient_sum(self, flat: Real, x: Real, y: NDArray[Any], slopes: Slopes) -> Real:
+        """Return the sum of the samples' gradients at ``flat`` of the loss with these slopes."""
+        pulls = slopes(self.outputs(flat, x), y)
+        found = np.empty_like(flat)
+        if isinstance(self.weight, slice):
+            found[self.weight] = (pulls.T @ x).ravel()
+        if isinstance(self.bias, slice):
+            found[self.bias] = pulls.sum(axis=0)
+        return found
+
+    def design(self, x: Real) -> Real:
+        """Return the columns that trainable parameters multiply: the features, and ones for the bias."""
+        parts = [x] if isinstance(self.weight, slice) else []
+        if isinstance(self.bias, slice):
+            parts.append(np.ones((len(x), 1)))
+        return np.hstack(parts)
+
+
+def linear_layer(module: nn.Module) -> nn.Linear | None:
+    """Return the one linear layer that the module is, perhaps behind a flatten; None if it is something else.
+
+    >>> linear_layer(nn.Linear(3, 2)), linear_layer(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
+    (Linear(in_features=3, out_features=2, bias=True), None)
+    """
+    parts = list(module) if isinstance(module, nn.Sequential) else [module]
+    linears = [part for part in parts if not isinstance(part, nn.Flatten | nn.Identity)]
+    if len(linears) != 1 or type(linears[0]) is not nn.Linear:
+        return None
+    return linears[0]
+
+
+def linear_model_of(module: nn.Module, layout: Layout) -> LinearModel | None:
+    """Describe a module as a linear model, or return None if it is something else.
+
+    >>> from upcycled.core.layout import layout_of
+    >>> linear = nn.Linear(3, 2)
+    >>> linear_model_of(linear, layout_of(linear)).bias
+    slice(6, 8, None)
+    """
+    linear = linear_layer(module)
+    if linear is None:
+        return None
+    places = {
+        name.rpartition(".")[2]: slice(layout.offsets[i], layout.offsets[i + 1]) for i, name in enumerate(layout.names)
+    }
+    frozen = {name: p.detach().double().cpu().numpy() for name, p in linear.named_parameters()}
+    bias = None if linear.bias is None else places.get("bias", frozen["bias"])
+    return LinearModel(places.get("weight", frozen["weight"]), bias, linear.out_features)
