@@ -25,6 +25,7 @@ from upcycled.support.statistics import Paired, holm, verdict
 
 DOCUMENT = "compare.json"
 TOO_FEW = "too few finished seeds to judge"
+NO_ACCURACY = "no accuracy to judge by: targets are no classes (their losses are in the files)"
 NOT_SHOWN = "scores are the data holder's own"
 """The verdict of restricted runs, and the reason why there is none."""
 EQUAL_WORDS = {
@@ -50,6 +51,8 @@ class Row:
         """What may be said of this row alone."""
         if self.is_restricted:
             return NOT_SHOWN
+        if self.paired is None and any(_has_no_accuracy(side) for side in (self.vanilla, self.upcycled)):
+            return NO_ACCURACY
         return TOO_FEW if self.paired is None else self.paired.verdict
 
     @property
@@ -270,9 +273,15 @@ def _paired(vanilla: Outcome, upcycled: Outcome, confidence: float) -> Paired | 
     differences = [
         b.summary["accuracy"] - a.summary["accuracy"]
         for a, b in zip(vanilla.seeds, upcycled.seeds, strict=True)
-        if a.summary is not None and b.summary is not None
+        if a.summary is not None and b.summary is not None and not _has_no_accuracy(vanilla)
     ]
     return Paired(tuple(differences), confidence) if len(differences) > 1 else None
+
+
+def _has_no_accuracy(outcome: Outcome) -> bool:
+    """Say whether runs were scored, and right answers have no meaning."""
+    done = [seed.summary for seed in outcome.seeds if seed.summary is not None]
+    return any(summary["accuracy"] is None and summary["loss"] is not None for summary in done)
 
 
 def _side(outcome: Outcome) -> dict[str, Any]:

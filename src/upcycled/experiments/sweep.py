@@ -46,12 +46,21 @@ class Ranked:
         return self.outcome.summary()["accuracy"]["mean"] if self.is_complete else None
 
     @property
+    def loss(self) -> float | None:
+        """The mean over seeds, likewise."""
+        return self.outcome.summary()["loss"]["mean"] if self.is_complete else None
+
+    @property
+    def value(self) -> float | None:
+        """What is to be as large as it can be: accuracy, or less loss where right answers have no meaning."""
+        return -self.loss if self.accuracy is None and self.loss is not None else self.accuracy
+
+    @property
     def score(self) -> tuple[bool, float, float]:
-        """What points are ordered by, the best first: mean accuracy over seeds, then mean loss."""
-        if self.accuracy is None:
+        """What points are ordered by, the best first: mean accuracy over seeds where there is one, then mean loss."""
+        if self.value is None:
             return True, 0.0, 0.0
-        loss = self.outcome.summary()["loss"]["mean"]
-        return False, -self.accuracy, float("inf") if loss is None else loss
+        return False, -self.value, float("inf") if self.loss is None else self.loss
 
     def as_json(self) -> dict[str, Any]:
         summary = self.outcome.summary()
@@ -84,8 +93,9 @@ class Swept:
     @property
     def notes(self) -> list[str]:
         """What a reader of the table has to know."""
+        by, ties = ("mean loss", "") if self.ranking[0].accuracy is None else ("mean accuracy", " (ties: loss)")
         found = [
-            "Ranked by mean accuracy on validation samples held out of every client's training samples (ties: loss); "
+            f"Ranked by {by} on validation samples held out of every client's training samples{ties}; "
             "test data took no part in the choice."
         ]
         failed = sum(not ranked.is_complete for ranked in self.ranking)
@@ -173,6 +183,13 @@ def sweep_experiment(
                 but="a sweep chooses by scores, which no epsilon of a private run covers: it must be 'seeded', a "
                 "simulation, or the data be declared public",
             )
+        swept = next((key for key in experiment.sweep if key.partition(".")[0] == "loss"), None)
+        if swept is not None and any(variant.data.targets != "classes" for variant in batch.variants):
+            raise InputError(
+                "is swept, but targets that are no classes have no accuracy to choose by, and values of different "
+                "losses must not be compared: run a file for each",
+                field=f'sweep."{swept}"',
+            )
         return batch
 
     def carry_out(batch: Batch, points: Sequence[Point]) -> None:
@@ -183,7 +200,7 @@ def sweep_experiment(
     def evaluate(points: Sequence[Point]) -> list[float | None]:
         different = list({point.mark: point for point in points}.values())
         carry_out(prepared(different), different)
-        return [tried[point.mark].accuracy for point in points]
+        return [tried[point.mark].value for point in points]
 
     with named(source):
         points = _checked(experiment, how)
@@ -244,7 +261,8 @@ def _selection(experiment: Experiment, point: Point, how: How, folder: Path) -> 
 
 
 def _variant(experiment: Experiment, point: Point, name: str, results: str) -> Experiment:
-    raw = {key: value for key, value in experiment.resolved().items() if key != "sweep"}
+    # As it was said, not as it is resolved: a point with another kind of table takes that kind's own defaults.
+    raw = {key: value for key, value in experiment.said().items() if key != "sweep"}
     for key, value in point.values:
         raw = put(raw, tuple(key.split(".")), value)
     try:

@@ -14,7 +14,7 @@ from upcycled.core.objective import Objective, TargetKind
 from upcycled.losses.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
 from upcycled.losses.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
 
-OBJECTIVES: dict[str, Callable[[], Objective]] = {
+OBJECTIVES: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
         *(CrossEntropy, BinaryCrossEntropy, Multilabel),

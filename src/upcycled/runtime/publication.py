@@ -79,7 +79,8 @@ class Publication:
         """Return what a summary says about the data: sizes, and a hash of all samples or, restricted, a random name."""
         known: dict[str, Any] = {
             "clients": data.num_clients,
-            "classes": data.num_classes,
+            # Classes, or numbers or labels of a target.
+            data.targets: data.num_classes,
             "train_samples": data.train.num_rows,
         }
         if self.is_restricted:
