@@ -15,6 +15,7 @@ import upcycled as up
 from tests.experiments.small import SMALL
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config, parse
+from upcycled.experiments.batch import run_experiment
 from upcycled.losses.table import OBJECTIVES
 from upcycled.runtime.plan import make_plan
 
@@ -268,3 +269,47 @@ def test_a_plan_of_a_swept_kind_has_that_kinds_defaults():
     assert parse(tomllib.loads(experiment.resolved_toml())) == experiment
     plan = make_plan(experiment.build_data(), parse(base | {"local": {"epochs": 2, "kind": "adam"}}).spec(0))
     assert plan.solver == up.LocalAdam(epochs=2)
+
+
+def test_balanced_weights_are_those_that_one_would_write():
+    """Class 0 has 3 of 4 samples: weights 4 / (2 * 3) and 4 / (2 * 1)."""
+    xs = [np.eye(3, 2, dtype=np.float32), np.ones((1, 2), dtype=np.float32)]
+    data = up.FederatedData.from_arrays(xs, [[0, 0, 1], [0]], test=(xs, [[0, 0, 1], [0]]), num_classes=2)
+    for name in ("cross_entropy", "binary_cross_entropy"):
+        asked = {"algorithm": up.FedAvg(), "engine": "sequential", "iterations": 3, "progress": False}
+        made = OBJECTIVES[name]
+        found = up.train(data, loss=made("balanced"), **asked)
+        by_hand = up.train(data, loss=made([4 / 6, 2.0]), **asked)
+        assert torch.equal(found.params, by_hand.params)
+        assert found.loss == by_hand.loss
+        assert not torch.equal(found.params, up.train(data, loss=name, **asked).params)
+
+
+def test_balanced_weights_are_refused_where_they_would_tell_of_labels():
+    data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    loss, privacy = up.losses.CrossEntropy("balanced"), up.privacy.ModelClipping(1.0, 4.0)
+    asked = {"algorithm": up.FedAvg(), "loss": loss, "privacy": privacy, "iterations": 2, "progress": False}
+    with pytest.raises(up.InputError, match=r"^loss.class_weight is 'balanced', but the counts of labels .* publish"):
+        up.train(data, **asked, noise="system")
+    simulated = up.train(data, **asked)
+    words = dict(simulated.privacy.statement_items(1e-5))
+    assert "the weights of classes may be known" in words["the user's word"]
+    public = up.data.synthetic("iid", clients=4, sizes=40, seed=0, public=True)
+    assert up.train(public, **asked, noise="system").accuracy is not None
+    counted = up.FederatedData.from_arrays([[[1.0]], [[2.0]]], [[0], [2]])
+    with pytest.raises(up.InputError, match="no training sample is of class 1"):
+        up.train(counted, **(asked | {"privacy": None}))
+    with pytest.raises(up.InputError, match="only a run finds it in its training data"):
+        loss.per_sample(torch.zeros(1, 2), torch.tensor([0]))
+    with pytest.raises(up.InputError, match="a list with a number above 0 for each class, or 'balanced'"):
+        up.losses.CrossEntropy("balance")
+
+
+def test_a_file_with_balanced_weights_runs_and_scores_its_clients(tmp_path):
+    words = ["iterations=2", "seeds=[0]", "loss.class_weight=balanced", f"results='{tmp_path}'", "engine=sequential"]
+    experiment = load_config(EXAMPLES / "binary.toml", words)
+    assert run_experiment(experiment, "binary.toml").is_complete
+    rows = [json.loads(line) for line in (tmp_path / "binary/seed-0/clients.jsonl").read_text().splitlines()]
+    sizes, losses = (np.array([row[key] for row in rows]) for key in ("test_samples", "loss"))
+    summary = json.loads((tmp_path / "binary/seed-0/summary.json").read_text())
+    assert (sizes @ losses) / sizes.sum() == pytest.approx(summary["loss"], rel=1e-6)

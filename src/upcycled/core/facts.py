@@ -36,6 +36,8 @@ class Facts:
     """The fixed vectors of the token ids, where the federation has some."""
     has_vectors: bool = False
     """Whether a target is a vector, even of one number."""
+    class_counts: tuple[int, ...] | None = None
+    """Training samples of each class, where everybody may know them and somebody needs them."""
     shared: Mapping[str, float] = field(default_factory=dict)
     """What a client that knows its own n_i only has to be told of the mechanism (see ``Fitted.shared``)."""
 

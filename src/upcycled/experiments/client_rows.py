@@ -19,7 +19,7 @@ from upcycled.core.vectors import Ints, Real
 from upcycled.data import FederatedData
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import pieces
-from upcycled.losses.table import as_objective
+from upcycled.losses.table import as_objective, is_balanced, with_counts
 from upcycled.models.prepare import as_input
 from upcycled.runtime import History, Result
 from upcycled.runtime.result import HoldersOwn, PersonalModels
@@ -82,12 +82,18 @@ def _work(history: History, clients: int) -> dict[str, Sequence[Any]]:
 def _score_columns(data: FederatedData, result: Result, personal: PersonalModels | None) -> dict[str, Sequence[Any]]:
     test, nothing = data.test, np.full(data.num_clients, np.nan)
     accuracy, loss = (
-        (nothing, nothing)
-        if test is None
-        else _scores(result.model, as_objective(result.settings["loss"], data.targets), personal, test)
+        (nothing, nothing) if test is None else _scores(result.model, _objective(data, result), personal, test)
     )
     sizes = [0] * data.num_clients if test is None else test.sizes.tolist()
     return {"test_samples": sizes, "accuracy": accuracy.tolist(), "loss": loss.tolist()}
+
+
+def _objective(data: FederatedData, result: Result) -> Objective:
+    """Return the run's loss, its weights found as the run found them."""
+    objective = as_objective(result.settings["loss"], data.targets)
+    is_counted = is_balanced(objective) and data.targets == "classes"
+    counts = np.bincount(data.train.y, minlength=data.num_classes).tolist() if is_counted else None
+    return with_counts(objective, counts)
 
 
 def _scores(model: nn.Module, objective: Objective, personal: PersonalModels | None, test: Shards) -> tuple[Real, Real]:

@@ -32,12 +32,16 @@ from upcycled.data import FederatedData
 from upcycled.engines import choose_engine
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
-from upcycled.losses.table import as_objective
+from upcycled.losses.table import as_objective, is_balanced, with_counts
 from upcycled.models.prepare import as_input, has_batch_norm, is_linear_softmax, prepare_model, takes_tokens
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
+
+BALANCED_WORDS = (
+    "the weights of classes may be known, though they follow from all training labels: epsilon does not cover them"
+)
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,9 @@ def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
     if is_restricted:
         _check_given(data, spec.model)
     facts = data.facts(counts_tokens=spec.model == "lstm" and data.train.x.dtype.kind in "iu")
+    if data.targets == "classes" and not is_restricted and is_balanced(as_objective(spec.loss, "classes")):
+        counts = np.bincount(data.train.y, minlength=data.num_classes)
+        facts = replace(facts, class_counts=tuple(counts.tolist()))
     # What a model makes of private samples is no reason to refuse it.
     return with_data(plan_of(facts, spec, None if is_restricted else data.train.x[:2]), data)
 
@@ -135,7 +142,8 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     local = LocalSGD() if spec.local is None else spec.local
     algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
     mechanism = NO_PRIVACY
-    objective = as_objective(spec.loss, facts.targets)
+    asked = as_objective(spec.loss, facts.targets)
+    objective = with_counts(asked, facts.class_counts)
     facts = _with_targets(objective, facts)
     if spec.theory and objective != CrossEntropy():
         but = f"it knows the loss 'cross_entropy' only, not '{objective.name}'"
@@ -180,6 +188,9 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         if not isinstance(mechanism, Fitted):
             must = f"a mechanism whose fit returns an up.Fitted, not {type(mechanism).__name__}"
             raise InputError(field="privacy", value=spec.privacy, must=must)
+        if is_balanced(asked):
+            trusted = (*mechanism.promise.trusted, BALANCED_WORDS)
+            mechanism = replace(mechanism, promise=replace(mechanism.promise, trusted=trusted))
         solver = mechanism.solver(solver)
         if scores is not None:
             check_scores(scores, spec.privacy, mechanism, setting)
