@@ -97,6 +97,7 @@ class Experiment(Table):
     checkpoint_every: Annotated[int | str, BeforeValidator(_checked_interval)] = Field(
         default="1s", description="a number of data rounds such as 10, or seconds such as '2s'"
     )
+    keep_best: Literal["loss", "accuracy"] | None = Field(default=None, description="'loss' or 'accuracy'")
     theory: bool = Field(default=False, description="true or false")
     engine: Annotated[str, AfterValidator(_known_engine)] = Field(
         default="auto", description="the name of an engine, or 'auto'"
@@ -157,6 +158,8 @@ class Experiment(Table):
             engine=self.engine,
             seed=seed,
             eval_every=self.eval_every,
+            # A run that is scored on validation data has none left to choose an iterate on.
+            keep_best=self.keep_best if self.scored_on == "test" else None,
             theory=self.theory,
             checkpoint_every=self.checkpoint_every,
             callbacks=tuple(_callback(name) for name in self.callbacks),

@@ -21,7 +21,7 @@ from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.round import answer, ask, take
-from upcycled.runtime.scorer import charged_scores, scorer_of
+from upcycled.runtime.scorer import charged_scores, chooser_of, scorer_of
 from upcycled.runtime.state import Run
 
 
@@ -34,7 +34,7 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
     shown = publication_of(plan)
     # What NumPy would warn of follows from records.
     quiet: Literal["ignore"] | None = "ignore" if shown.is_restricted else None
-    scorer = scorer_of(plan)
+    scorer, chooser = scorer_of(plan), chooser_of(plan)
     charged_names = frozenset[str]() if scorer is None else scorer.scores.names
     while run.state.iteration < plan.iterations:
         began = time.perf_counter()
@@ -55,6 +55,11 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
         with np.errstate(all=quiet):
             scores, global_scores = _score(plan, engine, run)
         metrics: dict[str, float] = {}
+        if chooser is not None and _is_due(plan, run.state.iteration):
+            with np.errstate(all=quiet):
+                score = chooser.score(run.state.server.model)
+            metrics[chooser.name] = score
+            run = replace(run, best=chooser.better(run.best, run, score))
         if probes:
             step = shown.step(Step(run.state.iteration, before, run.state.server.model, release))
             for probe in probes:
@@ -75,11 +80,14 @@ def _check_finite(state: State) -> None:
         )
 
 
+def _is_due(plan: Plan, iteration: int) -> bool:
+    """Say whether an iteration is to be evaluated."""
+    return iteration % plan.spec.eval_every == 0 or iteration == plan.iterations
+
+
 def _score(plan: Plan, engine: Engine, run: Run) -> tuple[Scores | None, Scores | None]:
     """Return (personal or global, global) scores where this iteration is to be evaluated."""
-    iteration = run.state.iteration
-    due = iteration % plan.spec.eval_every == 0 or iteration == plan.iterations
-    if plan.task.test is None or not due:
+    if plan.task.test is None or not _is_due(plan, run.state.iteration):
         return None, None
     model = run.state.server.model
     scores = engine.score(model)

@@ -64,6 +64,8 @@ class Plan:
     """What it publishes of the model's scores, and pays for."""
     on_data: tuple[Task, EngineKind] | None = None
     """The local work, and who does it; None where there are no data."""
+    validation: Shards | None = None
+    """What the best iterate is chosen on, where one is to be kept."""
     is_public: bool = False
     """Whether the data are declared public, so that nothing about them needs protection."""
     notes: tuple[str, ...] = ()
@@ -228,7 +230,23 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
             field="charged_scores",
         )
     on_data = (task, choose_engine(plan.spec.engine, task))
-    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes)
+    validation = None if plan.spec.keep_best is None else _to_choose_on(plan, data)
+    return replace(plan, on_data=on_data, validation=validation, is_public=data.public, notes=data.notes)
+
+
+def _to_choose_on(plan: Plan, data: FederatedData) -> Shards:
+    """Return the validation samples that the best iterate is chosen on."""
+    by, held_out = plan.spec.keep_best, data.validation
+    if plan.spec.has_real_noise and not data.public:
+        but = "a run with noise='system' may not choose by scores on private samples, which no epsilon covers"
+        raise InputError(field="keep_best", value=by, but=f"{but}: leave it out, or declare the data public")
+    if held_out is None or held_out.num_rows == 0:
+        but = "the data have no validation samples to choose on: see data.with_validation(...)"
+        raise InputError(field="keep_best", value=by, but=f"{but}; in a file data.validation_fraction")
+    if by == "accuracy" and plan.objective.targets != "classes":
+        but = f"right answers have no meaning for the loss '{plan.objective.name}': it must be 'loss'"
+        raise InputError(field="keep_best", value=by, but=but)
+    return plan.mechanism.prepare(_as_taken(plan, held_out))
 
 
 _GIVEN_BY = {

@@ -58,6 +58,20 @@ class HoldersOwn:
 
 
 @dataclass(frozen=True)
+class BestModel:
+    """The iterate that did best on the validation samples, of a run with ``keep_best``."""
+
+    params: torch.Tensor
+    """As ``Result.params``."""
+    model: nn.Module
+    """As ``Result.model``."""
+    iteration: int
+    """Which iteration it came from."""
+    score: float
+    """Its loss or accuracy on the validation samples, whichever it was chosen by."""
+
+
+@dataclass(frozen=True)
 class Result:
     """The trained model, the history, and how it was made.
 
@@ -87,6 +101,9 @@ class Result:
     """What was asked for."""
     private: HoldersOwn | None = None
     """Of a restricted run: exact scores, personal models, notes. Showing them is a release."""
+
+    best: BestModel | None = None
+    """The iterate that did best on the validation samples, of a run with ``keep_best``."""
 
     @property
     def accuracy(self) -> float | None:

@@ -23,6 +23,8 @@ from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.checkpointing.fingerprint import hash_of, plain_form
 
 NOISES = ("seeded", "system")
+CHOSEN_BY = ("loss", "accuracy")
+"""What an iterate may be the best by."""
 NOT_IN_BITS = ("ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
 """How a run is kept and shown: none of it changes what it computes."""
 
@@ -53,6 +55,8 @@ class RunSpec:
         engine: ``"auto"`` or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
+        keep_best: ``"loss"`` or ``"accuracy"``: score ``data.validation`` whenever the test data are scored, and keep
+            the iterate that does best there as ``result.best``, beside the last one.
         theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
             beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
         device: the torch device of engines that use one.
@@ -97,6 +101,7 @@ class RunSpec:
     engine: str = "auto"
     seed: Annotated[int, SEED] = 0
     eval_every: Annotated[int, COUNT] = 1
+    keep_best: str | None = None
     theory: bool = False
     device: str = "cpu"
     ledger: str | Path | None = None
@@ -217,6 +222,8 @@ def _check_kinds(spec: RunSpec) -> None:
         raise InputError(field="charged_scores", value=spec.charged_scores, must=must)
     if spec.noise not in NOISES:
         raise unknown("noise", spec.noise, NOISES)
+    if spec.keep_best is not None and spec.keep_best not in CHOSEN_BY:
+        raise unknown("keep_best", spec.keep_best, CHOSEN_BY)
     for name in ("engine", "device"):
         if not isinstance(getattr(spec, name), str):
             raise InputError(field=name, value=getattr(spec, name), must="a name in quotes")

@@ -12,6 +12,7 @@ from torch import nn
 
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.core.layout import assign
+from upcycled.core.vectors import Vector
 from upcycled.data import FederatedData
 from upcycled.models.projection import with_projection
 from upcycled.runtime.bound_probe import BoundProbe, report_of
@@ -23,7 +24,7 @@ from upcycled.runtime.history import History, Record
 from upcycled.runtime.loop import iterate
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.result import HoldersOwn, PersonalModels, Result
+from upcycled.runtime.result import BestModel, HoldersOwn, PersonalModels, Result
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.support.lock import locked
@@ -162,6 +163,13 @@ def _as_trained(plan: Plan) -> nn.Module:
     return module if norm_bound is None else with_projection(module, norm_bound)
 
 
+def _given_back(module: nn.Module, params: Vector) -> tuple[torch.Tensor, nn.Module]:
+    """Return parameters as a tensor, and in a module of their own."""
+    final = copy.deepcopy(module)
+    assign(final, params)
+    return torch.from_numpy(params.copy()), final.eval()
+
+
 def _result(
     plan: Plan,
     run: Run,
@@ -179,11 +187,14 @@ def _result(
     if run.private.names:
         clients = run.private.clients
         personal = PersonalModels(module, clients, run.private.gather(clients)["model"])
-    final = copy.deepcopy(module)
-    assign(final, params)
+    best = None
+    if run.best is not None:
+        chosen = run.best
+        best = BestModel(*_given_back(module, chosen.model), iteration=chosen.iteration, score=chosen.score)
+    flat, final = _given_back(module, params)
     return Result(
-        params=torch.from_numpy(params.copy()),
-        model=final.eval(),
+        params=flat,
+        model=final,
         history=History(tuple(map(shown.record, records))),
         personal_models=None if shown.is_restricted else personal,
         settings={**plan.settings, "way": way},
@@ -191,5 +202,6 @@ def _result(
         theory=report_of(plan, records) if plan.spec.theory and records else None,
         error=error,
         spec=plan.spec,
+        best=best,
         private=HoldersOwn(exact, personal, (*plan.notes, *notes)) if shown.is_restricted else None,
     )
