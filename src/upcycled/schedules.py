@@ -86,3 +86,7 @@ class Warmup:
 
     def __call__(self, round: int, rounds: int) -> float:
         return self.lr * min(1.0, round / (self.warmup + 1))
+
+
+SCHEDULES: dict[str, type[StepDecay | Cosine | Warmup]] = {"cosine": Cosine, "step": StepDecay, "warmup": Warmup}
+"""By the names that files have for them."""

@@ -25,7 +25,7 @@ WRONG = {
     ),
     "key that belongs to the top": (
         changed("[local]\n", "[local]\neval_every = 2\n"),
-        ["local.eval_every is 2", "[local] has no such key", "'eval_every' above the first [table]"],
+        ["local.eval_every is 2", "[local] with kind 'sgd' has no such key", "'eval_every' above the first [table]"],
     ),
     "misspelt key in a table": (changed("lr =", "lrr ="), ["local.lrr is 0.05", "did you mean 'lr'?"]),
     "misspelt hyper-parameter": (changed("mu =", "muu ="), ["algorithm.muu is 0.5", "did you mean 'mu'?", "'fedprox'"]),

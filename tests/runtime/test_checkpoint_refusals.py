@@ -35,7 +35,7 @@ from upcycled.support.lock import InUseError, locked
             {"algorithm": up.FedProx(mu=0.5)},
             r"^algorithm is FedProx\(mu=0.5\), but .* holds a run with FedAvg\(server_lr",
         ),
-        ({"iterations": 7}, "^iterations is 7, but .* holds a run with 6"),
+        ({"iterations": 5}, "^iterations is 5, but .* holds a run with 6"),
         ({"eval_every": 2}, "^eval_every is 2"),
         ({"local": up.LocalSGD(lr=0.5)}, "^local is LocalSGD"),
         ({"upcycle": 0.5}, "^upcycle is 0.5, but .* with None"),

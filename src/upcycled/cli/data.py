@@ -19,7 +19,7 @@ _BUILT_IN = (
     ("your own file", ".npz with train_x, train_y, train_client; .csv or .parquet with a client and a label column"),
 )
 REAL = ("femnist", "sent140")
-_OF_FILES = ("name", "client", "label", "split", "features", "classes", "labels", "vocabulary", "repair")
+_OF_FILES = ("name", "client", "label", "split", "features", "classes", "labels", "vocabulary", "targets", "repair")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,6 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             "--labels", metavar="A,B,..", help="the names of the classes, in the order of their numbers"
         )
         command.add_argument("--vocabulary", type=int, metavar="K", help="features are token ids below this number")
+        command.add_argument("--targets", metavar="KIND", help="classes (default), numbers or labels")
         command.add_argument("--repair", action="store_true", help="count what is no number or no class as 0")
         command.add_argument("--test-fraction", type=float, default=0.0, metavar="F", help="to hold out (default: 0)")
         command.add_argument("--seed", type=int, default=0, help="of --test-fraction, or of the set (default: 0)")
@@ -98,6 +99,12 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
+def _label(args: argparse.Namespace) -> str | list[str] | None:
+    """Return the label column; targets that are no classes may have several, with commas between."""
+    has_several = args.targets in ("numbers", "labels") and "," in (args.label or "")
+    return data_make.columns(args.label) if has_several else args.label
+
+
 def _load(args: argparse.Namespace) -> FederatedData:
     from upcycled import data
 
@@ -110,7 +117,7 @@ def _load(args: argparse.Namespace) -> FederatedData:
             args.file,
             name=args.name,
             client=args.client,
-            label=args.label,
+            label=_label(args),
             split=args.split,
             test_fraction=args.test_fraction,
             features=data_make.columns(args.features),
@@ -118,6 +125,7 @@ def _load(args: argparse.Namespace) -> FederatedData:
             num_classes=args.classes,
             label_names=data_make.columns(args.labels),
             vocabulary=args.vocabulary,
+            targets=args.targets,
             repair=args.repair,
         )
     for name in (*_OF_FILES, "dimension" if args.file == "femnist" else "letters"):
@@ -143,7 +151,7 @@ def _check(args: argparse.Namespace) -> int:
 
     data = _load(args)
     slips = hints(data)
-    found = {"clients": data.num_clients, "samples": data.train.num_rows, "classes": data.num_classes}
+    found = {"clients": data.num_clients, "samples": data.train.num_rows, data.targets: data.num_classes}
     found["test_samples"] = 0 if data.test is None else data.test.num_rows
     inferred = sorted(data.inferred)
     if args.json:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 
 from upcycled.config.overrides import put, with_overrides
 from upcycled.config.ranges import Range, as_values, is_range
-from upcycled.config.registry import CLIENTS, LOCAL, TABLES, Choice, PrivacyTable, places
+from upcycled.config.registry import CLIENTS, LOCALS, TABLES, Choice, PrivacyTable, places
 from upcycled.config.sources import DataTable, Logistic, LstmTable, ModelTable, model_arguments
 from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, Seed, Table, Word
 from upcycled.config.wording import Place, from_validation, in_keys, named
@@ -29,6 +29,9 @@ from upcycled.runtime.spec import RunSpec
 
 NOT_COMPARED = ("results", "data.path", "checkpoint_every")
 """The folder says where it lies, a file of data is known by its content, and checkpoints change no result."""
+UNSAID = {"local": ("kind", "sgd")}
+"""What complete files had not when there was no choice: left out where it is what they meant, so that equal runs have
+equal fingerprints."""
 NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks", "metrics")
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
@@ -104,6 +107,7 @@ class Experiment(Table):
     metrics: Annotated[tuple[str, ...], AsTuple, AfterValidator(_known_metrics)] = Field(
         default=(), description="a list of names such as 'auroc' or 'package.module:function'"
     )
+    keep_best: Literal["loss", "accuracy"] | None = Field(default=None, description="'loss' or 'accuracy'")
     theory: bool = Field(default=False, description="true or false")
     engine: Annotated[str, AfterValidator(_known_engine)] = Field(
         default="auto", description="the name of an engine, or 'auto'"
@@ -112,10 +116,13 @@ class Experiment(Table):
     model: ModelTable = Field(default=Logistic(), description="a table [model] with a kind")
     algorithm: SerializeAsAny[BuiltTable] = Field(description="a table [algorithm] with a name")
     upcycle: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [upcycle] with a kind")
+    loss: SerializeAsAny[BuiltTable] | None = Field(
+        default=None, description="the name of a loss, or a table [loss] with a name"
+    )
     aggregation: SerializeAsAny[BuiltTable] | None = Field(
         default=None, description="a table [aggregation] with a kind"
     )
-    local: SerializeAsAny[BuiltTable] = Field(default=LOCAL(), description="a table [local]")
+    local: SerializeAsAny[BuiltTable] = Field(default=LOCALS["sgd"](), description="a table [local]")
     clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
     privacy: SerializeAsAny[PrivacyTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
     callbacks: Annotated[tuple[Annotated[str, AfterValidator(_names_code)], ...], AsTuple] = Field(
@@ -149,6 +156,7 @@ class Experiment(Table):
         clients = self.clients.build()
         return RunSpec(
             **model_arguments(self.model),
+            loss=None if self.loss is None else self.loss.build(),
             algorithm=self.algorithm.build(),
             upcycle=None if self.upcycle is None else self.upcycle.build(),
             aggregation="samples" if self.aggregation is None else self.aggregation.build(),
@@ -165,6 +173,8 @@ class Experiment(Table):
             seed=seed,
             eval_every=self.eval_every,
             metrics=self.metrics,
+            # A run that is scored on validation data has none left to choose an iterate on.
+            keep_best=self.keep_best if self.scored_on == "test" else None,
             theory=self.theory,
             checkpoint_every=self.checkpoint_every,
             callbacks=tuple(_callback(name) for name in self.callbacks),
@@ -182,9 +192,20 @@ class Experiment(Table):
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain values that a TOML file can hold."""
-        values = self.model_dump(exclude_none=True)
+        values, said = self.model_dump(exclude_none=True), self.said()
+        # A table whose kind is swept stands as it was said: what one kind has by default another may not have.
+        for key, kind in TABLES.items():
+            if isinstance(kind, Choice) and f"{key}.{kind.tag}" in self.sweep and key in values:
+                values[key] = said.get(key, {})
         left_out = [key for key in ("sweep", "callbacks", "metrics") if not getattr(self, key)]
+        for table, (key, usual) in UNSAID.items():
+            if values[table].get(key) == usual:
+                values[table].pop(key)
         return {key: value for key, value in values.items() if key not in left_out}
+
+    def said(self) -> dict[str, Any]:
+        """Return what the file says as plain values, without the defaults."""
+        return self.model_dump(exclude_none=True, exclude_unset=True)
 
     def resolved_toml(self) -> str:
         """Return the complete file; loading it gives an equal experiment."""
@@ -217,6 +238,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
 
 def parse(raw: Mapping[str, Any]) -> Experiment:
     """Check the content of a file."""
+    raw = {key: _long_form(key, value) for key, value in raw.items()}
     parsed = dict(raw)
     for key, kind in TABLES.items():
         if key in raw:
@@ -231,9 +253,18 @@ def parse(raw: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
+def _long_form(key: str, value: Any) -> Any:
+    """Return a text that stands for a table as that table."""
+    kind = TABLES.get(key)
+    is_short = isinstance(kind, Choice) and kind.has_short_form and isinstance(value, str)
+    return {kind.tag: value} if is_short and isinstance(kind, Choice) else value
+
+
 def _table(key: str, raw: Any, kind: Choice | type[Table]) -> Table:
     if not isinstance(raw, dict):
-        raise InputError(field=key, value=raw, must=f"a table [{key}]")
+        must = str(Experiment.model_fields[key].description) if key == "loss" else f"a table [{key}]"
+        raise InputError(field=key, value=raw, must=must)
+    raw = {name: _within(f"{key}.{name}", value) for name, value in raw.items()}
     model, title = kind, f"[{key}]"
     if isinstance(kind, Choice):
         model = kind.choose(key, raw)
@@ -249,6 +280,11 @@ def _table(key: str, raw: Any, kind: Choice | type[Table]) -> Table:
     if isinstance(table, PrivacyTable) and table.scores is not None:
         _check_agreement(f"{key}.scores", table.scores)
     return table
+
+
+def _within(key: str, value: Any) -> Any:
+    """Return a table within a table, checked; anything else as it is."""
+    return _table(key, value, TABLES[key]) if key in TABLES and isinstance(value, dict) else value
 
 
 def _check_agreement(key: str, table: BuiltTable) -> None:

@@ -6,20 +6,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SerializeAsAny
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
 
 from upcycled.aggregators import AGGREGATORS
 from upcycled.algorithms import ALGORITHMS
 from upcycled.coefficients import COEFFICIENTS
 from upcycled.config.sources import MODELS, SOURCES, Factory
-from upcycled.config.toml_tables import AsTuple, BuiltTable, Table, table_of, within
+from upcycled.config.toml_tables import (
+    AsTuple,
+    BuiltTable,
+    Count,
+    Table,
+    checked_number,
+    table_of,
+    table_of_code,
+    within,
+)
 from upcycled.config.wording import one_of
-from upcycled.core.errors import COUNT, NOT_NEGATIVE, SHARE, InputError, limits_of, suggest
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, InputError, limits_of, suggest
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.sampler import SAMPLERS, Participation
-from upcycled.core.solvers import LocalSGD
+from upcycled.core.solvers import LocalAdam, LocalAdamW, LocalOptimizer, LocalSGD
+from upcycled.losses.table import OBJECTIVES
 from upcycled.privacy import MECHANISMS, Budget, ChargedScores
 from upcycled.runtime.spec import NOISES
+from upcycled.schedules import SCHEDULES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
 
@@ -69,7 +80,50 @@ class PrivacyTable(BuiltTable):
     )
 
 
-LOCAL = table_of(LocalSGD, types={"batch_size": (int | Literal["full"], f"{COUNT.phrase}, or 'full'")})
+def _rate(value: Any) -> Any:
+    """Return a learning rate of the file: a number, or the table of a schedule, which is checked already."""
+    return value if isinstance(value, BuiltTable) else checked_number(value, POSITIVE)
+
+
+_BATCH_SIZE = (int | Literal["full"], f"{COUNT.phrase}, or 'full'")
+_OPTIMISER_TYPES: dict[str, tuple[Any, str]] = {
+    "lr": (Annotated[Any, BeforeValidator(_rate)], f"{POSITIVE.phrase}, or a table [local.lr] with a kind"),
+    "batch_size": _BATCH_SIZE,
+    "betas": (Annotated[tuple[float, float], AsTuple], "a list of two numbers >= 0 and < 1"),
+}
+
+
+class OptimizerTable(BuiltTable):
+    """An optimiser of the user's, and the local work around it."""
+
+    epochs: Count = Field(1, description=COUNT.phrase)
+    batch_size: _BATCH_SIZE[0] = Field(32, description=_BATCH_SIZE[1])  # type: ignore[valid-type]
+    max_grad_norm: Annotated[float, within(POSITIVE)] | None = Field(None, description=POSITIVE.phrase)
+
+    def build(self) -> LocalOptimizer:
+        batch_size = None if self.batch_size == "full" else self.batch_size
+        return LocalOptimizer(super().build(), self.epochs, batch_size, self.max_grad_norm)
+
+
+LOCALS: dict[str, type[BuiltTable]] = {
+    "sgd": table_of(LocalSGD, tag=("kind", "sgd"), types=_OPTIMISER_TYPES),
+    "adam": table_of(LocalAdam, tag=("kind", "adam"), types=_OPTIMISER_TYPES, left_out=["decoupled"]),
+    "adamw": table_of(
+        LocalAdam,
+        tag=("kind", "adamw"),
+        types=_OPTIMISER_TYPES,
+        left_out=["decoupled"],
+        defaults={"weight_decay": 0.01},
+        makes=LocalAdamW,
+    ),
+}
+_CLASS_WEIGHT = (
+    Annotated[tuple[float, ...], AsTuple] | Literal["balanced"] | None,
+    "a list with a number > 0 for each class, or 'balanced'",
+)
+LOSSES: dict[str, type[BuiltTable]] = {
+    name: table_of(made, tag=("name", name), types={"class_weight": _CLASS_WEIGHT}) for name, made in OBJECTIVES.items()
+}
 CLIENTS = table_of(
     Participation,
     renamed={"fraction": "participation"},
@@ -101,6 +155,8 @@ class Choice:
     own: Callable[[str, str], type[Table]]
     """Makes the table of somebody's own code from (where it is named, its name)."""
     default: str | None = None
+    has_short_form: bool = False
+    """Whether a text in the table's place is its tag: ``loss = "mse"``."""
 
     def choose(self, key: str, raw: Mapping[str, Any]) -> type[Table]:
         """Return the kind of table that ``raw`` is."""
@@ -117,11 +173,21 @@ class Choice:
         return self.tables[value]
 
 
-def _own(key: str, base: type[BuiltTable] = BuiltTable) -> Callable[[str, str], type[Table]]:
-    """Return what makes tables of dataclasses of the user's, whose fields are then the table's keys."""
+def _own(
+    key: str, base: type[BuiltTable] = BuiltTable, takes_functions: bool = False
+) -> Callable[[str, str], type[Table]]:
+    """Return what makes tables of dataclasses of the user's, whose fields are then the table's keys.
+
+    Where functions are taken too, such a table has no keys for them.
+    """
 
     def table(field: str, name: str) -> type[Table]:
         made = looked_up(name, field)
+        if takes_functions and callable(made) and not isinstance(made, type):
+            return table_of_code(made, (key, name), base)
+        if takes_functions and not (isinstance(made, type) and is_dataclass(made)):
+            must = "the name of a function, or of a dataclass, whose fields are the table's keys"
+            raise InputError(field=field, value=name, must=must)
         if not isinstance(made, type) or not is_dataclass(made):
             raise InputError(field=field, value=name, must="the name of a dataclass, whose fields are the table's keys")
         return table_of(made, tag=(key, name), base=base)
@@ -143,7 +209,13 @@ TABLES: dict[str, Choice | type[Table]] = {
         "kind", {name: table_of(made, tag=("kind", name)) for name, made in AGGREGATORS.items()}, _own("kind")
     ),
     "upcycle": Choice("kind", UPCYCLES, _own("kind"), default="constant"),
-    "local": LOCAL,
+    "loss": Choice("name", LOSSES, _own("name", takes_functions=True), has_short_form=True),
+    "local": Choice("kind", LOCALS, _own("kind", OptimizerTable, takes_functions=True), default="sgd"),
+    "local.lr": Choice(
+        "kind",
+        {name: table_of(made, tag=("kind", name)) for name, made in SCHEDULES.items()},
+        _own("kind", takes_functions=True),
+    ),
     "clients": CLIENTS,
     "privacy": Choice(
         "mechanism",
@@ -151,6 +223,7 @@ TABLES: dict[str, Choice | type[Table]] = {
         _own("mechanism", PrivacyTable),
     ),
 }
+"""A dotted one is a table within a table, in the place of a plain value."""
 
 
 def places() -> dict[str, str]:

@@ -16,6 +16,9 @@ from upcycled.data import FederatedData
 from upcycled.data.declared import CLASSES
 
 Classes = Annotated[int, within(CLASSES)]
+Targets = Literal["classes", "numbers", "labels"]
+TARGETS = "'classes', 'numbers' or 'labels'"
+Columns = Annotated[tuple[Word, ...], AsTuple, Field(min_length=1)]
 Labels = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)]
 
 
@@ -64,6 +67,7 @@ class NpzFile(Table):
     name: Word | None = Field(default=None, description="the name of a set in the file")
     client: Word | None = Field(default=None, description="the name of the client array")
     label: Word | None = Field(default=None, description="the name of the label array")
+    targets: Targets | None = Field(default=None, description=TARGETS)
     seed: Seed = Field(default=0, description=SEED.phrase)
     test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
@@ -87,7 +91,8 @@ class ColumnsFile(Table):
     source: Literal["csv", "parquet"] = Field(description="'csv' or 'parquet'")
     path: Word = Field(description="the path of a .csv or .parquet file")
     client: Word = Field(default="client", description="the name of a column")
-    label: Word = Field(default="label", description="the name of a column")
+    label: Word | Columns = Field(default="label", description="the name of a column, or a list of several")
+    targets: Targets | None = Field(default=None, description=TARGETS)
     split: Word | None = Field(default=None, description="the name of a column that says train or test")
     features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
     seed: Seed = Field(default=0, description=SEED.phrase)

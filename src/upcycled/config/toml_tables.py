@@ -5,7 +5,7 @@ So a new algorithm, mechanism or option needs no config code, and a range is wri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
@@ -66,6 +66,9 @@ def table_of(
     renamed: Mapping[str, str] | None = None,
     types: Mapping[str, tuple[Any, str]] | None = None,
     base: type[BuiltTable] = BuiltTable,
+    left_out: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+    makes: Callable[..., Any] | None = None,
 ) -> type[BuiltTable]:
     """Return the table for a dataclass.
 
@@ -75,24 +78,41 @@ def table_of(
         renamed: field -> key, where the file uses another word.
         types: field -> (type, phrase), where a file's value differs from Python's.
         base: what has keys that are not the dataclass's own.
+        left_out: fields that a file does not give.
+        defaults: field -> default, where it is not the dataclass's own.
+        makes: what is called with the fields in the place of the dataclass.
     """
-    key_of = {f.name: (renamed or {}).get(f.name, f.name) for f in fields(made)}
+    given = [f for f in fields(made) if f.name not in left_out]
+    key_of = {f.name: (renamed or {}).get(f.name, f.name) for f in given}
     hints = get_type_hints(made)
     keys: dict[str, Any] = {}
     if tag is not None:
-        keys[tag[0]] = (Literal[tag[1]], Key(tag[1], description=f"'{tag[1]}'"))
+        keys[tag[0]] = _tag_key(tag)
     limits = limits_of(made)
-    for f in fields(made):
+    for f in given:
         # A class of the user's may have fields of any type: what a file can hold is tried, and its own check decides.
         kind = hints[f.name] if hints[f.name] in KNOWN else Any
         kind, phrase = (types or {}).get(f.name, (kind, PHRASES.get(kind, "a fitting value")))
         if f.name in limits and f.name not in (types or {}):
             kind, phrase = Annotated[kind, within(limits[f.name])], limits[f.name].phrase
-        keys[key_of[f.name]] = (kind, Key(default_of(f), description=phrase))
+        default = (defaults or {}).get(f.name, default_of(f))
+        keys[key_of[f.name]] = (kind, Key(default, description=phrase))
     table: type[BuiltTable] = create_model(f"{made.__name__}Table", __base__=base, **keys)
-    table.makes = made
+    table.makes = staticmethod(made if makes is None else makes)
     table.names = {key: field for field, key in key_of.items()}
     return table
+
+
+def table_of_code(code: Any, tag: tuple[str, str], base: type[BuiltTable] = BuiltTable) -> type[BuiltTable]:
+    """Return the table that stands for code as it is, which takes no options."""
+    table: type[BuiltTable] = create_model("CodeTable", __base__=base, **{tag[0]: _tag_key(tag)})  # type: ignore[call-overload]
+    table.makes = staticmethod(lambda: code)
+    table.names = {}
+    return table
+
+
+def _tag_key(tag: tuple[str, str]) -> tuple[Any, Any]:
+    return Literal[tag[1]], Key(tag[1], description=f"'{tag[1]}'")
 
 
 def default_of(field: Field[Any]) -> Any:
@@ -103,5 +123,7 @@ def default_of(field: Field[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return the Python value of a file's word; TOML has no None."""
+    """Return the Python value of a file's word or table; TOML has no None."""
+    if isinstance(value, BuiltTable):
+        return value.build()
     return None if value == "full" else value

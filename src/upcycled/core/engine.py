@@ -85,7 +85,7 @@ class Engine(Protocol):
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         """Score each client's own model on its own test samples; clients not listed use ``model``."""
 
-    def outputs(self, model: Vector) -> Outputs:
+    def outputs(self, model: Vector, statistics: Vector | None = None) -> Outputs:
         """Return the global model's outputs for all test samples, in the order of their rows."""
 
     def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
 from upcycled.support.formats import count, fixed
@@ -38,15 +39,17 @@ class Description:
     feature_type: str
     classes: int
     class_counts: tuple[int, ...]
-    label_skew: float
+    label_skew: float | None
     label_names: tuple[str, ...] | None = None
     inferred: tuple[str, ...] = ()
     """Facts that were read off the samples."""
+    targets: TargetKind = "classes"
+    """What ``classes`` counts: numbers or labels of a target have no counts and no skew."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (what, value) pairs for a table."""
         labels = self.label_names or tuple(str(i) for i in range(self.classes))
-        counts = [f"{name}: {count(n)}" for name, n in zip(labels, self.class_counts, strict=True)]
+        counts = [f"{name}: {count(n)}" for name, n in zip(labels, self.class_counts, strict=False)]
         if len(counts) > _CLASSES_SHOWN:
             counts = [*counts[:_CLASSES_SHOWN], f"and {len(counts) - _CLASSES_SHOWN} more"]
         mean, sd = fixed(self.mean, 1), fixed(self.sd, 1)
@@ -57,10 +60,12 @@ class Description:
             ("test samples", count(self.test_samples)),
             ("validation samples", count(self.validation_samples)),
             ("one sample", f"{' x '.join(map(str, self.features))} {self.feature_type}"),
-            ("classes", str(self.classes)),
-            ("samples per class", "; ".join(counts)),
-            ("label skew", fixed(self.label_skew, 3)),
         ]
+        if self.targets == "classes":
+            rows += [("classes", str(self.classes)), ("samples per class", "; ".join(counts))]
+            rows += [("label skew", fixed(self.label_skew, 3))]
+        else:
+            rows += [("one target", f"{self.classes} {self.targets}")]
         rows = [(what, value + self._from_data(what)) for what, value in rows]
         return rows if self.validation_samples else [row for row in rows if row[0] != "validation samples"]
 
@@ -86,9 +91,10 @@ def describe(
     num_classes: int,
     label_names: tuple[str, ...] | None = None,
     inferred: Iterable[str] = (),
+    targets: TargetKind = "classes",
 ) -> Description:
     sizes = train.sizes
-    counts, skew = label_statistics(train, num_classes)
+    counts, skew = label_statistics(train, num_classes) if targets == "classes" else (np.zeros(0, np.int64), None)
     return Description(
         clients=train.num_clients,
         samples=train.num_rows,
@@ -105,6 +111,7 @@ def describe(
         label_skew=skew,
         label_names=label_names,
         inferred=tuple(sorted(inferred)),
+        targets=targets,
     )
 
 

@@ -429,7 +429,8 @@ class FederatedData:
         >>> found.samples, found.class_counts, round(found.label_skew, 3)
         (3, (1, 2), 0.25)
         """
-        return describe(self.train, self.test, self.validation, self.num_classes, self.label_names, self.inferred)
+        about = (self.num_classes, self.label_names, self.inferred, self.targets)
+        return describe(self.train, self.test, self.validation, *about)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.feature_shape))

@@ -106,7 +106,8 @@ def _names(known: NDArray[Any], client_names: Sequence[str] | None, features: tu
 
 
 def _check_lengths(part: GroupedRows) -> None:
-    if part.x.ndim == 0 or part.y.ndim != 1:
+    # One label a sample, or several: which of them is right for its targets is checked with all parts together.
+    if part.x.ndim == 0 or part.y.ndim not in (1, 2):
         raise InputError(
             f"{part.title} x has shape {part.x.shape} and y {part.y.shape}, "
             f"but they must be (samples, ...) and (samples,)"

@@ -23,6 +23,8 @@ def hints(data: FederatedData) -> list[str]:
 
 
 def _empty_classes(data: FederatedData) -> list[str]:
+    if data.targets != "classes":
+        return []
     parts = [part.y for part in (data.train, data.test, data.validation) if part is not None]
     counts = sum(np.bincount(y, minlength=data.num_classes) for y in parts)
     empty = np.flatnonzero(np.asarray(counts) == 0)

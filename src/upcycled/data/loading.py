@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
+from upcycled.core.objective import TargetKind
 from upcycled.data.checks import fraction_of, whole
-from upcycled.data.declared import declare
+from upcycled.data.declared import Declared, declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.readers.npz import array_names, load_npz, pixels, read_set, save, set_names
 from upcycled.data.readers.tables import Columns, load_table, read_table
@@ -39,7 +40,7 @@ def load(
     path: str | os.PathLike[str],
     name: str | None = None,
     client: str | None = None,
-    label: str | None = None,
+    label: str | Sequence[str] | None = None,
     split: str | None = None,
     test_fraction: float = 0.0,
     features: Sequence[str] | None = None,
@@ -48,6 +49,7 @@ def load(
     num_classes: int | None = None,
     label_names: Sequence[str] | None = None,
     vocabulary: int | None = None,
+    targets: TargetKind | None = None,
     repair: bool = False,
     public: bool = False,
 ) -> FederatedData:
@@ -61,7 +63,8 @@ def load(
         path: the file.
         name: which set of an .npz that holds several.
         client: the client column, "client" if left out.
-        label: the label column, "label" (in an .npz "y") if left out.
+        label: the label column, "label" (in an .npz "y") if left out; of a table with ``targets`` that are numbers or
+            labels a list of columns, too.
         split: a column of a table that says "train" or "test", or 0 or 1.
         test_fraction: hold this part of every client's samples out as a test part, for files that have none.
         features: the feature columns of a table; every other column if left out.
@@ -69,6 +72,8 @@ def load(
         num_classes: the number of classes; what an .npz says of itself, else one more than the largest label.
         label_names: the names of the classes, which labels may be written as.
         vocabulary: features are token ids below this number.
+        targets: ``"classes"``; ``"numbers"`` for regression, one or several a sample; or ``"labels"``, several a
+            sample, each 0 or 1. Left out, it is what an .npz says of itself, else classes.
         repair: let no sample be wrong: features that are no finite number count as 0, labels that are no class as class
             0, and ``notes`` says how many did. What is held out does not look for copies. See ``docs/data.md``.
         public: everybody may know the samples.
@@ -85,18 +90,25 @@ def load(
     ...     _ = table.write_text("client,age,weight,label\nann,31,60,0\nann,47,71,1\nbob,25,80,1\n")
     ...     load(table)
     FederatedData(2 clients, 3 training samples of 2 features, 2 classes)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     table = Path(folder) / "doses.csv"
+    ...     _ = table.write_text("client,age,morning,evening\nann,31,0.5,1.5\nbob,25,0.7,2.5\n")
+    ...     load(table, label=["morning", "evening"], targets="numbers").train.y.shape
+    (2, 2)
     """
     file = existing_file(path)
     fraction_of("test_fraction", test_fraction)
     whole("seed", seed, at_least=0)
-    declared = declare(num_classes, label_names, vocabulary, repair)
+    declared = declare(num_classes, label_names, vocabulary, repair, targets or "classes")
     try:
         if file.suffix.lower() == ".npz":
             refuse_options("a .csv or .parquet", split=split, features=features)
-            read = partial(load_npz, file, name, client, label, declared)
+            if label is not None and not isinstance(label, str):
+                raise InputError(field="label", value=label, must="the name of one array, whose rows may have several")
+            read = partial(load_npz, file, name, client, label, declared, has_kind=targets is not None)
         else:
             refuse_options("an .npz", name=name)
-            columns = Columns(client or "client", label or "label", split, _listed(features))
+            columns = Columns(client or "client", _labels(label, declared), split, _listed(features))
             read = partial(load_table, file, columns, declared)
         # What others' code warns about may follow from samples: of repaired data only their holder is told.
         with collected_warnings(Warning) if repair else nullcontext(()) as warned:
@@ -189,6 +201,18 @@ def refuse_options(kind: str, **options: object) -> None:
     for field, value in options.items():
         if value is not None:
             raise InputError(field=field, value=value, must=f"left out: it is for {kind} file")
+
+
+def _labels(label: str | Sequence[str] | None, declared: Declared) -> str | tuple[str, ...]:
+    """Return the label column, or several of them."""
+    if label is None or isinstance(label, str):
+        return label or "label"
+    names = tuple(label)
+    if declared.targets == "classes":
+        raise InputError(field="label", value=list(names), must="one column, unless targets are numbers or labels")
+    if not names or len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
+        raise InputError(field="label", value=list(names), must="a column, or a list of one or more different columns")
+    return names
 
 
 def _listed(features: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -142,7 +142,9 @@ class Sequential:
         return score_personal_modules(self.flat, model, clients, personal, self.task.test)
 
     @one_thread()
-    def outputs(self, model: Vector) -> Outputs:
+    def outputs(self, model: Vector, statistics: Vector | None = None) -> Outputs:
+        if statistics is not None:
+            write_statistics(self.flat.module, statistics)
         return module_outputs(self.flat, model, self.task.test)
 
     @one_thread()

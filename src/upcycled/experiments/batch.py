@@ -23,11 +23,15 @@ from upcycled.experiments.private_files import checkpoint_folder, ledger_key, no
 from upcycled.experiments.results import (
     begin_seed,
     finished_summary,
+    is_extended,
     open_ledger,
     seed_folder,
     write_seed,
 )
 from upcycled.runtime import Callback, Result
+from upcycled.runtime.checkpointing.checkpoint_files import has_checkpoints
+from upcycled.runtime.checkpointing.checkpointer import Checkpointer
+from upcycled.runtime.checkpointing.extension import check_extension
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Failed, Job, train_each
 from upcycled.runtime.plan import Plan, make_plan
@@ -196,13 +200,22 @@ def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequen
                 if (key, shown.is_restricted) not in described:
                     described[key, shown.is_restricted] = shown.about(data)
                 about = described[key, shown.is_restricted]
-                there = {
-                    seed: summary
-                    for seed in experiment.seeds
-                    if (summary := finished_summary(seed_folder(experiment, seed), experiment, seed, about)) is not None
-                }
+                found = {seed: _summary(plan, shown, experiment, seed, about) for seed in experiment.seeds}
+                there = {seed: summary for seed, summary in found.items() if summary is not None}
             variants.append(Variant(experiment, title, data, about, shown, plan if i < AT_ONCE else None, there))
     return Batch(tuple(variants), source)
+
+
+def _summary(
+    plan: Plan, shown: Publication, experiment: Experiment, seed: int, about: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Return the summary of a seed that is finished or stopped; None where it has to be run, or run on."""
+    folder = seed_folder(experiment, seed)
+    before = is_extended(folder, experiment, seed)
+    if before is not None and has_checkpoints(checkpoint_folder(folder, shown)):
+        check_extension(plan, before, plan.strategy.data_rounds(before), str(folder))
+        return None
+    return finished_summary(folder, experiment, seed, about)
 
 
 @contextmanager
@@ -259,6 +272,10 @@ def _train(
     for i, seed in places:
         variant, folder, checkpoint = variants[i], variants[i].folder(seed), variants[i].checkpoint(seed)
         _wait_for_orphans(checkpoint)
+        if is_extended(folder, variant.experiment, seed) is not None:
+            # What is finished is given up only for a run that goes on.
+            spec = variant.experiment.spec(seed).replace(resume_anyway=options.resume_anyway)
+            Checkpointer(make_plan(variant.data, spec), checkpoint).newest()
         begin_seed(folder, variant.experiment, seed)
         if variant.shown.is_restricted:
             make_private(folder / PRIVATE)

@@ -20,7 +20,7 @@ from upcycled.core.vectors import Ints, Outputs, Real
 from upcycled.data import FederatedData
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import in_place, pieces
-from upcycled.losses.table import as_objective
+from upcycled.losses.table import as_objective, is_balanced, with_counts
 from upcycled.metrics.built_in import BINS, answers_of, columns_of, one_against_rest, positive_of
 from upcycled.metrics.measure import as_metrics, baseline, measure
 from upcycled.metrics.metric import Metric
@@ -109,11 +109,19 @@ def final_model(data: FederatedData, result: Result, personal: PersonalModels | 
     """Return the run's last model at work on the test samples; None without any."""
     if data.test is None or data.test.num_rows == 0:
         return None
-    objective = as_objective(result.settings["loss"], data.targets)
+    objective = _objective(data, result)
     metrics = as_metrics(None if result.spec is None else result.spec.metrics)
     seen = data.train.y if objective.targets == "classes" else data.train.y.astype(np.float32, copy=False)
     count = 1 if objective.targets != data.targets else data.num_classes
     return FinalModel(objective, metrics, seen, data.test, _outputs(result.model, personal, data.test), count)
+
+
+def _objective(data: FederatedData, result: Result) -> Objective:
+    """Return the run's loss, its weights found as the run found them."""
+    objective = as_objective(result.settings["loss"], data.targets)
+    is_counted = is_balanced(objective) and data.targets == "classes"
+    counts = np.bincount(data.train.y, minlength=data.num_classes).tolist() if is_counted else None
+    return with_counts(objective, counts)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
-``metrics.jsonl``, ``clients.jsonl``, the model's files (see ``serving.model_files``), ``evaluation.json`` and
+``metrics.jsonl``, ``clients.jsonl``, the model's files (see ``serving.model_files``; with ``keep_best`` also
+``best.safetensors``), ``evaluation.json`` and
 ``summary.json``.
 
 ``summary.json`` is written last: a folder that has it is finished. All of it may be published, ``checkpoint/`` of a run
@@ -21,6 +22,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 import torch
+from safetensors.torch import save as save_tensors
+from torch import nn
 
 import upcycled
 from upcycled.config.experiment import NOT_COMPARED, Experiment, flat, parse
@@ -76,6 +79,7 @@ def write_seed(
         "metrics.jsonl": json_lines(history),
         "clients.jsonl": json_lines(plain(client_rows(data, result, final, epsilons))),
         **model,
+        **({} if result.best is None else {"best.safetensors": _weights(result.best.model)}),
         **(_evaluation(final) if own_result is None else {}),
     }
     if parquet:
@@ -93,6 +97,10 @@ def write_seed(
     return summary
 
 
+def _weights(model: nn.Module) -> bytes:
+    return save_tensors({name: value.detach().clone().contiguous() for name, value in model.state_dict().items()})
+
+
 def _evaluation(final: FinalModel | None) -> dict[str, bytes]:
     return {} if final is None else {EVALUATION: json.dumps(plain(final.document())).encode() + b"\n"}
 
@@ -103,9 +111,13 @@ def read_history(folder: Path) -> list[dict[str, Any]]:
 
 
 def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
-    """Say in the folder whose it is, before anything else is in it."""
+    """Say in the folder whose it is, before anything else is in it.
+
+    A run that is extended is finished no more, which is said before anything else of it changes.
+    """
     content = experiment.for_seed(seed).resolved_toml().encode()
     path = folder / "config.toml"
+    (folder / "summary.json").unlink(missing_ok=True)
     if not path.exists() or path.read_bytes() != content:
         write_whole(path, content)
 
@@ -155,6 +167,9 @@ def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, A
             "numpy": np.__version__,
         },
     }
+    if result.best is not None:
+        best = {"by": result.settings["keep_best"], "iteration": result.best.iteration, "score": result.best.score}
+        summary["best"] = best
     return dict(plain(summary))
 
 
@@ -188,6 +203,23 @@ def _not_covered(result: Result) -> str:
         f"accuracy and loss, here and in metrics.jsonl and clients.jsonl, are {whose}: they are computed from test "
         "data, which epsilon does not cover"
     )
+
+
+def is_extended(folder: Path, experiment: Experiment, seed: int) -> int | None:
+    """Return how many iterations the folder's run has, if all that differs is that more are asked for now."""
+    with suppress(OSError, ValueError, InputError):
+        if json.loads(_text(folder / "summary.json") or "{}").get("error") is not None:
+            return None  # it stopped, and would stop again
+        held = parse(tomllib.loads(_text(folder / "config.toml") or ""))
+        asked = experiment.for_seed(seed)
+        alike = held.model_copy(update={"iterations": asked.iterations})
+        if held.iterations < asked.iterations and alike.fingerprint(seed) == asked.fingerprint(seed):
+            return held.iterations
+    return None
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -195,6 +195,13 @@ def sweep_experiment(
                 but="a sweep chooses by scores, which no epsilon of a private run covers: it must be 'seeded', a "
                 "simulation, or the data be declared public",
             )
+        swept = next((key for key in experiment.sweep if key.partition(".")[0] == "loss"), None)
+        if swept is not None and any(variant.data.targets != "classes" for variant in batch.variants):
+            raise InputError(
+                "is swept, but targets that are no classes have no accuracy to choose by, and values of different "
+                "losses must not be compared: run a file for each",
+                field=f'sweep."{swept}"',
+            )
         return batch
 
     def carry_out(batch: Batch, points: Sequence[Point]) -> None:
@@ -269,7 +276,8 @@ def _selection(experiment: Experiment, point: Point, how: How, folder: Path) -> 
 
 
 def _variant(experiment: Experiment, point: Point, name: str, results: str) -> Experiment:
-    raw = {key: value for key, value in experiment.resolved().items() if key != "sweep"}
+    # As it was said, not as it is resolved: a point with another kind of table takes that kind's own defaults.
+    raw = {key: value for key, value in experiment.said().items() if key != "sweep"}
     for key, value in point.values:
         raw = put(raw, tuple(key.split(".")), value)
     try:

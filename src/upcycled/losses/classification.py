@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -13,14 +13,40 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from upcycled.core.errors import FRACTION, InputError, check_fields, check_number
 from upcycled.core.objective import TargetKind, like_targets
 
+BALANCED: Final = "balanced"
+ClassWeight: TypeAlias = tuple[float, ...] | Literal["balanced"] | None
 
-def _weights(given: object, field: str) -> tuple[float, ...] | None:
+
+def _weights(given: object, field: str) -> ClassWeight:
     """Return weights of classes as plain numbers, each above zero."""
-    if given is None:
-        return None
+    if given is None or (isinstance(given, str) and given == BALANCED):
+        return None if given is None else BALANCED
     if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str) or len(given) == 0:
-        raise InputError(field=field, value=given, must="a list with a number above 0 for each class")
+        raise InputError(field=field, value=given, must="a list with a number above 0 for each class, or 'balanced'")
     return tuple(float(check_number(field, value, above=0)) for value in given)
+
+
+def balanced(counts: Sequence[int]) -> tuple[float, ...]:
+    """Return n / (K n_k) for each of K classes with n_k of n samples: every class then weighs the same in all.
+
+    >>> balanced([30, 10])
+    (0.6666666666666666, 2.0)
+    """
+    if 0 in counts:
+        raise InputError(
+            field="class_weight", value=BALANCED, but=f"no training sample is of class {list(counts).index(0)}"
+        )
+    return tuple(sum(counts) / (len(counts) * count) for count in counts)
+
+
+def _weighted(losses: torch.Tensor, targets: torch.Tensor, weight: ClassWeight) -> torch.Tensor:
+    if weight is None:
+        return losses
+    if weight == BALANCED:
+        raise InputError(
+            field="class_weight", value=weight, but="only a run finds it in its training data: here it must be numbers"
+        )
+    return losses * torch.tensor(weight, dtype=losses.dtype, device=losses.device)[targets.long()]
 
 
 @dataclass(frozen=True)
@@ -35,8 +61,8 @@ class CrossEntropy:
     [0.6931471824645996, 2.7725887298583984]
     """
 
-    class_weight: tuple[float, ...] | None = None
-    """A weight for each class; None weighs all alike."""
+    class_weight: ClassWeight = None
+    """A weight for each class; None weighs all alike; ``"balanced"`` is n / (K n_k), found in the training data."""
     label_smoothing: Annotated[float, FRACTION] = 0.0
     """The part of a sample's weight that all classes share."""
 
@@ -53,16 +79,14 @@ class CrossEntropy:
         return self.class_weight is None and self.label_smoothing == 0
 
     def num_outputs(self, targets: int) -> int:
-        if self.class_weight is not None and len(self.class_weight) != targets:
+        if isinstance(self.class_weight, tuple) and len(self.class_weight) != targets:
             must = f"a list of {targets} numbers, one for each class"
             raise InputError(field="class_weight", value=list(self.class_weight), must=must)
         return targets
 
     def per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses = cross_entropy(outputs, targets, reduction="none", label_smoothing=self.label_smoothing)
-        if self.class_weight is None:
-            return losses
-        return losses * torch.tensor(self.class_weight, dtype=losses.dtype, device=losses.device)[targets]
+        return _weighted(losses, targets, self.class_weight)
 
     def is_right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return outputs.argmax(1) == targets
@@ -76,15 +100,15 @@ class BinaryCrossEntropy:
     [0.6931471824645996, 0.6931471824645996]
     """
 
-    class_weight: tuple[float, ...] | None = None
-    """The weights of class 0 and class 1; None weighs them alike."""
+    class_weight: ClassWeight = None
+    """The weights of class 0 and class 1; None weighs them alike; ``"balanced"`` as for :class:`CrossEntropy`."""
 
     name: ClassVar[str] = "binary_cross_entropy"
     targets: ClassVar[TargetKind] = "classes"
 
     def __post_init__(self) -> None:
         weights = _weights(self.class_weight, "class_weight")
-        if weights is not None and len(weights) != 2:
+        if isinstance(weights, tuple) and len(weights) != 2:
             raise InputError(field="class_weight", value=list(weights), must="a list of 2 numbers")
         object.__setattr__(self, "class_weight", weights)
 
@@ -96,9 +120,7 @@ class BinaryCrossEntropy:
     def per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         logits = like_targets(outputs, targets)
         losses = binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-        if self.class_weight is None:
-            return losses
-        return losses * torch.tensor(self.class_weight, dtype=losses.dtype, device=losses.device)[targets.long()]
+        return _weighted(losses, targets, self.class_weight)
 
     def is_right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (like_targets(outputs, targets) > 0) == (targets > 0)

@@ -36,13 +36,15 @@ def proven_loss(objective: Objective, outputs: int) -> ProvenLoss | None:
     >>> proven_loss(BinaryCrossEntropy(), 1).about.name, proven_loss(BinaryCrossEntropy(), 2)
     ('logistic regression with one logit', None)
     """
-    if type(objective) is CrossEntropy and outputs > 1:
-        weights, smoothing = _array(objective.class_weight), float(objective.label_smoothing)
-        slopes = partial(softmax_slopes, weights=weights, smoothing=smoothing)
-        return ProvenLoss(softmax_loss(outputs, _largest(objective.class_weight)), slopes)
-    if type(objective) is BinaryCrossEntropy and outputs == 1:
-        slopes = partial(one_logit_slopes, weights=_array(objective.class_weight))
-        return ProvenLoss(one_logit_loss(_largest(objective.class_weight)), slopes)
+    if isinstance(objective, CrossEntropy | BinaryCrossEntropy):
+        weight = objective.class_weight
+        if isinstance(weight, str):
+            return None  # weights that nobody has found yet
+        if type(objective) is CrossEntropy and outputs > 1:
+            smoothed = partial(softmax_slopes, weights=_array(weight), smoothing=float(objective.label_smoothing))
+            return ProvenLoss(softmax_loss(outputs, _largest(weight)), smoothed)
+        if type(objective) is BinaryCrossEntropy and outputs == 1:
+            return ProvenLoss(one_logit_loss(_largest(weight)), partial(one_logit_slopes, weights=_array(weight)))
     if type(objective) is Huber:
         threshold = float(objective.threshold)
         return ProvenLoss(huber_loss(threshold, outputs), partial(huber_slopes, threshold=threshold))

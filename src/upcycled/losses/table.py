@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,10 +11,10 @@ import torch
 from upcycled.core.errors import InputError, unknown
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.objective import Objective, TargetKind
-from upcycled.losses.classification import BinaryCrossEntropy, CrossEntropy, Multilabel
+from upcycled.losses.classification import BALANCED, BinaryCrossEntropy, CrossEntropy, Multilabel, balanced
 from upcycled.losses.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
 
-OBJECTIVES: dict[str, Callable[[], Objective]] = {
+OBJECTIVES: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
         *(CrossEntropy, BinaryCrossEntropy, Multilabel),
@@ -54,6 +54,33 @@ class Own:
         if self.targets != "classes" or outputs.ndim != 2 or outputs.shape[1] < 2:
             return None
         return outputs.argmax(1) == targets
+
+
+def is_balanced(objective: Objective) -> bool:
+    """Say whether the weights of its classes follow from the training data."""
+    return getattr(objective, "class_weight", None) == BALANCED
+
+
+def with_counts(objective: Objective, counts: Sequence[int] | None) -> Objective:
+    """Return the loss with the numbers that its balanced weights are; any other loss as it is.
+
+    ``counts`` has the training samples of each class; None where nobody may know them.
+
+    >>> with_counts(CrossEntropy("balanced"), [30, 10]).class_weight
+    (0.6666666666666666, 2.0)
+    """
+    if not is_balanced(objective):
+        return objective
+    if counts is None:
+        raise InputError(
+            field="loss.class_weight",
+            value=BALANCED,
+            but="the counts of labels that it follows from are known in a simulation and of public data only: a run "
+            "with noise='system' would publish them, so it must be numbers",
+        )
+    if not isinstance(objective, CrossEntropy | BinaryCrossEntropy):
+        raise InputError(field="loss.class_weight", value=BALANCED, must="numbers: only the package's own losses count")
+    return replace(objective, class_weight=balanced(counts))
 
 
 def as_objective(loss: object, targets: TargetKind) -> Objective:

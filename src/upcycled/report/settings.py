@@ -198,6 +198,8 @@ def data_words(part: Part) -> list[tuple[str, str]]:
     for key, name in (
         ("clients", "clients"),
         ("classes", "classes"),
+        ("numbers", "numbers a target"),
+        ("labels", "labels a target"),
         ("train_samples", "training samples"),
         ("validation_samples", "validation samples"),
         ("test_samples", "test samples"),

@@ -22,7 +22,7 @@ from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.round import answer, ask, take
-from upcycled.runtime.scorer import charged_scores, scorer_of
+from upcycled.runtime.scorer import charged_scores, chooser_of, scorer_of
 from upcycled.runtime.state import Run
 
 
@@ -35,7 +35,7 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
     shown = publication_of(plan)
     # What NumPy would warn of follows from records.
     quiet: Literal["ignore"] | None = "ignore" if shown.is_restricted else None
-    scorer = scorer_of(plan)
+    scorer, chooser = scorer_of(plan), chooser_of(plan)
     charged_names = frozenset[str]() if scorer is None else scorer.scores.names
     while run.state.iteration < plan.iterations:
         began = time.perf_counter()
@@ -56,6 +56,10 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
         with np.errstate(all=quiet):
             scores, global_scores = _score(plan, engine, run)
             metrics = _measured(plan, engine, run, shown.is_restricted) if plan.metrics else {}
+            if chooser is not None and _is_due(plan, run.state.iteration):
+                score = chooser.score(run.state)
+                metrics[chooser.name] = score
+                run = replace(run, best=chooser.better(run.best, run, score))
         if probes:
             step = shown.step(Step(run.state.iteration, before, run.state.server.model, release))
             for probe in probes:
@@ -76,9 +80,14 @@ def _check_finite(state: State) -> None:
         )
 
 
+def _is_due(plan: Plan, iteration: int) -> bool:
+    """Say whether an iteration is to be evaluated."""
+    return iteration % plan.spec.eval_every == 0 or iteration == plan.iterations
+
+
 def _score(plan: Plan, engine: Engine, run: Run) -> tuple[Scores | None, Scores | None]:
     """Return (personal or global, global) scores where this iteration is to be evaluated."""
-    if not _is_due(plan, run):
+    if plan.task.test is None or not _is_due(plan, run.state.iteration):
         return None, None
     model = run.state.server.model
     scores = engine.score(model, run.state.statistics)
@@ -88,18 +97,12 @@ def _score(plan: Plan, engine: Engine, run: Run) -> tuple[Scores | None, Scores 
     return engine.score_personal(model, clients, run.private.gather(clients)["model"]), scores
 
 
-def _is_due(plan: Plan, run: Run) -> bool:
-    iteration = run.state.iteration
-    is_due = iteration % plan.spec.eval_every == 0 or iteration == plan.iterations
-    return plan.task.test is not None and is_due
-
-
 def _measured(plan: Plan, engine: Engine, run: Run, is_silent: bool) -> dict[str, float]:
     """Return the plan's metrics where this iteration is to be evaluated: of personal models, and of the global one."""
     test, model = plan.task.test, run.state.server.model
-    if test is None or not _is_due(plan, run):
+    if test is None or not _is_due(plan, run.state.iteration):
         return {}
-    found = measure(plan.metrics, plan.objective, test.y, engine.outputs(model), is_silent)
+    found = measure(plan.metrics, plan.objective, test.y, engine.outputs(model, run.state.statistics), is_silent)
     if not run.private.names:
         return found
     clients = run.private.clients

@@ -40,7 +40,7 @@ from upcycled.engines import choose_engine
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
 from upcycled.losses.proven import proven_loss
-from upcycled.losses.table import as_objective
+from upcycled.losses.table import as_objective, is_balanced, with_counts
 from upcycled.metrics.measure import as_metrics, check_metrics
 from upcycled.metrics.metric import Metric
 from upcycled.models.factories import made_by
@@ -51,6 +51,10 @@ from upcycled.privacy.ledger.budget import check_budget
 from upcycled.privacy.mechanisms.projection import about_projection
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
+
+BALANCED_WORDS = (
+    "the weights of classes may be known, though they follow from all training labels: epsilon does not cover them"
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ class Plan:
     """What else is measured on test data."""
     on_data: tuple[Task, EngineKind] | None = None
     """The local work, and who does it; None where there are no data."""
+    validation: Shards | None = None
+    """What the best iterate is chosen on, where one is to be kept."""
     is_public: bool = False
     """Whether the data are declared public, so that nothing about them needs protection."""
     notes: tuple[str, ...] = ()
@@ -155,6 +161,9 @@ def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
     if is_restricted:
         _check_given(data, spec.model)
     facts = data.facts(counts_tokens=spec.model == "lstm" and data.train.x.dtype.kind in "iu")
+    if data.targets == "classes" and not is_restricted and is_balanced(as_objective(spec.loss, "classes")):
+        counts = np.bincount(data.train.y, minlength=data.num_classes)
+        facts = replace(facts, class_counts=tuple(counts.tolist()))
     # What a model makes of private samples is no reason to refuse it.
     return with_data(plan_of(facts, spec, None if is_restricted else data.train.x[:2]), data)
 
@@ -167,7 +176,8 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     local = LocalSGD() if spec.local is None else spec.local
     algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
     mechanism = NO_PRIVACY
-    objective = as_objective(spec.loss, facts.targets)
+    asked = as_objective(spec.loss, facts.targets)
+    objective = with_counts(asked, facts.class_counts)
     facts = _with_targets(objective, facts)
     metrics = as_metrics(spec.metrics)
     check_metrics(metrics, objective.targets, facts.classes)
@@ -219,6 +229,9 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         if not isinstance(mechanism, Fitted):
             must = f"a mechanism whose fit returns an up.Fitted, not {type(mechanism).__name__}"
             raise InputError(field="privacy", value=spec.privacy, must=must)
+        if is_balanced(asked):
+            trusted = (*mechanism.promise.trusted, BALANCED_WORDS)
+            mechanism = replace(mechanism, promise=replace(mechanism.promise, trusted=trusted))
         solver = mechanism.solver(solver)
         if scores is not None:
             check_scores(scores, spec.privacy, mechanism, setting)
@@ -282,8 +295,30 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         )
     on_data = (task, choose_engine(plan.spec.engine, task))
     bound, is_restricted = plan.mechanism.norm_bound, plan.spec.has_real_noise and not data.public
-    warned = () if bound is None or is_restricted else about_projection(data.train, bound)
-    return replace(plan, on_data=on_data, is_public=data.public, notes=data.notes, names=data.names, warned=warned)
+    return replace(
+        plan,
+        on_data=on_data,
+        validation=None if plan.spec.keep_best is None else _to_choose_on(plan, data),
+        is_public=data.public,
+        notes=data.notes,
+        names=data.names,
+        warned=() if bound is None or is_restricted else about_projection(data.train, bound),
+    )
+
+
+def _to_choose_on(plan: Plan, data: FederatedData) -> Shards:
+    """Return the validation samples that the best iterate is chosen on."""
+    by, held_out = plan.spec.keep_best, data.validation
+    if plan.spec.has_real_noise and not data.public:
+        but = "a run with noise='system' may not choose by scores on private samples, which no epsilon covers"
+        raise InputError(field="keep_best", value=by, but=f"{but}: leave it out, or declare the data public")
+    if held_out is None or held_out.num_rows == 0:
+        but = "the data have no validation samples to choose on: see data.with_validation(...)"
+        raise InputError(field="keep_best", value=by, but=f"{but}; in a file data.validation_fraction")
+    if by == "accuracy" and plan.objective.targets != "classes":
+        but = f"right answers have no meaning for the loss '{plan.objective.name}': it must be 'loss'"
+        raise InputError(field="keep_best", value=by, but=but)
+    return plan.mechanism.prepare(_as_taken(plan, held_out))
 
 
 _GIVEN_BY = {

@@ -63,7 +63,7 @@ class Publication:
             return plan
         task, engine = plan.on_data
         nothing = replace(task, train=_without_rows(task.train), test=None)
-        return replace(plan, on_data=(nothing, engine), notes=(), warned=())
+        return replace(plan, on_data=(nothing, engine), validation=None, notes=(), warned=())
 
     def step(self, step: Step) -> Step:
         """Return an iteration as measurements may see it.
@@ -80,7 +80,8 @@ class Publication:
         """Return what a summary says about the data: sizes, and a hash of all samples or, restricted, a random name."""
         known: dict[str, Any] = {
             "clients": data.num_clients,
-            "classes": data.num_classes,
+            # Classes, or numbers or labels of a target.
+            data.targets: data.num_classes,
             "train_samples": data.train.num_rows,
         }
         if self.is_restricted:

@@ -68,6 +68,20 @@ class HoldersOwn:
 
 
 @dataclass(frozen=True)
+class BestModel:
+    """The iterate that did best on the validation samples, of a run with ``keep_best``."""
+
+    params: torch.Tensor
+    """As ``Result.params``."""
+    model: nn.Module
+    """As ``Result.model``."""
+    iteration: int
+    """Which iteration it came from."""
+    score: float
+    """Its loss or accuracy on the validation samples, whichever it was chosen by."""
+
+
+@dataclass(frozen=True)
 class Result:
     """The trained model, the history, and how it was made.
 
@@ -101,6 +115,9 @@ class Result:
     """Of a restricted run: exact scores, personal models, notes. Showing them is a release."""
     notes: tuple[str, ...] = ()
     """Warnings, a sentence each: what is odd about the data, or that nothing was learnt; none in a restricted run."""
+
+    best: BestModel | None = None
+    """The iterate that did best on the validation samples, of a run with ``keep_best``."""
 
     @property
     def accuracy(self) -> float | None:

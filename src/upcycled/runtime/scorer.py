@@ -1,22 +1,31 @@
-"""Charged scores at work: the global model on each client's held-out samples, paid for before it is counted."""
+"""Scores beside the engine's: charged ones on held-out samples, and those that choose the best iterate."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import nn
 
+from upcycled.core.errors import InputError
 from upcycled.core.layout import assign
 from upcycled.core.mechanism import NoiseSource
+from upcycled.core.running_statistics import write_statistics
 from upcycled.core.shards import Shards
+from upcycled.core.strategy import State
 from upcycled.core.vectors import Ints, Real, Vector
-from upcycled.engines.scoring import pieces
+from upcycled.engines.determinism import one_thread
+from upcycled.engines.flat_module import FlatModule, flat_module
+from upcycled.engines.scoring import pieces, score_module
 from upcycled.privacy.charged_scores import FittedScores, pay_for_scores
 from upcycled.runtime.plan import Plan
-from upcycled.runtime.state import Run
+from upcycled.runtime.state import Best, Run
+
+VALIDATION = "validation_"
+"""How the names of scores on validation samples begin."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,3 +75,46 @@ def charged_scores(plan: Plan, scorer: Scorer, run: Run) -> dict[str, float]:
         return {}
     released = scorer.release(run.state.server.model, clients, run.noise_for(plan, iteration, 0))
     return scorer.scores.metrics(released, int(scorer.test.sizes_of(clients).sum()))
+
+
+@dataclass(frozen=True, eq=False)
+class Chooser:
+    """What scores iterates on validation samples: a module of its own, in plain torch whatever the engine is."""
+
+    by: str
+    flat: FlatModule
+    validation: Shards
+
+    @property
+    def name(self) -> str:
+        """What records call the score."""
+        return f"{VALIDATION}{self.by}"
+
+    def score(self, state: State) -> float:
+        """Return the score of an iterate, with the running statistics that go with it."""
+        if state.statistics is not None:
+            write_statistics(self.flat.module, state.statistics)
+        with one_thread():
+            scores = score_module(self.flat, state.server.model, self.validation)
+        if self.by == "loss":
+            return scores.loss
+        if scores.accuracy is None:
+            raise InputError(field="keep_best", value=self.by, but="the loss does not know right answers")
+        return scores.accuracy
+
+    def better(self, best: Best | None, run: Run, score: float) -> Best | None:
+        """Return the better one of the best so far and the run's iterate; of equal ones the first."""
+        if math.isnan(score):
+            return best
+        sign = 1 if self.by == "loss" else -1
+        is_better = best is None or sign * score < sign * best.score
+        return Best(run.state.iteration, score, run.state.server.model, run.state.statistics) if is_better else best
+
+
+def chooser_of(plan: Plan) -> Chooser | None:
+    """Return what chooses the plan's best iterate; None where none is to be kept."""
+    if plan.spec.keep_best is None or plan.validation is None:
+        return None
+    # Engines write into the task's module.
+    own = replace(plan.task, module=copy.deepcopy(plan.module), test=plan.validation)
+    return Chooser(plan.spec.keep_best, flat_module(own), plan.validation)

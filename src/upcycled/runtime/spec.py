@@ -28,6 +28,8 @@ from upcycled.runtime.checkpointing.fingerprint import hash_of, plain_form
 from upcycled.runtime.history import SCALARS
 
 NOISES = ("seeded", "system")
+CHOSEN_BY = ("loss", "accuracy")
+"""What an iterate may be the best by."""
 NOT_IN_BITS = ("ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
 """How a run is kept and shown: none of it changes what it computes."""
 
@@ -63,6 +65,8 @@ class RunSpec:
         metrics: more scores on the test data, in ``record.metrics`` and ``result.metrics``: a list of names
             (``"auroc"``, ``"f1_macro"``, ``"sensitivity"``, ``"rmse"``, ...), functions (targets, predictions) -> a
             number, and ``up.metrics.Metric``; or a mapping of names to functions.
+        keep_best: ``"loss"`` or ``"accuracy"``: score ``data.validation`` whenever the test data are scored, and keep
+            the iterate that does best there as ``result.best``, beside the last one.
         theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
             beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
         device: the torch device of engines that use one.
@@ -109,6 +113,7 @@ class RunSpec:
     seed: Annotated[int, SEED] = 0
     eval_every: Annotated[int, COUNT] = 1
     metrics: Sequence[str | Callable[..., Any] | Metric | Mapping[str, Any]] | Mapping[str, Any] | None = None
+    keep_best: str | None = None
     theory: bool = False
     device: str = "cpu"
     ledger: str | Path | None = None
@@ -233,6 +238,8 @@ def _check_kinds(spec: RunSpec) -> None:
     as_aggregator(spec.aggregation)
     if spec.noise not in NOISES:
         raise unknown("noise", spec.noise, NOISES)
+    if spec.keep_best is not None and spec.keep_best not in CHOSEN_BY:
+        raise unknown("keep_best", spec.keep_best, CHOSEN_BY)
     for name in ("engine", "device"):
         if not isinstance(getattr(spec, name), str):
             raise InputError(field=name, value=getattr(spec, name), must="a name in quotes")

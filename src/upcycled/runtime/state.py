@@ -8,12 +8,25 @@ from dataclasses import dataclass, replace
 from upcycled.core.mechanism import NoiseSource, Setting
 from upcycled.core.memory import ClientMemory
 from upcycled.core.strategy import State
+from upcycled.core.vectors import Vector
 from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.ledger.ledger_file import run_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.checkpointing.fingerprint import hash_of
 from upcycled.runtime.plan import Plan
+
+
+@dataclass(frozen=True)
+class Best:
+    """The iterate that did best on validation data so far."""
+
+    iteration: int
+    score: float
+    """Loss or accuracy there, whichever it was chosen by."""
+    model: Vector
+    statistics: Vector | None = None
+    """The running statistics that go with it, where the model has some."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +42,8 @@ class Run:
     """What a private run's clients have spent."""
     noise: NoiseSource | None
     """The run's own stream of real noise; None where noise is simulated."""
+    best: Best | None = None
+    """Where the best iterate is to be kept; None before the first score."""
 
     def noise_for(self, plan: Plan, round: int, attempt: int) -> NoiseSource:
         """Return the noise of one attempt at a data round."""

@@ -13,6 +13,7 @@ from torch import nn
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.core.layout import assign
 from upcycled.core.running_statistics import write_statistics
+from upcycled.core.vectors import Vector
 from upcycled.data import FederatedData
 from upcycled.data.checks import Names
 from upcycled.metrics.measure import baseline
@@ -26,7 +27,7 @@ from upcycled.runtime.history import History, Record
 from upcycled.runtime.loop import iterate
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.result import HoldersOwn, PersonalModels, Result
+from upcycled.runtime.result import BestModel, HoldersOwn, PersonalModels, Result
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.serving.model_card import card_of
@@ -169,6 +170,15 @@ def _as_trained(plan: Plan) -> nn.Module:
     return module if norm_bound is None else with_projection(module, norm_bound)
 
 
+def _given_back(module: nn.Module, params: Vector, statistics: Vector | None) -> tuple[torch.Tensor, nn.Module]:
+    """Return parameters as a tensor, and in a module of their own, with the running statistics that go with them."""
+    final = copy.deepcopy(module)
+    assign(final, params)
+    if statistics is not None:
+        write_statistics(final, statistics)
+    return torch.from_numpy(params.copy()), final.eval()
+
+
 def _result(
     plan: Plan,
     run: Run,
@@ -186,13 +196,15 @@ def _result(
     if run.private.names:
         clients = run.private.clients
         personal = PersonalModels(module, clients, run.private.gather(clients)["model"], plan.names or Names())
-    final = copy.deepcopy(module)
-    assign(final, params)
-    if run.state.statistics is not None:
-        write_statistics(final, run.state.statistics)
+    best = None
+    if run.best is not None:
+        chosen = run.best
+        given = _given_back(module, chosen.model, chosen.statistics)
+        best = BestModel(*given, iteration=chosen.iteration, score=chosen.score)
+    flat, final = _given_back(module, params, run.state.statistics)
     return Result(
-        params=torch.from_numpy(params.copy()),
-        model=final.eval(),
+        params=flat,
+        model=final,
         history=History(tuple(map(shown.record, records))),
         personal_models=None if shown.is_restricted else personal,
         settings={**plan.settings, "way": way},
@@ -201,6 +213,7 @@ def _result(
         theory=report_of(plan, records) if plan.spec.theory and records else None,
         error=error,
         spec=plan.spec,
+        best=best,
         private=HoldersOwn(exact, personal, (*plan.notes, *notes)) if shown.is_restricted else None,
         notes=() if shown.is_restricted else (*plan.warned, *_about_learning(plan, exact)),
     )

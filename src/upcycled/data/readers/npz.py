@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, reason_of
+from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
 from upcycled.data.checks import labels_of, numbers
 from upcycled.data.declared import Declared, declare
@@ -23,7 +24,7 @@ from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 
 PARTS = ("train", "test", "validation")
 _NAMES = ("client_names", "feature_names", "other_columns", "label_names")
-_ABOUT = (*_NAMES, "num_classes", "vectors", "has_copies", "vocabulary", "inferred")
+_ABOUT = (*_NAMES, "num_classes", "vectors", "has_copies", "vocabulary", "inferred", "targets")
 _SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
 
 
@@ -81,14 +82,16 @@ class Archive:
         raise InputError(missing + nearest(name, others), field=str(self.path))
 
 
-def load_npz(path: Path, name: str | None, client: str | None, label: str | None, given: Declared) -> FederatedData:
+def load_npz(
+    path: Path, name: str | None, client: str | None, label: str | None, given: Declared, *, has_kind: bool = False
+) -> FederatedData:
     """Read one set of a file; ``client`` and ``label`` pick other columns than ``client`` and ``y``.
 
-    What was given goes before what the file says of itself.
+    What was given goes before what the file says of itself; ``has_kind`` says that the kind of targets was.
     """
     client, label = client or "client", label or "y"
     archive = read_set(path, name, ("x", label, client))
-    declared = _declared(archive, given)
+    declared = _declared(archive, given if has_kind else replace(given, targets=_kind(archive, given)))
     data = group(
         [
             GroupedRows(
@@ -134,13 +137,19 @@ def read_x(path: Path, name: str | None) -> tuple[NDArray[Any], tuple[str, ...] 
     return pixels(numbers("x", arrays["x"])), _strings(Archive(path, "", arrays, tuple(keys)), "feature_names")
 
 
+def _kind(archive: Archive, given: Declared) -> TargetKind:
+    """Return what the file says its targets are; what was given of classes says that they are such."""
+    found = archive.arrays.get("targets")
+    return "classes" if found is None or found.size != 1 or given.classes is not None else found.item()
+
+
 def _declared(archive: Archive, given: Declared) -> Declared:
     def number(key: str) -> Any:
         found = archive.arrays.get(key)
         return None if found is None or found.size != 1 else found.item()
 
     classes, names = given.num_classes, given.label_names
-    if names is None:
+    if names is None and given.targets == "classes":
         names = _strings(archive, "label_names")
         names = None if names is not None and classes not in (None, len(names)) else names
         classes = number("num_classes") if classes is None else classes
@@ -148,7 +157,7 @@ def _declared(archive: Archive, given: Declared) -> Declared:
     vectors = archive.arrays.get("vectors")
     if given.repair and vocabulary is None and vectors is not None and vectors.size:
         vocabulary = len(vectors)
-    return declare(classes, names, vocabulary, given.repair)
+    return declare(classes, names, vocabulary, given.repair, given.targets)
 
 
 def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
@@ -239,6 +248,8 @@ def _strings(archive: Archive, key: str) -> tuple[str, ...] | None:
 
 def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {"num_classes": np.array(data.num_classes)}
+    if data.targets != "classes":
+        arrays = {"targets": np.array(data.targets)}
     for title in PARTS:
         shards: Shards | None = getattr(data, title)
         if shards is None:

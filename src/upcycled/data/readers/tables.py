@@ -20,6 +20,11 @@ from upcycled.data.readers.texts import as_numbers
 from upcycled.support.extras import needs
 
 NOTHING = Declared()
+_RIGHT_TARGETS = {
+    "classes": "labels must be whole numbers from 0 on",
+    "numbers": "targets must be numbers",
+    "labels": "labels must be 0 or 1",
+}
 _SPLITS = {"train": False, "0": False, "test": True, "1": True}
 
 
@@ -28,15 +33,20 @@ class Columns:
     """Which columns mean what; ``features`` None is every other column but the unused ones."""
 
     client: str | None
-    label: str
+    label: str | tuple[str, ...]
+    """Several where a target is several numbers or labels."""
     split: str | None = None
     features: tuple[str, ...] | None = None
     unused: tuple[str, ...] = ()
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.label,) if isinstance(self.label, str) else self.label
+
+    @property
     def special(self) -> list[str]:
         """The columns that are not features."""
-        return [name for name in (self.client, self.label, self.split) if name is not None]
+        return [name for name in (self.client, *self.labels, self.split) if name is not None]
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,8 @@ def read_table(path: Path, columns: Columns, declared: Declared = NOTHING) -> Co
     """Read a table and take its columns apart."""
     frame = _frame(path, columns, declared)
     known = [str(name) for name in frame.columns]
-    for field, name in (("client", columns.client), ("label", columns.label), ("split", columns.split)):
+    labels = [("label", name) for name in columns.labels]
+    for field, name in (("client", columns.client), *labels, ("split", columns.split)):
         if name is not None and name not in known:
             raise InputError(field=field, value=name, but=f"the file has no such column{nearest(name, known)}")
     if len(set(columns.special)) != len(columns.special):
@@ -80,7 +91,7 @@ def read_table(path: Path, columns: Columns, declared: Declared = NOTHING) -> Co
     features = _feature_names(path, columns, known)
     return ColumnTable(
         x=_any_features(frame, features) if declared.repair else _features(path, frame, features),
-        y=_label(path, frame, columns.label, declared),
+        y=_targets(path, frame, columns, declared),
         feature_names=features,
         other_columns=tuple(name for name in known if name not in features),
         client=None if columns.client is None else clients_of(path, frame, columns.client),
@@ -144,7 +155,7 @@ def _csv(path: Path, columns: Columns, declared: Declared) -> Any:
         return frame
     # Names as text, whatever it is: "007" must not become 7, nor "NA" a missing value. pandas looks for missing
     # values after the converter, so a mark keeps every text from looking like one.
-    names = [columns.client, None if declared.label_names is None else columns.label]
+    names = [columns.client, None if declared.label_names is None else columns.labels[0]]
     marked = {name: "={}".format for name in names if name is not None}
     frame = pandas.read_csv(path, low_memory=False, converters=marked)
     for name in marked:
@@ -227,6 +238,12 @@ def _first_text(column: Any) -> int:
     return int(rows[0]) if rows.size else 0
 
 
+def _targets(path: Path, frame: Any, columns: Columns, declared: Declared) -> NDArray[Any]:
+    """Return the labels, (rows,) of one column and (rows, columns) of a list."""
+    found = [_label(path, frame, name, declared) for name in columns.labels]
+    return found[0] if isinstance(columns.label, str) else np.stack(found, axis=1)
+
+
 def _label(path: Path, frame: Any, name: str, declared: Declared) -> NDArray[Any]:
     from pandas.api import types
 
@@ -239,7 +256,7 @@ def _label(path: Path, frame: Any, name: str, declared: Declared) -> NDArray[Any
         row = _first_text(column)
         raise InputError(
             f"has {str(column.iloc[row])!r} in label column '{name}' at row {row} (counted from 0), but "
-            "labels must be whole numbers from 0 on",
+            + _RIGHT_TARGETS[declared.targets],
             field=str(path),
         )
     if types.is_integer_dtype(column.dtype) and not column.hasnans:

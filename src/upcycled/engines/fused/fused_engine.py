@@ -186,7 +186,7 @@ class FusedEngine:
         return flat_module(self._task)
 
     @one_thread()
-    def outputs(self, model: Vector) -> Outputs:
+    def outputs(self, model: Vector, statistics: Vector | None = None) -> Outputs:
         return module_outputs(self._flat, model, self._task.test)
 
     @one_thread()

@@ -232,7 +232,7 @@ class Stacked:
         return tallied(self.task.objective, outputs.flatten(0, 1), targets.flatten(0, 1), real.flatten())
 
     @one_thread()
-    def outputs(self, model: Vector) -> Outputs:
+    def outputs(self, model: Vector, statistics: Vector | None = None) -> Outputs:
         return module_outputs(self.flat, model, self.task.test)
 
     @one_thread()

@@ -77,7 +77,7 @@ class Workers:
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         return self.here.score_personal(model, clients, personal)
 
-    def outputs(self, model: Vector) -> Outputs:
+    def outputs(self, model: Vector, statistics: Vector | None = None) -> Outputs:
         test = self.task.test
         if test is None or self._is_soon_done(test):
             return self.here.outputs(model)

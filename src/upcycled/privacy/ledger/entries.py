@@ -15,11 +15,14 @@ from upcycled.core.vectors import Ints, Real
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the ledger: a charge of a round or of scores, clients left out, or an upcycled iteration (nobody)."""
+    """One line of the ledger: a charge of a round or of scores, clients left out, an upcycled iteration (nobody).
+
+    Or, of kind "extended", that more data rounds are planned than before: ``round`` is how many, and nobody pays.
+    """
 
     iteration: int
     kind: str
-    """``"data"``, ``"scores"``, ``"left out"`` or ``"upcycled"``."""
+    """``"data"``, ``"scores"``, ``"left out"``, ``"upcycled"`` or ``"extended"``."""
     round: int
     attempt: int
     clients: Ints
@@ -38,6 +41,9 @@ class Entry:
 
 CHARGED = ("data", "scores")
 """The kinds of entries that have a charge."""
+EXTENDED = "extended"
+FREE = ("upcycled", EXTENDED)
+"""The kinds that are about nobody."""
 NEEDS: dict[str, tuple[str, ...]] = {
     "gaussian": (),
     "pure": ("epsilon",),
@@ -103,14 +109,16 @@ def from_line(line: Mapping[str, Any], num_clients: int, data_rounds: int) -> En
 
 def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
     """Refuse, with a ValueError in words, an entry that no run of so many data rounds has."""
-    if entry.kind not in (*CHARGED, "left out", "upcycled"):
+    if entry.kind not in (*CHARGED, "left out", *FREE):
         raise ValueError(f"its kind is {shown(entry.kind)}, which no ledger has")
     for name, least in (("iteration", 1), ("round", 1), ("attempt", 0)):
         if not least <= (value := getattr(entry, name)) <= MOST_ITERATIONS:
             raise ValueError(f"its {name} is {shown(value)}, and must be an integer >= {least}")
-    if entry.round > data_rounds:
+    if entry.kind == EXTENDED and entry.round <= data_rounds:
+        raise ValueError(f"it plans {entry.round} data rounds, and the run has {data_rounds}")
+    if entry.kind != EXTENDED and entry.round > data_rounds:
         raise ValueError(f"its round is {entry.round}, and the run has {data_rounds}")
-    if entry.round > entry.iteration:
+    if entry.kind != EXTENDED and entry.round > entry.iteration:
         raise ValueError(f"its round is {entry.round}, which iteration {entry.iteration} cannot have reached")
     clients = entry.clients
     if clients.size and (clients.min() < 0 or clients.max() >= num_clients):
@@ -122,7 +130,7 @@ def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
         _check_charge(entry.charge)
         if entry.kind == "scores" and (entry.charge.kind != "gaussian" or entry.attempt or not clients.size):
             raise ValueError(f"its scores are a charge '{entry.charge.kind}' of {clients.size} clients")
-    elif clients.size != 0 if entry.kind == "upcycled" else clients.size == 0:
+    elif clients.size != 0 if entry.kind in FREE else clients.size == 0:
         raise ValueError(f"it is '{entry.kind}' with {clients.size} clients")
 
 

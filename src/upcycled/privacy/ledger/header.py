@@ -53,13 +53,15 @@ class Header:
             return self.num_clients
         return None if self.sizes is None else int(self.sizes.max())
 
-    def is_of_same_run(self, other: Header) -> bool:
-        """Whether both open the same run's ledger, whatever version of this package wrote them."""
+    def goes_on_as(self, other: Header) -> bool:
+        """Whether both open the same run's ledger, whatever version of this package wrote them.
+
+        The other one may plan more data rounds: whether a run may be extended is not decided here.
+        """
         mine, theirs = (
-            (one.run, one.mechanism, one.noise, one.promise.unit, one.budget, one.num_clients, one.data_rounds)
-            for one in (self, other)
+            (one.run, one.mechanism, one.noise, one.promise.unit, one.budget, one.num_clients) for one in (self, other)
         )
-        return mine == theirs
+        return mine == theirs and self.data_rounds <= other.data_rounds
 
     def completed(self, entries: Iterable[Entry]) -> Header:
         """Return the header of format 1 with the facts that only its entries show."""

@@ -21,7 +21,7 @@ from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.ledger.budget import Budget, planned_draws
 from upcycled.privacy.ledger.chain import Head, as_head, check_key, check_mac, head_of
 from upcycled.privacy.ledger.composition import Spent
-from upcycled.privacy.ledger.entries import Entry, check_entry
+from upcycled.privacy.ledger.entries import EXTENDED, Entry, check_entry
 from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
 from upcycled.privacy.ledger.statement import statement_items
@@ -106,6 +106,10 @@ class Ledger:
         self._begin(header, key, file.tips, "anchored" if file.is_new else _unanchored(header), file)
         for entry in file.found:
             self._add(entry)
+        if file.planned < header.data_rounds:
+            # With the last line's iteration: lines of a simulation never go back.
+            last = file.found[-1].iteration if file.found else 1
+            self._write(Entry(last, EXTENDED, header.data_rounds, 0, _NOBODY, None), planned=file.planned)
 
     @classmethod
     def read(cls, path: str | Path, head: Head | Mapping[str, Any] | None = None, key: bytes | None = None) -> Ledger:
@@ -311,6 +315,11 @@ class Ledger:
         return len(self._entries)
 
     @property
+    def planned(self) -> int:
+        """M, the data rounds that are planned by now."""
+        return self._header.data_rounds
+
+    @property
     def repeated(self) -> int:
         """Rounds that were charged again because the run was stopped and went on; none in a simulation."""
         charges = [entry.key for entry in self._entries if entry.kind == "data"]
@@ -430,13 +439,15 @@ class Ledger:
         check_number("delta", delta, at_least=0, below=1)
         check_delta_for(delta, self._header.count, self.promise.unit)
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: Entry, planned: int | None = None) -> None:
+        """Append a line; ``planned`` is how many data rounds the run has, where that is not the header's number."""
         if self._is_read:
             raise InputError("a ledger that was read from its file takes no lines: only its run writes them")
         if self.is_simulation and entry.key in self._known:
             return
         try:
-            check_entry(entry, self._header.num_clients, self._header.data_rounds)
+            rounds = self._header.data_rounds if planned is None else planned
+            check_entry(entry, self._header.num_clients, rounds)
         except ValueError as error:
             raise InputError(f"a charge of '{self.mechanism}' cannot stand in a ledger ({error})") from None
         if self._file is not None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.chain import START, canonical, linked, parsed
-from upcycled.privacy.ledger.entries import Entry, from_line, to_line
+from upcycled.privacy.ledger.entries import EXTENDED, Entry, from_line, to_line
 from upcycled.privacy.ledger.header import Header, from_json, to_json
 from upcycled.support.files import cannot_write
 
@@ -47,6 +48,8 @@ class LedgerFile:
         """The chain's value after each line."""
         self.format = header.format
         """Of the file: a run goes on in the format it began with."""
+        self.planned = header.data_rounds
+        """M, as the file has it when it is opened."""
         self.is_new = False
         """Whether every line in it is this run's own, written here."""
         self._is_flushed = True
@@ -105,11 +108,12 @@ class LedgerFile:
         except _Damage as damage:
             raise InputError(f"{damage.of(self.path)}: give the run another file") from None
         if held is not None:
-            if not held.header.is_of_same_run(header):
+            if not held.header.goes_on_as(header):
                 raise InputError(
                     f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
                 )
             self.found, self.tips, self.format = held.entries, held.tips, held.header.format
+            self.planned = held.header.data_rounds
         length = 0 if held is None else held.length
         if length < len(content):
             # A line whose end is missing was cut off by a kill while it was written: its release never left.
@@ -167,14 +171,15 @@ def _content(content: bytes) -> Content | None:
     if is_chained:
         lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
     header = _of_line(1, from_json, lines[0])
-    entries = [
-        _of_line(number, lambda line: from_line(line, header.num_clients, header.data_rounds), line)
-        for number, line in enumerate(lines[1:], start=2)
-    ]
+    entries, planned = list[Entry](), header.data_rounds
+    for number, line in enumerate(lines[1:], start=2):
+        entries.append(_of_line(number, partial(from_line, num_clients=header.num_clients, data_rounds=planned), line))
+        planned = entries[-1].round if entries[-1].kind == EXTENDED else planned
     # From the values, not from what was parsed: what is read is what these bytes say, and nothing else.
     tips = _tips(texts, [to_json(header), *map(to_line, entries)]) if is_chained else []
     _check_order(header, entries)
-    return Content(header.completed(entries) if header.format == 1 else header, entries, tips, length)
+    completed = header.completed(entries) if header.format == 1 else header
+    return Content(replace(completed, data_rounds=planned), entries, tips, length)
 
 
 def _of_line(number: int, read: Callable[[Any], T], value: Any) -> T:
@@ -203,6 +208,8 @@ def _check_order(header: Header, entries: Iterable[Entry]) -> None:
     rounds: dict[int, int] = {}
     last = 0
     for number, entry in enumerate(entries, start=2):
+        if entry.kind == EXTENDED:
+            continue
         if rounds.setdefault(entry.iteration, entry.round) != entry.round:
             raise _Damage(number, f"its round is {entry.round}, and iteration {entry.iteration} had another before")
         if header.noise == "seeded" and entry.iteration < last:

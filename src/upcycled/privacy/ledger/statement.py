@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from upcycled.privacy.ledger.entries import EXTENDED
 from upcycled.support.formats import general
 
 if TYPE_CHECKING:
@@ -106,9 +107,19 @@ def _repeats(ledger: Ledger) -> str:
     )
 
 
+def _extended(ledger: Ledger) -> str:
+    times = sum(entry.kind == EXTENDED for entry in ledger)
+    if not times:
+        return ""
+    return (
+        f"; but for its length, which was raised {times} times (to {ledger.planned} data rounds): the epsilon holds if "
+        "that did not depend on what was released"
+    )
+
+
 def _schedule(ledger: Ledger) -> str:
     if ledger.budget is None:
-        return f"fixed before the first round, as are noise and participation{_repeats(ledger)}"
+        return f"fixed before the first round, as are noise and participation{_repeats(ledger)}{_extended(ledger)}"
     out, most, delta = int((ledger.left_out > 0).sum()), general(ledger.budget.epsilon), general(ledger.budget.delta)
     return (
         f"a filter holds every client within epsilon {most} at delta {delta}, which is the claim whatever the rounds "

@@ -72,6 +72,11 @@ def tidy(folder: Path, kept: Collection[Path]) -> None:
             path.unlink()
 
 
+def has_checkpoints(folder: Path) -> bool:
+    """Say whether a folder has a checkpoint, whole or not."""
+    return bool(_checkpoints(folder))
+
+
 def tell_user(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 

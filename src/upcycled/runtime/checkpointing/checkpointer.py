@@ -18,13 +18,16 @@ from upcycled.core.memory import ClientMemory
 from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest, tell_user, tidy, write
+from upcycled.runtime.checkpointing.extension import cannot_extend, check_extension
 from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
 from upcycled.runtime.checkpointing.identity import DATA_KEY, check_same, has_other_data, identity_of
 from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.publication import SCORES as SCORED
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.state import Run, start_run
+from upcycled.runtime.scorer import VALIDATION
+from upcycled.runtime.state import Best, Run, start_run
 from upcycled.support.files import WriteError
 
 _SHARE = 10
@@ -62,13 +65,11 @@ class Checkpointer:
         Raises:
             InputError: if the folder belongs to another run, or its ledger lacks charges; no checkpoint is touched.
         """
-        newest = read_newest(self._folder, self._tell)
-        if newest is None:
+        found = self.newest()
+        if found is None:
             return None
-        path, content = newest
-        kept = from_bytes(content, str(path))
-        before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
-        check_same(self._identity, before, self._folder, is_anyway, compares_data=not self._is_restricted)
+        path, kept = found
+        before = kept.facts["identity"]
         run = self._with_ledger(kept.facts["ledger"])
         for memory, rows in ((run.memory, kept.memory), (run.private, kept.private)):
             memory.put(rows.clients, rows.vectors)
@@ -77,7 +78,39 @@ class Checkpointer:
         self._notes = tuple(kept.facts.get("notes", ()))
         if self._is_restricted and has_other_data(self._identity, before):
             self._notes += (f"the run went on after iteration {self._iteration} with other data than before",)
-        return Restored(replace(run, state=kept.state), to_records(kept.columns), kept.facts["way"], self._notes)
+        records, planned = to_records(kept.columns), before["spec"]["iterations"]
+        is_longer = planned < self._plan.iterations
+        if is_longer and records and records[-1].iteration == planned and planned % self._plan.spec.eval_every:
+            # It was scored because it was the last, which it is no more.
+            metrics = {name: value for name, value in records[-1].metrics.items() if not name.startswith(VALIDATION)}
+            unscored: dict[str, Any] = dict.fromkeys(SCORED)
+            records[-1] = replace(records[-1], **unscored, metrics=metrics)
+            self._columns = to_columns(records)
+        best = None if kept.best is None else Best(**kept.best)
+        return Restored(replace(run, state=kept.state, best=best), records, kept.facts["way"], self._notes)
+
+    def newest(self) -> tuple[Path, Snapshot] | None:
+        """Return the newest whole checkpoint, if this run may go on from it; None where there is none.
+
+        Raises:
+            InputError: as for :meth:`restore`; nothing is touched, the ledger neither.
+        """
+        newest = read_newest(self._folder, self._tell)
+        if newest is None:
+            return None
+        path, content = newest
+        kept = from_bytes(content, str(path))
+        before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
+        planned = before["spec"]["iterations"]
+        is_longer = planned < self._plan.iterations
+        held = {**before, "spec": before["spec"] | {"iterations": self._plan.iterations}} if is_longer else before
+        check_same(self._identity, held, self._folder, is_anyway, compares_data=not self._is_restricted)
+        if is_longer:
+            where = f"checkpoint folder '{self._folder}'"
+            check_extension(self._plan, planned, kept.state.data_rounds, where)
+            if planned % self._plan.spec.eval_every and kept.best is not None and kept.best["iteration"] == planned:
+                raise cannot_extend(self._plan, planned, where, "the best iterate, which was scored as the last one,")
+        return path, kept
 
     def _with_ledger(self, ledger: dict[str, Any] | None) -> Run:
         """Return the run's beginning with its ledger as the file has it, which holds all that was ever released."""
@@ -129,7 +162,8 @@ class Checkpointer:
             "way": way,
             "ledger": None if ledger is None else _facts_of(ledger),
         } | ({"notes": self._notes} if self._notes else {})
-        content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts))
+        best = None if run.best is None else vars(run.best)
+        content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts, best))
         self._kept = [*self._kept, write(self._folder, iteration, content)][-2:]
         self._columns, self._iteration, self._rounds = columns, iteration, run.state.data_rounds
         tidy(self._folder, self._kept)

@@ -12,7 +12,7 @@ from upcycled.runtime.plan import Plan
 
 DATA_KEY = "data.key"
 """The file in a restricted run's folder with the 32 bytes that its data's hashes are keyed with."""
-_DATA = ("training data", "test data")
+_DATA = ("training data", "test data", "validation data")
 _HASHED = ("model", "initial weights", *_DATA)
 WAY_OUT = "choose another folder, or remove that one to start again"
 
@@ -28,6 +28,8 @@ def identity_of(plan: Plan, key: bytes | None = None) -> dict[str, Any]:
     kept = {name: value.numpy(force=True) for name, value in task.module.state_dict().items()}
     frozen = [(name, array) for name, array in kept.items() if name not in task.layout.names]
     data = {"training data": hash_of_shards(task.train), "test data": hash_of_shards(task.test)}
+    if plan.validation is not None:
+        data["validation data"] = hash_of_shards(plan.validation)
     return {
         "spec": plan.spec.plain() | {"engine": plan.engine.name, "model": f"{task.module!r} {digest(frozen)}"},
         "initial weights": digest([("initial", plan.initial)]),

@@ -44,6 +44,8 @@ class Snapshot:
     """All records so far."""
     facts: Mapping[str, Any]
     """Plain values: whose run this is, its ledger, its engine's way."""
+    best: Mapping[str, Any] | None = None
+    """The best iterate so far, where one is kept."""
 
 
 def to_bytes(snapshot: Snapshot) -> bytes:
@@ -55,7 +57,7 @@ def to_bytes(snapshot: Snapshot) -> bytes:
         "state": {f.name: packer.packed(f"state.{f.name}", getattr(snapshot.state, f.name)) for f in fields(State)},
         "memory": packer.packed_rows("memory", snapshot.memory),
         "private": packer.packed_rows("private", snapshot.private),
-    }
+    } | ({} if snapshot.best is None else {"best": packer.packed("best", snapshot.best)})
     tensors = packer.tensors | {f"history.{name}": array for name, array in snapshot.columns.items()}
     # safetensors takes the memory as it lies: anything but C order would come back in another order.
     contiguous = {name: np.require(array, requirements="C") for name, array in tensors.items()}
@@ -80,6 +82,7 @@ def from_bytes(content: bytes, name: str = "the checkpoint") -> Snapshot:
         private=MemoryRows(**_unpacked(header["private"], tensors)),
         columns=history,
         facts=header["facts"],
+        best=_unpacked(header.get("best"), tensors),
     )
 
 
