@@ -16,5 +16,5 @@ def log_cosh(outputs, targets):
 
 if __name__ == "__main__":
     data = up.data.load("examples/clinics.csv", client="clinic", label="dose", targets="numbers", test_fraction=0.2)
-    result = up.train(data, algorithm=up.FedAvg(), loss=log_cosh, upcycle=0.3, iterations=40, progress=False)
+    result = up.train(data, algorithm=up.FedAvg(), loss=log_cosh, upcycle=0.3, iterations=20, progress=False)
     print(f"test loss {result.loss:.3f}")

@@ -19,6 +19,6 @@ class Rprop:
 
 
 if __name__ == "__main__":
-    data = up.data.synthetic(0.5, 0.5, clients=10, seed=0)
+    data = up.data.synthetic(0.5, 0.5, clients=10, sizes=60, seed=0)
     local = up.LocalOptimizer(Rprop(lr=0.02), epochs=2, batch_size=None)
     print(f"accuracy {up.train(data, algorithm=up.FedAvg(), local=local, iterations=20, progress=False).accuracy:.3f}")

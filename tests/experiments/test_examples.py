@@ -45,7 +45,12 @@ def test_an_example_runs_in_small_form(path, tmp_path, request, monkeypatch):
 SCRIPTS = sorted(EXAMPLES[0].parent.glob("own_*.py"))
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def _marked(stem, value):
+    """Any optimiser of torch's imports its compiler, which takes seconds."""
+    return pytest.param(value, id=stem, marks=[pytest.mark.slow] * (stem == "own_optimiser"))
+
+
+@pytest.mark.parametrize("path", [_marked(path.stem, path) for path in SCRIPTS])
 def test_a_script_runs_and_says_a_number(path, monkeypatch, capsys):
     assert len(path.read_text().splitlines()) < 25
     monkeypatch.chdir(path.parents[1])
@@ -62,7 +67,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [_marked(name, name) for name in OWN])
 def test_a_file_names_what_a_script_defines(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES[0].parent))
     file, words = OWN[name]

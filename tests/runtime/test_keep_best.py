@@ -108,15 +108,9 @@ def test_where_there_is_nothing_to_choose_on_it_is_refused():
         ),
         (given, {"keep_best": "accuracy"}, "keep_best is 'accuracy', but right answers have no meaning for the loss"),
     ):
-        with pytest.raises(up.InputError, match="^keep_best is") as raised:
+        with pytest.raises(up.InputError, match=r"^keep_best is") as raised:
             up.train(data, algorithm=up.FedAvg(), progress=False, **asked)
         assert words in str(raised.value)
-    told = up.FederatedData.from_arrays(
-        [np.eye(4, dtype=np.float32)] * 2, [[0, 1, 0, 1]] * 2, num_classes=2, repair=True
-    )
-    asked = {"algorithm": up.FedAvg(), "keep_best": "loss", "privacy": clipping, "noise": "system", "progress": False}
-    with pytest.raises(up.InputError, match="may not choose by scores on private samples, which no epsilon covers"):
-        up.train(told.with_validation(0.5), **asked)
 
 
 def test_a_file_keeps_the_best_beside_the_last(tmp_path, monkeypatch, capsys):

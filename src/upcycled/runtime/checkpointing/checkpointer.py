@@ -83,7 +83,8 @@ class Checkpointer:
         if is_longer and records and records[-1].iteration == planned and planned % self._plan.spec.eval_every:
             # It was scored because it was the last, which it is no more.
             metrics = {name: value for name, value in records[-1].metrics.items() if not name.startswith(VALIDATION)}
-            records[-1] = replace(records[-1], **dict.fromkeys(SCORED), metrics=metrics)
+            unscored: dict[str, Any] = dict.fromkeys(SCORED)
+            records[-1] = replace(records[-1], **unscored, metrics=metrics)
             self._columns = to_columns(records)
         best = None if kept.best is None else Best(**kept.best)
         return Restored(replace(run, state=kept.state, best=best), records, kept.facts["way"], self._notes)
