@@ -59,6 +59,7 @@ OTHER = {
     "engine": "fused",
     "seed": 4,
     "eval_every": 2,
+    "keep_best": "loss",
     "theory": True,
     "device": "cuda",
     "progress": True,
