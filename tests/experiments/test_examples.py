@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,39 @@ def test_an_example_runs_in_small_form(path, tmp_path, request, monkeypatch):
         assert 0 < summary["loss"] < 10
     else:
         assert 0 <= summary["accuracy"] <= 1
+
+
+SCRIPTS = sorted(EXAMPLES[0].parent.glob("own_*.py"))
+
+
+def _marked(stem, value):
+    """Any optimiser of torch's imports its compiler, which takes seconds."""
+    return pytest.param(value, id=stem, marks=[pytest.mark.slow] * (stem == "own_optimiser"))
+
+
+@pytest.mark.parametrize("path", [_marked(path.stem, path) for path in SCRIPTS])
+def test_a_script_runs_and_says_a_number(path, monkeypatch, capsys):
+    assert len(path.read_text().splitlines()) < 25
+    monkeypatch.chdir(path.parents[1])
+    runpy.run_path(str(path), run_name="__main__")
+    numbers = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert numbers
+    assert all(0 < number < 5 for number in numbers)
+
+
+OWN = {
+    "own_loss": ("regression", ["loss=own_loss:log_cosh"]),
+    "own_optimiser": ("synthetic", ["local={kind = 'own_optimiser:Rprop', lr = 0.1, epochs = 2}"]),
+    "own_schedule": ("synthetic", ["local.lr={kind = 'own_schedule:triangle'}"]),
+}
+
+
+@pytest.mark.parametrize("name", [_marked(name, name) for name in OWN])
+def test_a_file_names_what_a_script_defines(name, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES[0].parent))
+    file, words = OWN[name]
+    path = EXAMPLES[0].parent / f"{file}.toml"
+    source = load_config(path).data.source
+    small = [*SMALL[source], *words, "seeds=[0]", f"results='{tmp_path}'", "engine=sequential", "sweep={}"]
+    assert run_experiment(load_config(path, small), str(path)).is_complete
+    assert {path.stem for path in SCRIPTS} >= set(OWN)

@@ -123,7 +123,7 @@ def test_a_charge_that_lost_a_client_is_damage(tmp_path):
         {"run": "s"},
         {"noise": "system"},
         {"mechanism": MECHANISMS[1]},
-        {"data_rounds": 41},
+        {"data_rounds": 39},
         {"sizes": [224, 45, 400, 9]},
     ],
 )

@@ -60,6 +60,7 @@ OTHER = {
     "seed": 4,
     "eval_every": 2,
     "metrics": ["auroc"],
+    "keep_best": "loss",
     "theory": True,
     "device": "cuda",
     "progress": True,
