@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from upcycled.aggregators import Median, Samples, TrimmedMean
 from upcycled.coefficients import Anderson, FedExP, Hypergradient, Repeated, Trend
 from upcycled.coefficients.scalar import Coefficient, ScalarRule
 from upcycled.core.errors import InputError
@@ -22,6 +23,9 @@ from upcycled.runtime.plan import Plan, plan_of
 
 _WITHOUT_HORIZON = (Trend, Hypergradient, FedExP, Anderson)
 """Rules that do not look at ``Observed.horizon``."""
+
+_SAME_EVERY_ROUND = (Samples, Median, TrimmedMean)
+"""Aggregators that do not look at ``Received.horizon``."""
 
 
 def check_extension(plan: Plan, before: int, done: int, where: str) -> None:
@@ -59,6 +63,8 @@ def _reasons(plan: Plan, before: int, done: int) -> Iterator[str]:
         yield "the schedule of local.lr"
     if isinstance(strategy, Upcycled) and _looks_at_horizon(strategy.rule, then, now, done):
         yield "the coefficient of upcycled iterations"
+    if not isinstance(plan.aggregator or Samples(), _SAME_EVERY_ROUND):
+        yield "the weights of the aggregation"
     if spec.privacy is None:
         return
     if meets_epsilon(spec.privacy):
