@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -483,6 +484,64 @@ def test_objective_perturbation_charges_its_gradients_its_determinant_and_its_co
     assert charged == pytest.approx(by_hand + 2 * 1e4 * (1e-9 + a * grid / 2) / a, rel=1e-12)
 
 
+def exact_minimiser(case, x, y, start, tilt, a):
+    """Newton's method with 50 digits, for one output with a bias; Huber's pieces are quadratic, so it ends too."""
+    mp = mpmath.mp.clone()
+    mp.dps = 50
+    rows = mp.matrix(np.column_stack([x, np.ones(len(x))]).astype(np.float64).tolist())
+    centre, linear, kappa = mp.matrix(start.tolist()), mp.matrix(tilt.tolist()), mp.mpf(0.7)
+    point = centre.copy()
+    for _ in range(200):
+        gradient, hessian = a * (point - centre) + linear, a * mp.eye(len(start))
+        for i, z in enumerate(rows * point):
+            if case == "one logit":
+                p = 1 / (1 + mp.exp(-z))
+                slope, curvature = p - int(y[i]), p * (1 - p)
+            else:
+                slope, curvature = min(max(z - mp.mpf(float(y[i])), -kappa), kappa), 0
+                curvature = int(abs(slope) < kappa)
+            gradient += slope * rows[i, :].T / len(y)
+            hessian += curvature * rows[i, :].T * rows[i, :] / len(y)
+        if mp.norm(gradient) < mp.mpf(10) ** -35:
+            return np.array([float(v) for v in point])
+        point -= mp.lu_solve(hessian, gradient)
+    raise AssertionError("Newton's method did not end")
+
+
+class Tilt:
+    """A source whose tilts have this norm and direction."""
+
+    name = "tilt"
+
+    def __init__(self, norm, direction, rate):
+        self.norm, self.direction, self.rate = norm, direction, rate
+
+    def exponentials(self, clients, count, purpose, start=0):
+        return np.full((clients.size, count), self.norm * self.rate / count)
+
+    def normals(self, clients, count, purpose, start=0):
+        return np.tile(self.direction, (clients.size, 1))
+
+
+@pytest.mark.parametrize("norm", [0.0, 1.0, 40.0])
+@pytest.mark.parametrize("case", ["one logit", "Huber"])
+def test_the_solver_ends_within_its_promise_of_the_exact_minimiser_under_every_tilt(case, norm):
+    rng = np.random.default_rng(8)
+    x, y = records(case, 6, rng, features=2)
+    start, direction = rng.normal(size=3).astype(np.float32), rng.normal(size=3)
+    about = facts(proven_loss(*PROVEN[case][:2]).about, 3, sizes=[6])
+    fitted = up.privacy.ObjectivePerturbation(4.0, norm_bound=1.0).fit(about)
+    solver = fitted.solver(None)
+    everyone = Cohort(np.array([0]), np.array([solver.local.epochs]))
+    problem = fitted.problem(Problem(a=0.5), start, everyone, Tilt(norm, direction, 4.0))
+    exact = exact_minimiser(case, x, y, start, problem.b[0], 0.5)
+    for engine in (SEQUENTIAL, FUSED):
+        found = solve(case, solver, [(x, y)], a=0.5, b=problem.b, start=start, engine=engine)[0]
+        # A float64 holds the exact one to a unit of its own.
+        assert np.linalg.norm(found - exact) <= fitted.shared["gamma"] / 0.5
+        assert fitted.shared["gamma"] < 1e-9
+
+
 # Whole runs.
 
 
@@ -562,6 +621,23 @@ def test_targets_that_are_no_numbers_count_as_zero_and_others_stay_as_they_are()
     assert found.tolist() == [1.5, 0, 0, 0, float(np.float32(3e38))]
     labels = np.arange(5)
     assert project(Shards(shards.x, labels, shards.offsets), 1.0).y is labels
+
+
+@pytest.mark.parametrize("case", ["one logit", "Huber"])
+def test_with_real_noise_nothing_but_releases_is_published(case):
+    rng = np.random.default_rng(0)
+    parts = [records(case, n, rng) for n in (30, 41)]
+    xs, ys = [x for x, _ in parts], [y for _, y in parts]
+    if case == "Huber":
+        ys[0][3] = np.inf
+    given = {"targets": "numbers"} if case == "Huber" else {"num_classes": 2}
+    data = up.FederatedData.from_arrays(xs, ys, test=(xs, ys), repair=True, **given)
+    privacy, loss = up.privacy.ErmOutput(1.0, epsilon=3.0, delta=1e-4), PROVEN[case][0]
+    asked = {"algorithm": up.FedProx(mu=0.5), "loss": loss, "iterations": 2, "progress": False, "noise": "system"}
+    run = up.train(data, privacy=privacy, **asked)
+    assert (run.loss, run.accuracy) == (None, None)
+    assert all(record.loss is None for record in run.history)
+    assert np.isfinite(run.private.history.last_scored().loss)
 
 
 # Audits.

@@ -119,7 +119,7 @@ def loss_round_epsilon(
 
     >>> from upcycled.core.generalised_linear import one_logit_loss
     >>> float(loss_round_epsilon(loss=one_logit_loss(), alpha=14, norm_bound_squared=2, n=224, a=0.25))
-    0.1856459
+    0.1856656
     """
     fixed, slope = _terms(loss, norm_bound_squared, n, a, gamma, cover_alpha)
     rate, fixed, slope = broadcast(alpha=numbers("alpha", alpha, above=0), n=fixed, _=slope)
