@@ -143,9 +143,14 @@ def test_one_vector_and_two_public_integers_leave_a_client(federation, name, mon
 
     monkeypatch.setattr(kind, "server_step", spy)
     up.train(federation, iterations=2, **settings(name))
-    assert [f.name for f in dataclasses.fields(Release)] == ["clients", "vectors", "num_samples", "num_steps"]
+    columns = ["clients", "vectors", "num_samples", "num_steps", "statistics"]
+    assert [f.name for f in dataclasses.fields(Release)] == columns
+    public = {"step_sums", "num_clients", "all_samples"}
     for arrived in seen:
-        assert {f.name for f in dataclasses.fields(arrived)} == {"release", "mean", "step_sums", "num_clients"}
+        assert {f.name for f in dataclasses.fields(arrived)} == {"release", "mean", "average"} | public
+        assert arrived.release.statistics is None  # batch norm's, without privacy
+        assert arrived.average is None  # an aggregator's way with vectors, where there is one
+        assert arrived.all_samples == federation.train.num_rows
         assert arrived.release.vectors.shape == (2, 18)
         assert arrived.release.num_steps.dtype.kind == arrived.release.num_samples.dtype.kind == "i"
         assert not any(isinstance(value, Trained) for value in vars(arrived).values())

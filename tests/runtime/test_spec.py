@@ -48,6 +48,7 @@ OTHER = {
     "model": "mlp",
     "model_options": {"hidden": [3]},
     "upcycle": 0.6,
+    "aggregation": "median",
     "iterations": 9,
     "local": up.LocalSGD(lr=0.2),
     "loss": "mse",

@@ -7,6 +7,7 @@ the state: resuming is right by itself, and a data round that failed is simply t
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from upcycled.core.aggregator import AggregatorState
@@ -145,7 +146,7 @@ class Upcycled:
     def uses_spread(self) -> bool:
         return self.rule.uses_spread
 
-    @property
+    @cached_property  # asked in every data round
     def uses_noise_energy(self) -> bool:
         return isinstance(self.rule, NoiseAware) and self.rule.uses_noise_energy
 
