@@ -135,7 +135,12 @@ def test_secret_draws_leave_no_count_of_who_took_part(here):
 @pytest.mark.parametrize("overrides", [["privacy.noise='seeded'"]])
 def test_an_unrestricted_run_keeps_its_layout(here, overrides):
     folder = run(*overrides)
-    assert {path.name for path in folder.iterdir()} == {*PUBLIC, "checkpoint", "personal.safetensors", "evaluation.json"}
+    assert {path.name for path in folder.iterdir()} == {
+        *PUBLIC,
+        "checkpoint",
+        "personal.safetensors",
+        "evaluation.json",
+    }
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["restricted"] is False
     assert len(summary["data"]["sha256"]) == 64
