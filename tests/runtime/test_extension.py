@@ -88,6 +88,10 @@ class AnyRule:
 
 REFUSED = {
     "cosine": ({"local": up.LocalSGD(up.schedules.Cosine(0.1))}, "the schedule of local.lr depends on how many"),
+    "precision": (
+        {"aggregation": "precision", "privacy": up.privacy.UpdateClipping(1.0, noise_std=0.1)},
+        "the weighting of releases depends on",
+    ),
     "decaying": ({"upcycle": up.coefficients.Decaying(0.5)}, "the coefficient of upcycled iterations depends on"),
     "own coefficient": ({"upcycle": HalfOfAll()}, "the coefficient of upcycled iterations depends on how many"),
     "own rule": ({"upcycle": AnyRule()}, "the coefficient of upcycled iterations depends on how many there are"),

@@ -61,6 +61,7 @@ OTHER = {
     "seed": 4,
     "eval_every": 2,
     "metrics": ["auroc"],
+    "aggregation": "median",
     "keep_best": "loss",
     "theory": True,
     "device": "cuda",

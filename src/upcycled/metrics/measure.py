@@ -22,7 +22,7 @@ from upcycled.metrics.predictions import constant_outputs, predictions_of
 
 GLOBAL = "global_"
 """What the names of the global model's metrics begin with, where others are of personal models."""
-_KEPT = (GLOBAL, "noisy_", "theory_")
+_KEPT = (GLOBAL, "noisy_", "theory_", "validation_")
 """Beginnings of names that records have for other numbers."""
 _WORDS = {
     "two classes": "two classes",
@@ -78,6 +78,11 @@ def _made(one: object) -> Iterator[Metric]:
 def is_built_in(metric: Metric) -> bool:
     """Say whether it is one of the table's."""
     return METRICS.get(metric.name) is metric
+
+
+def names_of(metrics: Iterable[Metric]) -> frozenset[str]:
+    """Return the names that records may have for them, those of the global model beside personal ones included."""
+    return frozenset(f"{which}{metric.name}" for metric in metrics for which in ("", GLOBAL))
 
 
 def check_metrics(metrics: Iterable[Metric], targets: TargetKind, count: int) -> None:

@@ -26,6 +26,7 @@ from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import SCORES as SCORED
 from upcycled.runtime.publication import publication_of
+from upcycled.metrics.measure import names_of
 from upcycled.runtime.scorer import VALIDATION
 from upcycled.runtime.state import Best, Run, start_run
 from upcycled.support.files import WriteError
@@ -82,7 +83,12 @@ class Checkpointer:
         is_longer = planned < self._plan.iterations
         if is_longer and records and records[-1].iteration == planned and planned % self._plan.spec.eval_every:
             # It was scored because it was the last, which it is no more.
-            metrics = {name: value for name, value in records[-1].metrics.items() if not name.startswith(VALIDATION)}
+            scored = names_of(self._plan.metrics)
+            metrics = {
+                name: value
+                for name, value in records[-1].metrics.items()
+                if not name.startswith(VALIDATION) and name not in scored
+            }
             unscored: dict[str, Any] = dict.fromkeys(SCORED)
             records[-1] = replace(records[-1], **unscored, metrics=metrics)
             self._columns = to_columns(records)

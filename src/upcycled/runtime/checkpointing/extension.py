@@ -64,7 +64,7 @@ def _reasons(plan: Plan, before: int, done: int) -> Iterator[str]:
     if isinstance(strategy, Upcycled) and _looks_at_horizon(strategy.rule, then, now, done):
         yield "the coefficient of upcycled iterations"
     if not isinstance(plan.aggregator or Samples(), _SAME_EVERY_ROUND):
-        yield "the weights of the aggregation"
+        yield "the weighting of releases"
     if spec.privacy is None:
         return
     if meets_epsilon(spec.privacy):
