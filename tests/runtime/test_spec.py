@@ -61,7 +61,6 @@ OTHER = {
     "seed": 4,
     "eval_every": 2,
     "metrics": ["auroc"],
-    "aggregation": "median",
     "keep_best": "loss",
     "theory": True,
     "device": "cuda",

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from upcycled.core.errors import InputError
 from upcycled.core.memory import ClientMemory
+from upcycled.metrics.measure import names_of
 from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest, tell_user, tidy, write
@@ -26,7 +27,6 @@ from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import SCORES as SCORED
 from upcycled.runtime.publication import publication_of
-from upcycled.metrics.measure import names_of
 from upcycled.runtime.scorer import VALIDATION
 from upcycled.runtime.state import Best, Run, start_run
 from upcycled.support.files import WriteError
