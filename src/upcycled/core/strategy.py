@@ -83,17 +83,27 @@ class Strategy(Protocol):
         """Return how many of so many iterations are data rounds."""
 
 
-def _after_data(state: State, server: Server, noise_std: float, depth: int) -> State:
-    return replace(
-        state,
+def _after_data(
+    state: State,
+    server: Server,
+    noise_std: float,
+    depth: int,
+    mean: Vector | None = None,
+    spread: float | None = None,
+) -> State:
+    # By the constructor: dataclasses.replace takes twice its time, and small rounds last 0.1 ms.
+    return State(
         server=server,
         iteration=state.iteration + 1,
         data_rounds=state.data_rounds + 1,
-        attempt=0,
-        phase=0,
         seen=(*state.seen, server)[-depth:] if depth else (),
         noise_std=noise_std,
-        rho=None,
+        mean=mean,
+        spread=spread,
+        noise_energy=state.noise_energy,
+        rule=state.rule,
+        aggregator=state.aggregator,
+        statistics=state.statistics,
     )
 
 
@@ -154,7 +164,7 @@ class Upcycled:
         self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
     ) -> State:
         """Count the round and remember the iterate, and the aggregate it was made of."""
-        return replace(_after_data(state, server, noise_std, self.rule.depth), mean=mean, spread=spread)
+        return _after_data(state, server, noise_std, self.rule.depth, mean, spread)
 
     def upcycle(self, state: State, horizon: int | None) -> State:
         """Move the model, and the server vectors the algorithm names, along the rule's direction."""
