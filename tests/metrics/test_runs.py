@@ -14,7 +14,9 @@ import upcycled as up
 from tests.experiments.small import small_file
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
-from upcycled.engines import ENGINES
+from upcycled.engines.fused import FUSED
+from upcycled.engines.sequential import SEQUENTIAL
+from upcycled.engines.vectorised import open_vectorised
 from upcycled.experiments.batch import Options, run_experiment
 from upcycled.experiments.compare import compare_experiment
 from upcycled.experiments.evaluation import calibration, roc
@@ -48,32 +50,38 @@ def federation(classes=3, clients=4, rows=30, targets="classes"):
 DATA = federation()
 
 
+WAYS = {
+    "sequential": SEQUENTIAL.open,
+    "fused": FUSED.open,
+    "stacked": lambda task, threads: open_vectorised(task, threads, "stacked"),
+    "workers": lambda task, threads: open_vectorised(task, threads, "workers"),
+}
+
+
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_engines_agree_on_outputs_and_the_reference_gives_the_modules_own(model):
-    spec = up.RunSpec(algorithm=up.PFedMe(), model=model, iterations=2, progress=False)
+    spec = up.RunSpec(algorithm=up.PFedMe(), model=model, iterations=2, progress=False, engine="sequential")
+    initial = make_plan(DATA, spec).initial
+    flat = initial + 0.1 * np.random.default_rng(2).normal(size=initial.size).astype(np.float32)
     found, personal = {}, {}
-    rng = np.random.default_rng(2)
-    for name in ("sequential", "fused", "vectorised"):
-        plan = make_plan(DATA, spec.replace(engine=name))
-        flat = plan.initial + 0.1 * rng.normal(size=plan.initial.size).astype(np.float32) if not found else flat  # noqa: F821
-        engine = ENGINES[name].open(plan.task, 1)
+    for name, opened in WAYS.items():
+        engine = opened(make_plan(DATA, spec).task, 1)
         found[name] = engine.outputs(flat)
         personal[name] = engine.outputs_personal(flat, np.array([2, 0]), np.stack([2 * flat, 0 * flat]))
         assert engine.score(flat).accuracy == pytest.approx((found[name].argmax(1) == DATA.test.y).mean())
         engine.close()
     assert found["sequential"].shape == (DATA.test.num_rows, 3)
     assert found["sequential"].dtype == np.float32
-    first, last = (slice(*DATA.test.offsets[k : k + 2]) for k in (0, 2))
-    assert (personal["sequential"][first] == 0).all()
-    assert not np.allclose(personal["sequential"][last], found["sequential"][last])
-    for name in ("fused", "vectorised"):
-        np.testing.assert_allclose(found[name], found["sequential"], rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(personal[name], personal["sequential"], rtol=1e-5, atol=1e-5)
-    plan = make_plan(DATA, spec)
-    torch.nn.utils.vector_to_parameters(torch.from_numpy(flat), plan.module.parameters())
-    with torch.no_grad():
-        own = plan.module(torch.from_numpy(DATA.test.x)).numpy()
-    np.testing.assert_allclose(found["sequential"], own, rtol=1e-5, atol=1e-5)
+    module = make_plan(DATA, spec).module
+    for name, models in (("global", [flat] * 4), ("personal", [0 * flat, flat, 2 * flat, flat])):
+        for client, own in enumerate(models):
+            torch.nn.utils.vector_to_parameters(torch.from_numpy(own), module.parameters())
+            with torch.no_grad():
+                expected = module(torch.from_numpy(DATA.test.client(client)[0])).numpy()
+            rows = slice(*DATA.test.offsets[client : client + 2])
+            for way in WAYS:
+                outputs = (found if name == "global" else personal)[way]
+                np.testing.assert_allclose(outputs[rows], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_records_have_the_metrics_of_evaluated_iterations_and_the_result_the_last_ones():
@@ -94,7 +102,9 @@ def test_records_have_the_metrics_of_evaluated_iterations_and_the_result_the_las
 
 
 def test_personal_models_have_the_name_and_the_global_one_a_prefix():
-    run = up.train(DATA, **ARGUMENTS | {"algorithm": up.PFedMe()}, metrics=["accuracy", "auroc"])
+    personal = {"algorithm": up.PFedMe(), "local": up.LocalSGD(lr=0.1, epochs=5)}
+    run = up.train(DATA, **ARGUMENTS | personal, metrics=["accuracy", "auroc"])
+    assert run.accuracy != run.history[-1].global_accuracy
     assert run.metrics["accuracy"] == run.accuracy
     assert run.metrics["global_accuracy"] == run.history[-1].global_accuracy
     assert list(run.metrics) == ["accuracy", "auroc", "global_accuracy", "global_auroc"]
@@ -193,6 +203,7 @@ def test_projected_features_are_warned_of_in_simulations_only(capfd):
     assert f"warning: {run.notes[0]}\n" in capfd.readouterr().err
     restricted = up.train(data, **ARGUMENTS | {"progress": True}, privacy=private, noise="system")
     assert restricted.notes == ()
+    assert make_plan(data, up.RunSpec(**ARGUMENTS, privacy=private, noise="system")).warned == ()
     assert "warning" not in capfd.readouterr().err
     small = [0.1 * x / np.linalg.norm(x, axis=1, keepdims=True) for x in xs]
     quiet = up.FederatedData.from_arrays(small, ys, test=(small, ys), num_classes=3)

@@ -82,6 +82,8 @@ def test_several_classes_give_scikit_learns_values():
         "brier": ((p - hits) ** 2).sum(axis=1).mean(),
         "log_loss": theirs.log_loss(y, p),
     }
+    of_two_only = {name for name, one in METRICS.items() if "two classes" in one.fits and "classes" not in one.fits}
+    assert of_two_only == {"f1", "precision", "recall", "sensitivity", "specificity"}
     for name, value in expected.items():
         assert ours(name, CrossEntropy(), MANY) == pytest.approx(value, rel=1e-9), name
 
