@@ -78,6 +78,8 @@ def count(value: float | None) -> str:
     >>> count(4800.0), count(12.5)
     ('4,800', '12.5')
     """
+    if isinstance(value, int):
+        return f"{value:,}"  # however large: a float may not hold it
     if value is None or math.isnan(value):
         return NONE
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
