@@ -63,6 +63,8 @@ def test_a_script_runs_and_says_a_number(path, monkeypatch, capsys):
 OWN = {
     "own_loss": ("regression", ["loss=own_loss:log_cosh"]),
     "own_optimiser": ("synthetic", ["local={kind = 'own_optimiser:Rprop', lr = 0.1, epochs = 2}"]),
+    "own_metric": ("binary", ["metrics=['own_metric:missed']", "loss={name = 'cross_entropy'}"]),
+    "own_aggregator": ("synthetic", ["aggregation={kind = 'own_aggregator:Nearest'}"]),
     "own_schedule": ("synthetic", ["local.lr={kind = 'own_schedule:triangle'}"]),
 }
 
