@@ -1,7 +1,7 @@
 """The loops all matrix work is made of, each keeping a block of sums in registers.
 
 ``dots``: rows against rows, summed along both (the outputs of a layer). ``outers``: sums of outer products (the
-gradients of the weights, the deltas of the layer below); ``wide_outers``: the same summed in float64. Everything lies in one flat work array, matrices are named
+gradients of the weights, the deltas of the layer below); ``listed_outers``: the same in float64, where many factors are zero. Everything lies in one flat work array, matrices are named
 by the place of their first number and the distance between rows. On layers of the usual sizes this keeps up with
 BLAS, and one call takes a layer's gradient and the momentum in the same pass.
 """
@@ -28,19 +28,19 @@ from upcycled.engines.fused.registers import (
     operation,
     pick,
     read,
-    read_wide,
     shifted,
     spread,
     spread_wide,
+    widened,
     write,
 )
-from upcycled.engines.fused.workspace import LANES, Floats, Reals
+from upcycled.engines.fused.workspace import LANES, TILE, Floats, Ints, Reals
 from upcycled.support.kernel_cache import compiled
 
 _PANEL = 128
 """Columns that ``outers`` stays in for all rows: a tile of samples of that width fits the first cache level."""
-_WIDE_PANEL = 64
-"""The same for ``wide_outers``, whose tiles are taller."""
+DEPTH = 2 * TILE
+"""Samples that ``listed_outers`` sums over at most."""
 
 
 def _sums(builder: Any, vectors: list[Any]) -> Any:
@@ -133,43 +133,43 @@ def _outer_block(rows: int, vectors: int) -> Op:
     return block
 
 
-def _wide_block(rows: int, vectors: int) -> Op:
-    """Make the block of ``rows`` rows by ``vectors`` vectors of float64 sums; the right factors are float32."""
+def _listed_block(vectors: int) -> Op:
+    """Make the block of one row by ``vectors`` vectors of float64 sums, over the products that are listed."""
 
-    @operation(VOID, ARRAY, INT, INT, types.boolean, ARRAY, INT, INT, ARRAY, INT, INT, INT)
+    @operation(VOID, ARRAY, INT, types.boolean, ARRAY, ARRAY, INT, INT, ARRAY, INT)
     def block(
         builder: Any,
         sums: Any,
         out: Any,
-        out_row: Any,
         adds: Any,
-        lefts: Any,
-        left: Any,
-        left_row: Any,
+        factors: Any,
+        slots: Any,
+        first: Any,
+        count: Any,
         rights: Any,
         right: Any,
-        right_step: Any,
-        depth: Any,
     ) -> None:
-        half = ir.Constant(depth.type, HALF)
-        zero = ir.Constant(WIDE, [0.0] * HALF)
-        totals = [[cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in range(rows)]
-        with cgutils.for_range(builder, depth) as loop:
-            start = builder.add(right, builder.mul(loop.index, right_step))
-            values = [read_wide(builder, rights, shifted(builder, start, half, j)) for j in range(vectors)]
-            number = builder.add(left, loop.index)
-            for i in range(rows):
-                at = shifted(builder, number, left_row, i)
-                factor = spread_wide(builder, builder.load(builder.gep(lefts, [at])))
-                for place, value in zip(totals[i], values, strict=True):
-                    builder.store(fused(builder, factor, value, builder.load(place)), place)
-        for i in range(rows):
-            for j in range(vectors):
-                at = shifted(builder, shifted(builder, out, out_row, i), half, j)
-                total, where = builder.load(totals[i][j]), builder.bitcast(builder.gep(sums, [at]), WIDE.as_pointer())
-                before = builder.load(where)
+        half, zero = ir.Constant(count.type, HALF), ir.Constant(WIDE, [0.0] * HALF)
+        totals = [cgutils.alloca_once_value(builder, zero) for _ in range(vectors)]
+
+        def address(base: Any, at: Any, j: int) -> Any:
+            return builder.bitcast(builder.gep(base, [shifted(builder, at, half, j)]), WIDE.as_pointer())
+
+        with cgutils.for_range(builder, count) as loop:
+            at = builder.add(first, loop.index)
+            factor = spread_wide(builder, builder.load(builder.gep(factors, [at])))
+            start = builder.add(right, builder.load(builder.gep(slots, [at])))
+            for j, place in enumerate(totals):
+                value = builder.load(address(rights, start, j))
+                value.align = 8
+                builder.store(fused(builder, factor, value, builder.load(place)), place)
+        with builder.if_then(adds):
+            for j, place in enumerate(totals):
+                before = builder.load(address(sums, out, j))
                 before.align = 8
-                builder.store(builder.select(adds, builder.fadd(before, total), total), where).align = 8
+                builder.store(builder.fadd(before, builder.load(place)), place)
+        for j, place in enumerate(totals):
+            builder.store(builder.load(place), address(sums, out, j)).align = 8
 
     return block
 
@@ -181,7 +181,7 @@ def square_sum(builder: Any, base: Any, at: Any, width: Any) -> Any:
     first, step = ir.Constant(width.type, 0), ir.Constant(width.type, LANES)
     with cgutils.for_range_slice(builder, first, width, step) as (j, _):
         for i, place in enumerate(totals):
-            value = read_wide(builder, base, builder.add(builder.add(at, j), ir.Constant(width.type, i * HALF)))
+            value = widened(builder, base, builder.add(builder.add(at, j), ir.Constant(width.type, i * HALF)))
             builder.store(fused(builder, value, value, builder.load(place)), place)
     both = builder.fadd(builder.load(totals[0]), builder.load(totals[1]))
     total = builder.extract_element(both, ir.IntType(32)(0))
@@ -193,7 +193,8 @@ def square_sum(builder: Any, base: Any, at: Any, width: Any) -> Any:
 _dots_1, _dots_2 = _dot_block(1), _dot_block(2)
 _outers_1x1, _outers_2x1, _outers_2x3 = _outer_block(1, 1), _outer_block(2, 1), _outer_block(2, 3)
 _outers_6x1, _outers_6x2 = _outer_block(6, 1), _outer_block(6, 2)
-_wide_6x2, _wide_2x4, _wide_1x2 = _wide_block(6, 2), _wide_block(2, 4), _wide_block(1, 2)
+_listed_2, _listed_4 = _listed_block(2), _listed_block(4)
+_listed_6, _listed_12 = _listed_block(6), _listed_block(12)
 
 
 @compiled
@@ -268,45 +269,39 @@ def outers(
 
 
 @compiled
-def wide_outers(
+def listed_outers(
     sums: Reals,
     out: int,
     out_row: int,
     adds: bool,
-    lefts: Reals,
-    left: int,
-    left_row: int,
-    rights: Floats,
+    factors: Reals,
+    slots: Ints,
+    listed: int,
+    counts: Ints,
+    first: int,
+    last: int,
+    rights: Reals,
     right: int,
-    right_step: int,
-    rows: int,
     width: int,
-    depth: int,
 ) -> None:
-    """sums[i, j] <- sum_k lefts[i, k] rights[k, j] in float64, or that on top of what is there if ``adds``.
+    """sums[i] <- sum_k factor[i, k] rights[slot[i, k]] in float64, for i = first .. last; on top of it if ``adds``.
 
-    lefts[i, k] lies at left + i left_row + k, rights[k, j] at right + k right_step + j; j < width (whole vectors).
+    Row i has counts[i] products, listed from ``listed + i (DEPTH + 1)`` on; a slot is where its right factor begins, seen from
+    ``right``. Deltas below a ReLU are zero for every other sample: they are in no list, and cost nothing.
     """
-    for panel in range(0, width, _WIDE_PANEL):
-        end = min(width, panel + _WIDE_PANEL)
-        i = 0
-        while i + 6 <= rows:
-            for j in range(panel, end, LANES):
-                o, f = out + i * out_row + j, left + i * left_row
-                _wide_6x2(sums, o, out_row, adds, lefts, f, left_row, rights, right + j, right_step, depth)
-            i += 6
-        while i + 2 <= rows:
-            o, f, j = out + i * out_row, left + i * left_row, panel
+    for panel in range(0, width, 6 * LANES):
+        end = min(width, panel + 6 * LANES)
+        for i in range(first, last):
+            o, f, count = out + (i - first) * out_row, listed + i * (DEPTH + 1), counts[i]
+            if end - panel == 6 * LANES:
+                _listed_12(sums, o + panel, adds, factors, slots, f, count, rights, right + panel)
+                continue
+            j = panel
+            while j + 3 * LANES <= end:
+                _listed_6(sums, o + j, adds, factors, slots, f, count, rights, right + j)
+                j += 3 * LANES
             while j + 2 * LANES <= end:
-                _wide_2x4(sums, o + j, out_row, adds, lefts, f, left_row, rights, right + j, right_step, depth)
+                _listed_4(sums, o + j, adds, factors, slots, f, count, rights, right + j)
                 j += 2 * LANES
-            while j < end:
-                _wide_1x2(sums, o + j, out_row, adds, lefts, f, left_row, rights, right + j, right_step, depth)
-                up, on = o + out_row + j, f + left_row
-                _wide_1x2(sums, up, out_row, adds, lefts, on, left_row, rights, right + j, right_step, depth)
-                j += LANES
-            i += 2
-        if i < rows:
-            for j in range(panel, end, LANES):
-                o, f = out + i * out_row + j, left + i * left_row
-                _wide_1x2(sums, o, out_row, adds, lefts, f, left_row, rights, right + j, right_step, depth)
+            if j < end:
+                _listed_2(sums, o + j, adds, factors, slots, f, count, rights, right + j)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upcycled.engines.fused.blocks import square_sum, wide_outers
+from upcycled.engines.fused.blocks import DEPTH, listed_outers, square_sum
 from upcycled.engines.fused.compiled_streams import client_key, mix, unit, write_normals
 from upcycled.engines.fused.moreau import inner_step, outer_step
 from upcycled.engines.fused.network import deltas, forward, gather, pad, unpad
@@ -51,14 +51,18 @@ from upcycled.support.kernel_cache import inlined, kernel
 _ZERO = np.float32(0.0)
 _ONE = np.float32(1.0)
 
-DEPTH = 2 * TILE
-"""Samples that one product sums over: most batches need no second one."""
-# Columns of the table of factors; further places in the float64 array.
-SCALED, INPUT_ROWS = 0, 1
-"""Where a layer's scaled deltas start (float64, one row of DEPTH a unit), and its inputs (float32, one row a sample)."""
+_LINE = 8
+"""float64 numbers in a cache line."""
+UNITS = 32
+"""Units of a layer that are worked on at once, from products to new parameters."""
+# Columns of the table of factors.
+LISTED, INPUT_ROWS, COUNTS = 0, 1, 2
+"""Where a layer's lists of scaled deltas start, one of DEPTH a unit; its inputs, one row a sample; the lists' lengths."""
+# Places in the float64 array.
 NORMS, FACTORS = 0, TILE
-"""Sums of squares, then factors, of a tile's samples; and one layer's part of them. The sums of products come after."""
+"""Sums of squares, then factors, of a tile's samples; and one layer's part of them."""
 SUMS = 2 * TILE
+"""The sums of products, and after them the inputs."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +71,30 @@ class NoisyRoom:
 
     factors: Ints
     wide: int
-    rows: int
+    listed: int
+    units: int
     numbers: int
     """Numbers of noise in a step: even, since they come in pairs."""
 
-    def new(self) -> tuple[Reals, Floats, Reals]:
-        """Return sums and scaled deltas, inputs, and noise."""
-        return np.zeros(self.wide), np.zeros(self.rows, dtype=np.float32), np.zeros(self.numbers)
+    def new(self) -> tuple[Reals, Reals, Ints, Ints, Reals]:
+        """Return sums and inputs; lists of scaled deltas and of whose they are; the lists' lengths; noise."""
+        listed, slots = np.zeros(self.listed), np.zeros(self.listed, dtype=np.int64)
+        # From a line of the cache on: most numbers are read from it.
+        raw = np.zeros(self.wide + _LINE)
+        first = -raw.ctypes.data // raw.itemsize % _LINE
+        wide = raw[first : first + self.wide]
+        return wide, listed, slots, np.zeros(self.units, dtype=np.int64), np.zeros(self.numbers)
 
 
 def noisy_room(table: Ints, places: Ints, size: int) -> NoisyRoom:
     """Lay out the factors of a stack's products; ``size`` is the number of parameters."""
-    factors = np.zeros((len(table), 2), dtype=np.int64)
-    wide, rows = SUMS + int(places[SIZE]), 0
+    factors = np.zeros((len(table), 3), dtype=np.int64)
+    wide, units = SUMS + int(places[SIZE]), 0
     for k, layer in enumerate(table):
-        factors[k] = wide, rows
-        wide, rows = wide + DEPTH * int(layer[OUTPUTS]), rows + DEPTH * int(layer[ROW])
-    return NoisyRoom(factors, wide, rows, size + size % 2)
+        factors[k] = units * (DEPTH + 1), wide, units
+        wide, units = wide + DEPTH * int(layer[PITCH]), units + int(layer[OUTPUTS])
+    # One place a list is never read: what comes after the last number that counts.
+    return NoisyRoom(factors, wide, units * (DEPTH + 1), units, size + size % 2)
 
 
 @inlined
@@ -120,55 +131,96 @@ def _scale_rows(work: Floats, table: Ints, wide: Reals, count: int, clip: float,
 
 
 @inlined
-def _keep_factors(
-    work: Floats, table: Ints, factors: Ints, wide: Reals, inputs: Floats, count: int, slot: int
+def _list_factors(
+    work: Floats,
+    table: Ints,
+    factors: Ints,
+    wide: Reals,
+    listed: Reals,
+    slots: Ints,
+    counts: Ints,
+    count: int,
+    slot: int,
 ) -> None:
-    """Put scaled deltas and inputs of a tile behind those of the batch's earlier ones."""
+    """Put a tile's scaled deltas, where they are not zero, and its inputs behind those of the batch's earlier ones."""
     for k in range(table.shape[0]):
+        pitch = table[k, PITCH]
         for i in range(table[k, OUTPUTS]):
-            source, to = table[k, OUTS] + i * TILE, factors[k, SCALED] + i * DEPTH + slot
+            unit_of, source = factors[k, COUNTS] + i, table[k, OUTS] + i * TILE
+            length, to = counts[unit_of] if slot > 0 else 0, factors[k, LISTED] + i * (DEPTH + 1)
             for s in range(count):
-                scale = wide[FACTORS + s]
-                wide[to + s] = scale * np.float64(work[source + s]) if scale > 0.0 else 0.0
+                d, scale = np.float64(work[source + s]), wide[FACTORS + s]
+                # No branch: every second one would be guessed wrong.
+                listed[to + length] = scale * d
+                slots[to + length] = (slot + s) * pitch
+                length += 1 if (scale > 0.0) & (d != 0.0) else 0
+            counts[unit_of] = length
         for s in range(count):
-            source, to = table[k, ACTS] + s * table[k, ROW], factors[k, INPUT_ROWS] + (slot + s) * table[k, ROW]
-            is_finite = wide[FACTORS + s] > 0.0
-            for j in range(table[k, PITCH]):
-                inputs[to + j] = work[source + j] if is_finite else _ZERO
+            source, to = table[k, ACTS] + s * table[k, ROW], factors[k, INPUT_ROWS] + (slot + s) * pitch
+            # Zero where the sample's norm is not finite.
+            given, kept = work[source : source + pitch], wide[to : to + pitch]
+            if wide[FACTORS + s] > 0.0:
+                for j in range(pitch):
+                    kept[j] = np.float64(given[j])
+            else:
+                for j in range(pitch):
+                    kept[j] = 0.0
 
 
 @inlined
-def _add_products(table: Ints, factors: Ints, wide: Reals, inputs: Floats, depth: int, adds: bool) -> None:
+def _add_products(
+    table: Ints, factors: Ints, wide: Reals, listed: Reals, slots: Ints, counts: Ints, adds: bool
+) -> None:
+    """Sum over a part of a batch that is larger than DEPTH, for all parameters."""
     for k in range(table.shape[0]):
-        out, left, right = SUMS + table[k, WEIGHTS], factors[k, SCALED], factors[k, INPUT_ROWS]
-        pitch, units = table[k, PITCH], table[k, OUTPUTS]
-        wide_outers(wide, out, pitch, adds, wide, left, DEPTH, inputs, right, table[k, ROW], units, pitch, depth)
+        out, pitch = SUMS + table[k, WEIGHTS], table[k, PITCH]
+        lengths = counts[factors[k, COUNTS] :]
+        listed_outers(
+            *(wide, out, pitch, adds, listed, slots, factors[k, LISTED], lengths, 0, table[k, OUTPUTS]),
+            *(wide, factors[k, INPUT_ROWS], pitch),
+        )
 
 
 @inlined
 def _finish(
-    work: Floats, table: Ints, places: Ints, wide: Reals, noise: Reals, at: int, keep: float, step: float, share: float
+    work: Floats,
+    table: Ints,
+    k: int,
+    first: int,
+    last: int,
+    wide: Reals,
+    sums: int,
+    noise: Reals,
+    at: int,
+    to: int,
+    keep: float,
+    step: float,
+    share: float,
 ) -> None:
-    """MOVE <- keep MOVE + (sum on the grid + noise) share; a step of 0 is no grid and no noise."""
-    # A power of two: the division is exact.
+    """v <- keep v + (sum on the grid + noise) share for units ``first`` to ``last`` of a layer; v lies from ``to`` on.
+
+    A step of 0 is no grid and no noise.
+    """
+    width, pitch = table[k, INPUTS], table[k, PITCH]
     per_step, share = (1.0 / step, share * step) if step > 0.0 else (1.0, share)
-    for k in range(table.shape[0]):
-        width = table[k, INPUTS]
-        for i in range(table[k, OUTPUTS]):
-            row = table[k, WEIGHTS] + i * table[k, PITCH]
-            to, sums, flat = places[MOVE] + row, SUMS + row, at + table[k, FLAT_WEIGHT] + i * width
+    for i in range(first, last):
+        v, total, flat = to + i * pitch, sums + (i - first) * pitch, at + table[k, FLAT_WEIGHT] + i * width
+        # Parts of arrays, whose indices start at 0: for others the compiler leaves room to count from the end.
+        velocity, sum_of = work[v : v + width], wide[total : total + width]
+        if step > 0.0:
+            drawn = noise[flat : flat + width]
+            for j in range(width):
+                # The step is a power of two: the division is exact.
+                g = np.float32((nearest(sum_of[j] * per_step) + drawn[j]) * share)
+                velocity[j] = keep * velocity[j] + g
+        else:
+            for j in range(width):
+                velocity[j] = keep * velocity[j] + np.float32(sum_of[j] * share)
+        if table[k, BIAS]:
+            bias = wide[total + width]
             if step > 0.0:
-                for j in range(width):
-                    g = np.float32((nearest(wide[sums + j] * per_step) + noise[flat + j]) * share)
-                    work[to + j] = keep * work[to + j] + g
-            else:
-                for j in range(width):
-                    work[to + j] = keep * work[to + j] + np.float32(wide[sums + j] * share)
-            if table[k, BIAS]:
-                total = wide[sums + width]
-                if step > 0.0:
-                    total = nearest(total * per_step) + noise[at + table[k, FLAT_BIAS] + i]
-                work[to + width] = keep * work[to + width] + np.float32(total * share)
+                bias = nearest(bias * per_step) + noise[at + table[k, FLAT_BIAS] + i]
+            work[v + width] = keep * work[v + width] + np.float32(bias * share)
 
 
 @kernel
@@ -202,7 +254,9 @@ def train_noisy(
     work: Floats,
     order: Order,
     wide: Reals,
-    inputs: Floats,
+    listed: Reals,
+    slots: Ints,
+    counts: Ints,
     own_noise: Reals,
     faults: Ints,
     out: Floats,
@@ -218,6 +272,7 @@ def train_noisy(
     pairs = size + size % 2
     noise = own_noise if seeded else given_noise
     corrected = a != _ZERO or b.shape[0] > 0
+    keep = numbers[1] if inner_steps == 0 else _ZERO
     if begin == 0:
         pad(work, table, model, places[START])
         clear(work, places[SIZE], places[LINEAR])
@@ -236,20 +291,20 @@ def train_noisy(
         for taken in range(begin, min(end, gradients[lane])):
             here = taken if seeded else taken - begin
             count = _flip_coins(seeded, coin_key, coins, here * samples, samples, rate, order)
-            kept, adds = 0, False
+            kept, is_split = 0, False
+            if count == 0:
+                counts[:] = 0
             for at in range(0, count, TILE):
                 some = min(TILE, count - at)
                 gather(work, table, places, x, y, first, order, at, some)
                 forward(work, table, places[POINT], some)
                 deltas(work, table, places, places[POINT], some, _ONE)
                 _scale_rows(work, table, wide, some, clip, slack)
-                _keep_factors(work, table, factors, wide, inputs, some, kept)
+                _list_factors(work, table, factors, wide, listed, slots, counts, some, kept)
                 kept += some
-                if kept == DEPTH:
-                    _add_products(table, factors, wide, inputs, kept, adds)
-                    kept, adds = 0, True
-            if kept > 0 or not adds:
-                _add_products(table, factors, wide, inputs, kept, adds)
+                if kept == DEPTH and at + TILE < count:
+                    _add_products(table, factors, wide, listed, slots, counts, is_split)
+                    kept, is_split = 0, True
             where = 0
             if not seeded:
                 where = here * pairs
@@ -258,14 +313,25 @@ def train_noisy(
                 for j in range(size):
                     own_noise[j] = nearest(scale * own_noise[j])
             share = 1.0 / (rate * samples)
-            if inner_steps == 0:
-                _finish(work, table, places, wide, noise, where, numbers[1], step, share)
-                sgd_step(work, places, numbers[0], a, corrected)
-            else:
-                _finish(work, table, places, wide, noise, where, _ZERO, step, share)
-                inner_step(work, places, 0, numbers[2], numbers[1], a, corrected)
-                if (taken + 1) % inner_steps == 0:
-                    outer_step(work, places, 0, numbers[0])
+            # Some units at a time, from products to new parameters: what is summed is still in the cache.
+            for k in range(table.shape[0]):
+                pitch, units, lengths = table[k, PITCH], table[k, OUTPUTS], counts[factors[k, COUNTS] :]
+                for i in range(0, units, UNITS):
+                    last = min(units, i + UNITS)
+                    begins, ends = table[k, WEIGHTS] + i * pitch, table[k, WEIGHTS] + last * pitch
+                    sums = SUMS + (begins if is_split else 0)
+                    listed_outers(
+                        *(wide, sums, pitch, is_split, listed, slots, factors[k, LISTED], lengths, i, last),
+                        *(wide, factors[k, INPUT_ROWS], pitch),
+                    )
+                    v = places[MOVE] + table[k, WEIGHTS]
+                    _finish(work, table, k, i, last, wide, sums, noise, where, v, keep, step, share)
+                    if inner_steps == 0:
+                        sgd_step(work, places, begins, ends, numbers[0], a, corrected)
+                    else:
+                        inner_step(work, places, begins, ends, numbers[2], numbers[1], a, corrected)
+            if inner_steps > 0 and (taken + 1) % inner_steps == 0:
+                outer_step(work, places, 0, numbers[0])
         if inner_steps == 0:
             unpad(work, table, places[POINT], out[lane])
         else:

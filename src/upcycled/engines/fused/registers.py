@@ -107,7 +107,7 @@ def read(builder: Any, base: Any, at: Any) -> Any:
     return value
 
 
-def read_wide(builder: Any, base: Any, at: Any) -> Any:
+def widened(builder: Any, base: Any, at: Any) -> Any:
     """Return half a register of float32 numbers from an index on, as float64 numbers."""
     kind = ir.VectorType(F32, HALF)
     value = builder.load(builder.bitcast(builder.gep(base, [at]), kind.as_pointer()))

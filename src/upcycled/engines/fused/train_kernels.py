@@ -91,18 +91,18 @@ def _arrange(own: np.uint64, epoch: int, samples: int, batch: int, order: Order)
 
 
 @inlined
-def sgd_step(work: Floats, places: Ints, lr: float, a: float, corrected: bool) -> None:
-    """v <- v + a (x - w) + b, x <- x - lr v; the gradient and the momentum are in v already."""
+def sgd_step(work: Floats, places: Ints, begin: int, end: int, lr: float, a: float, corrected: bool) -> None:
+    """v <- v + a (x - w) + b, x <- x - lr v for parameters begin .. end; gradient and momentum are in v already."""
     point, move, start, linear = places[POINT], places[MOVE], places[START], places[LINEAR]
     down, slope = splat(np.float32(-lr)), splat(np.float32(a))
     if corrected:
-        for j in range(0, places[SIZE], LANES):
+        for j in range(begin, end, LANES):
             x = load(work, point + j)
             v = add(fma(slope, sub(x, load(work, start + j)), load(work, move + j)), load(work, linear + j))
             store(work, move + j, v)
             store(work, point + j, fma(down, v, x))
     else:
-        for j in range(0, places[SIZE], LANES):
+        for j in range(begin, end, LANES):
             store(work, point + j, fma(down, load(work, move + j), load(work, point + j)))
 
 
@@ -147,7 +147,7 @@ def train_sgd(
             for at in range(0, samples, length):
                 count = min(length, samples - at)
                 gradient(work, table, places, momentum, x, y, first, order, at, count, True)
-                sgd_step(work, places, lr, a, corrected)
+                sgd_step(work, places, 0, places[SIZE], lr, a, corrected)
         unpad(work, table, places[POINT], out[lane])
 
 
