@@ -1,9 +1,10 @@
-"""Gaussian noise on Poisson-sampled batches (DP-SGD), by privacy loss distributions from ``dp_accounting``.
+"""Gaussian noise on Poisson-sampled batches (DP-SGD), by privacy loss distributions.
 
 One step adds N(0, (z C)^2 I) to a sum of records clipped to norm C, each record in it independently with probability q,
 in secret. Replace-one is charged with the pair (1-q) N(0, s^2) + q N(+-C, s^2), add/remove with N(0, s^2) against
 (1-q) N(0, s^2) + q N(C, s^2). The distributions are discretised upwards (connect-the-dots), so every number is an upper
-bound; the grid is refined until that costs about one part in 10,000.
+bound; the grid is refined until that costs about one part in 10,000. Replace-one, which every client is calibrated by,
+has an evaluation of its own (``loss_distribution``); add/remove is ``dp_accounting``'s.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from upcycled.core.errors import check_number, unknown
 from upcycled.privacy.accounting.gdp import gdp_epsilon, gdp_mu
+from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
 
 LEAST_DELTA = 1e-12
 """Below this the rounding errors of the Fourier transforms are no longer small beside delta."""
@@ -24,6 +26,10 @@ _FEWEST_POINTS = 1_000
 _MOST_POINTS = 400_000
 _SETTLED = 2e-3
 """A refinement that changes epsilon by this part leaves a fifteenth of it."""
+_NEARBY = 0.02
+"""Between so much less and so much more noise, as parts of it, the slope is taken."""
+_ROOM = 1.5e-4
+"""The part of noise that a result has beyond the root."""
 
 
 def sampled_gaussian_epsilon(
@@ -93,28 +99,30 @@ def sampled_gaussian_noise_multiplier(
     if q == 1:
         return enough
 
-    @functools.cache  # lives as long as this call
     def excess(points: int, log_multiplier: float) -> float:
         spent = _grid_epsilon(q, math.exp(log_multiplier), int(steps), delta, adjacency, points)
         return math.log(max(spent, 1e-3 * epsilon) / epsilon)
 
-    points, found, moved = _FEWEST_POINTS, math.log(enough), 1.0
-    while moved > _SETTLED and points <= _MOST_POINTS:
-        # A coarse grid is far off where q is small, so its root need not be sharp.
-        on_grid = functools.partial(excess, points)
-        gap = on_grid(found)
-        found = _root(on_grid, found, gap, tolerance=min(max(abs(gap) / 50, 1e-4), 0.02))
-        moved = abs(gap) if points > _FEWEST_POINTS else 1.0  # from one grid to the next
+    on_coarse = functools.cache(functools.partial(excess, _FEWEST_POINTS))
+    most = math.log(enough)
+    found = _root(on_coarse, most, on_coarse(most), tolerance=0.01)
+    # How fast ln(epsilon) falls; it hardly depends on the grid.
+    slope = max((on_coarse(found - _NEARBY) - on_coarse(found + _NEARBY)) / (2 * _NEARBY), 0.1)
+    found += on_coarse(found) / slope
+    points, gap = _FEWEST_POINTS, 1.0
+    while abs(gap) > _SETTLED and 4 * points <= _MOST_POINTS:
         points *= 4
-
-    def fits(multiplier: float) -> bool:
-        return epsilon >= sampled_gaussian_epsilon(
-            q=q, noise_multiplier=multiplier, steps=steps, delta=delta, adjacency=adjacency
+        gap = excess(points, found)
+        found += gap / slope
+    # What is returned was looked at itself: no noise is ever smaller than needed.
+    found += _ROOM
+    while math.exp(found) < enough:
+        spent = sampled_gaussian_epsilon(
+            q=q, noise_multiplier=math.exp(found), steps=steps, delta=delta, adjacency=adjacency
         )
-
-    found += 1e-4
-    while math.exp(found) < enough and not fits(math.exp(found)):
-        found += 2e-4
+        if spent <= epsilon:
+            break
+        found += math.log(spent / epsilon) / slope + _ROOM
     return min(math.exp(found), enough)
 
 
@@ -146,15 +154,16 @@ def _pld_epsilon(q: float, noise_multiplier: float, steps: int, delta: float, ad
 
 def _grid_epsilon(q: float, noise_multiplier: float, steps: int, delta: float, adjacency: str, points: int) -> float:
     """Return epsilon on a grid of about ``points`` points: an upper bound on any grid."""
+    shift = _shift(adjacency) / noise_multiplier
+    # Twice the largest loss that the accountant keeps: it cuts the noise at 10.2 standard deviations.
+    interval = 2 * (shift**2 / 2 + 10.2 * shift) / points
+    if adjacency == "replace":
+        return replace_one_epsilon(q, noise_multiplier, steps, delta, interval)
     # Imported here because it takes a second, which no other function of this package should cost.
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    shift = _shift(adjacency) / noise_multiplier
-    # Twice the largest loss that the accountant keeps: it cuts the noise at 10.2 standard deviations.
-    interval = 2 * (shift**2 / 2 + 10.2 * shift) / points
-    relations = dp_accounting.NeighboringRelation
-    relation = relations.REPLACE_ONE if adjacency == "replace" else relations.ADD_OR_REMOVE_ONE
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
     accountant = PLDAccountant(relation, value_discretization_interval=interval)
     step = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(noise_multiplier))
     with np.errstate(all="ignore"):
