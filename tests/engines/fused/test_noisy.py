@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
+import upcycled as up
 from tests.engines.fused.exact import distance, federation, gradient, open_fused, stack, task_for
 from upcycled.core.engine import Work
 from upcycled.core.sampler import Cohort
@@ -72,39 +73,37 @@ class Drawn:
         return np.zeros((clients.size, count))
 
 
+def noisy_gradient(task, work, lane, at, taken):
+    """Clip each drawn sample's gradient, sum, add the noise, divide by q n, add the correction: in float64."""
+    solver, who = task.solver, work.cohort.clients[[lane]]
+    features, labels = task.train.client(int(who[0]))
+    n, size, std = len(labels), task.layout.size, solver.noise_std[who]
+    rate, total = min(1.0, (solver.local.batch_size or n) / n), np.zeros(size)
+    coins = work.noise.uniforms(who, n, Purpose.POISSON, start=taken * n)[0]
+    for i in np.flatnonzero(coins < rate):
+        g = gradient(task.module, at, features[i : i + 1], labels[i : i + 1])
+        total += g / max(1.0, np.linalg.norm(g) / solver.clip_norm)
+    drawn = work.noise.gaussian_steps(who, size, grid_scale(std), start=taken * (size + size % 2))[0]
+    b = 0.0 if work.problem.b is None else work.problem.b[lane].astype(np.float64)
+    return (total + grid_step(std)[0] * drawn) / (rate * n) + work.problem.a * (at - work.model) + b
+
+
 def by_definition(task, work):
-    """Clip each drawn sample's gradient, sum, add the noise, divide by q n: in float64, one step after the other."""
-    solver, found, thetas = task.solver, [], []
-    plain = solver.plain
+    """One step after the other: what DP-SGD ends with, and the Moreau envelope's thetas."""
+    plain, found, thetas = task.solver.plain, [], []
     for lane, client in enumerate(work.cohort.clients.tolist()):
-        features, labels = task.train.client(client)
-        n, size, std = len(labels), task.layout.size, solver.noise_std[[client]]
-        rate, step = min(1.0, (solver.local.batch_size or n) / n), grid_step(std)[0]
-        b = 0.0 if work.problem.b is None else work.problem.b[lane].astype(np.float64)
-        start = work.model.astype(np.float64)
-        who = np.array([client])
-
-        def noisy(at, taken):
-            coins = work.noise.uniforms(who, n, Purpose.POISSON, start=taken * n)[0]
-            total = np.zeros(size)
-            for i in np.flatnonzero(coins < rate):
-                g = gradient(task.module, at, features[i : i + 1], labels[i : i + 1])
-                total += g / max(1.0, np.linalg.norm(g) / solver.clip_norm)
-            drawn = work.noise.gaussian_steps(who, size, grid_scale(std), start=taken * (size + size % 2))[0]
-            total = total if step == 0 else total + step * drawn
-            return total / (rate * n) + work.problem.a * (at - start) + b
-
-        x, theta, v, taken = start.copy(), start.copy(), 0.0, 0
-        for _ in range(int(solver.local.num_steps(np.array([n]), work.cohort.epochs[[lane]])[0])):
+        n = np.array([len(task.train.client(client)[1])])
+        x = work.model.astype(np.float64)
+        theta, v, taken = x, 0.0, 0
+        for _ in range(int(task.solver.local.num_steps(n, work.cohort.epochs[[lane]])[0])):
             if isinstance(plain, MoreauSGD):
                 for _ in range(plain.inner_steps):
-                    theta = theta - plain.inner_rate * (noisy(theta, taken) + plain.lam * (theta - x))
-                    taken += 1
+                    g = noisy_gradient(task, work, lane, theta, taken)
+                    theta, taken = theta - plain.inner_rate * (g + plain.lam * (theta - x)), taken + 1
                 x = x - plain.local.rate * plain.lam * (x - theta)
             else:
-                v = plain.momentum * v + noisy(x, taken)
-                x = x - plain.rate * v
-                taken += 1
+                v = plain.momentum * v + noisy_gradient(task, work, lane, x, taken)
+                x, taken = x - plain.rate * v, taken + 1
         found.append(x)
         thetas.append(theta)
     return np.array(found), np.array(thetas)
@@ -157,7 +156,7 @@ def test_other_losses_are_clipped_alike(objective):
 
 def parts_of(engine, place):
     """What stands in the product for the sample at a place of the last batch: factor, inputs and scaled deltas."""
-    _, _, wide, listed, slots, counts, _ = engine._own[0]
+    wide, listed, slots, counts, _ = engine._noisy[0]
     found = [wide[FACTORS + place : FACTORS + place + 1]]
     for layer, (first, inputs, units) in zip(engine._table, engine._room.factors, strict=True):
         at = place * layer[PITCH]
@@ -217,7 +216,7 @@ def test_the_number_of_threads_does_not_change_a_bit_of_noisy_work(noise, monkey
 
 
 def test_real_noise_has_the_stated_std_and_is_never_the_same():
-    # lr 1, one step of a full batch of 150: the model moves by the mean and noise of std / 150, the grid's unit far below.
+    # lr 1, one step of a full batch of 150: the model moves by the mean, and by noise of std / 150.
     task = noisy_task("stack 12-9-4", LocalSGD(1.0, 0.0, 1, None), std=600.0)
     engine = open_fused(task, 1)
     moved = [
@@ -228,6 +227,22 @@ def test_real_noise_has_the_stated_std_and_is_never_the_same():
     # 12 x 157 numbers: the std of the estimate is 1.6 %; 2/3 and 3/2 of the right scale are 20 of it away.
     assert (drawn - drawn.mean(axis=0)).std() * np.sqrt(12 / 11) == pytest.approx(1.0, abs=0.08)
     assert len({one.tobytes() for one in drawn}) == 12
+
+
+def test_a_run_with_test_data_is_scored_and_agrees_with_the_reference():
+    xs = [np.random.default_rng(i).normal(size=(n, 5)).astype(np.float32) for i, n in enumerate((9, 30, 14))]
+    ys = [(x[:, 0] > 0).astype(np.int64) for x in xs]
+    data = up.FederatedData.from_arrays(xs, ys, test=(xs, ys), num_classes=2)
+    local = up.LocalSGD(lr=0.2, momentum=0.5, epochs=2, batch_size=8)
+    runs = [
+        up.train(data, algorithm=up.Scaffold(), privacy=up.privacy.DPSGD(1.0, 0.5), local=local, upcycle=0.5,
+                 iterations=4, engine=engine, progress=False, seed=1)
+        for engine in ("auto", "sequential")
+    ]  # fmt: skip
+    assert [run.settings["engine"] for run in runs] == ["fused", "sequential"]
+    assert distance(runs[0].params.numpy(), runs[1].params.numpy()) < 1e-5
+    assert runs[0].loss == pytest.approx(runs[1].loss, rel=1e-5)
+    assert runs[0].privacy.max_epsilon(1e-3) == runs[1].privacy.max_epsilon(1e-3)
 
 
 def test_other_local_work_than_plain_steps_is_left_to_the_reference():

@@ -1,7 +1,8 @@
 """The loops all matrix work is made of, each keeping a block of sums in registers.
 
 ``dots``: rows against rows, summed along both (the outputs of a layer). ``outers``: sums of outer products (the
-gradients of the weights, the deltas of the layer below); ``listed_outers``: the same in float64, where many factors are zero. Everything lies in one flat work array, matrices are named
+gradients of the weights, the deltas of the layer below); ``listed_outers``: the same in float64, where many factors are
+zero. Everything lies in flat arrays, matrices are named
 by the place of their first number and the distance between rows. On layers of the usual sizes this keeps up with
 BLAS, and one call takes a layer's gradient and the momentum in the same pass.
 """
@@ -286,8 +287,8 @@ def listed_outers(
 ) -> None:
     """sums[i] <- sum_k factor[i, k] rights[slot[i, k]] in float64, for i = first .. last; on top of it if ``adds``.
 
-    Row i has counts[i] products, listed from ``listed + i (DEPTH + 1)`` on; a slot is where its right factor begins, seen from
-    ``right``. Deltas below a ReLU are zero for every other sample: they are in no list, and cost nothing.
+    Row i has counts[i] products, listed from ``listed + i (DEPTH + 1)`` on; a slot is where its right factor begins,
+    from ``right`` on. Deltas below a ReLU are zero for every other sample: they are in no list, and cost nothing.
     """
     for panel in range(0, width, 6 * LANES):
         end = min(width, panel + 6 * LANES)

@@ -1,4 +1,4 @@
-"""The compiled twin of core.streams: the same words, bit for bit; normals up to the rounding of logarithms and cosines."""
+"""The compiled twin of core.streams: the same words, bit for bit; normals up to the rounding of their functions."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _log(u: float) -> float:
 def write_normals(key: np.uint64, start: int, count: int, out: Reals) -> None:
     """Write core.streams.normals(key, count, start) into ``out``, which is one longer where the count is odd.
 
-    The angle 2 pi v is a whole number of right angles and a rest, exactly; its cosine and sine are fdlibm's polynomials.
+    The angle 2 pi v is a whole number of right angles and a rest, exactly; cosine and sine are fdlibm's polynomials.
     """
     first = np.uint64(start)
     for p in range((count + 1) // 2):

@@ -110,14 +110,8 @@ class FusedEngine:
         self._cost = int(workspace.places[SIZE]) + _PER_SAMPLE
         longest = max(int(task.train.sizes.max(initial=0)), TILE)
         self._room = noisy_room(workspace.table, workspace.places, task.layout.size)
-        self._own: list[tuple[Any, ...]] = [
-            (
-                workspace.new_work(),
-                np.zeros(longest + 1, dtype=np.int32),
-                *(self._room.new() if self._local.kernel is train_noisy else ()),
-            )
-            for _ in range(helpers)
-        ]
+        self._own = [(workspace.new_work(), np.zeros(longest + 1, dtype=np.int32)) for _ in range(helpers)]
+        self._noisy = [self._room.new() if self._local.kernel is train_noisy else () for _ in self._own]
         self._pool = ThreadPool(0)
         if not all(self._is_ready(kernel) for kernel in self._kernels()):
             prepare(self._warm, "the fused kernels")
@@ -209,8 +203,8 @@ class FusedEngine:
 
         def call(thread: int, queue: Ints, lanes: Ints, begin: int, end: int, coins: Real, given: Real) -> None:
             source = (begin, end, is_seeded, streams, coins, given)
-            own, results = self._own[thread], (faults, out, private)
-            train_noisy(queue, lanes, *cohort, *source, *settings, self._table, self._places, *own, *results)
+            own = (self._table, self._places, *self._own[thread], *self._noisy[thread])
+            train_noisy(queue, lanes, *cohort, *source, *settings, *own, faults, out, private)
 
         queue, turns, most = np.zeros(1, dtype=np.int64), count(), int(gradients.max(initial=0))
 
@@ -218,6 +212,7 @@ class FusedEngine:
             call(thread, queue, order, 0, most, _NOTHING, _NOTHING)
 
         def with_given_noise(thread: int) -> None:
+            assert noise is not None
             while (turn := next(turns)) < order.size:
                 lane = order[turn : turn + 1]
                 scale = grid_scale(std[lane])

@@ -57,7 +57,7 @@ UNITS = 32
 """Units of a layer that are worked on at once, from products to new parameters."""
 # Columns of the table of factors.
 LISTED, INPUT_ROWS, COUNTS = 0, 1, 2
-"""Where a layer's lists of scaled deltas start, one of DEPTH a unit; its inputs, one row a sample; the lists' lengths."""
+"""Where a layer's lists of scaled deltas start, one of DEPTH + 1 a unit; its inputs, a row a sample; lists' lengths."""
 # Places in the float64 array.
 NORMS, FACTORS = 0, TILE
 """Sums of squares, then factors, of a tile's samples; and one layer's part of them."""
@@ -288,7 +288,7 @@ def train_noisy(
         coin_key, noise_key = client_key(keys[0], clients[lane]), client_key(keys[1], clients[lane])
         slack = 1.0 + (size + 8) * 2.0**-52 + (samples + 8.0) * (samples + 8.0) * 2.0**-51
         rate, step, scale = rates[lane], steps[lane], scales[lane]
-        for taken in range(begin, min(end, gradients[lane])):
+        for taken in range(begin, min(end, int(gradients[lane]))):
             here = taken if seeded else taken - begin
             count = _flip_coins(seeded, coin_key, coins, here * samples, samples, rate, order)
             kept, is_split = 0, False

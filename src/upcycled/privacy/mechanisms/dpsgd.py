@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -44,8 +46,8 @@ class DPSGD:
     Needs a model that does not mix samples (no batch norm); works with every algorithm, with pFedMe at one noisy
     gradient per inner step.
     Give ``noise_multiplier``, or ``epsilon`` and ``delta``: it is then calibrated to each client's q_i and steps
-    (some tenths of a second for each different pair), or to the largest need for all with ``per_client=False``. delta
-    > 1/(10 n) gets a warning.
+    (some hundredths of a second for each different pair), or to the largest need for all with ``per_client=False``.
+    delta > 1/(10 n) gets a warning.
 
     Args:
         clip_norm: the norm that a sample's gradient is scaled down to.
@@ -125,12 +127,16 @@ class DPSGD:
 
 
 def _multipliers(rates: Real, steps: Ints, epsilon: float, deltas: Real) -> Real:
-    """Return each client's noise multiplier; equal clients share one computation."""
+    """Return each client's noise multiplier; equal clients share one computation, and different ones the cores."""
     asked = list(zip(rates.tolist(), steps.tolist(), np.broadcast_to(deltas, rates.shape).tolist(), strict=True))
-    found = {
-        (q, count, delta): sampled_gaussian_noise_multiplier(q=q, epsilon=epsilon, steps=count, delta=delta)
-        for q, count, delta in set(asked)
-    }
+
+    def multiplier(one: tuple[float, int, float]) -> float:
+        q, count, delta = one
+        return sampled_gaussian_noise_multiplier(q=q, epsilon=epsilon, steps=count, delta=delta)
+
+    different = sorted(set(asked))
+    with ThreadPoolExecutor(min(len(different), os.cpu_count() or 1)) as pool:  # its transforms release the lock
+        found = dict(zip(different, pool.map(multiplier, different), strict=True))
     return np.array([found[one] for one in asked])
 
 
