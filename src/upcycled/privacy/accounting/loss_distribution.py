@@ -7,9 +7,9 @@ mirror image Q = (1-q) N(0, 1) + q N(-c, 1). Its loss L(x) = ln P(x)/Q(x) rises 
 
 **Every error is upwards**, as in Doroshenko et al. 2022 (arXiv:2207.04380). Losses between two points k h and (k+1) h
 of a grid go to both ends so that their mass under P and under Q stays: any such pair has a larger hockey-stick
-divergence at every epsilon. Losses past 10.2 standard deviations count as infinite. The sum of all losses is seen modulo
-a window; what lies above it is bounded by Chernoff's inequality and joins delta, and what lies below it wraps around to
-larger losses. Rounding errors of the transforms remain, as in every such evaluation: of the order of 1e-16 in
+divergence at every epsilon. Losses past 10.2 standard deviations count as infinite. The sum of all losses is seen
+modulo a window; what lies above it is bounded by Chernoff's inequality and joins delta, and what lies below it wraps
+around to larger losses. Rounding errors of the transforms remain, as in every such evaluation: of the order of 1e-16 in
 delta for each step.
 
 ``dp_accounting`` gives the same numbers (a test compares them), more slowly.
