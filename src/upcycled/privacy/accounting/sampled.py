@@ -30,11 +30,13 @@ _FEWEST_POINTS = 1_000
 _MOST_POINTS = 400_000
 _SETTLED = 2e-3
 """A refinement that changes epsilon by this part leaves a fifteenth of it."""
+_NEARLY_SETTLED = 6e-3
+"""The same for calibration, which has many clients to look after."""
 _NEARBY = 0.02
 """Between so much less and so much more noise, as parts of it, the slope is taken."""
 _ROUNDING = 2e-12
 """Times the steps: the delta below which transforms' rounding errors may show in the fourth figure."""
-_ROOM = 1.5e-4
+_ROOM = 1e-4
 """The part of noise that a result has beyond the root."""
 
 
@@ -112,21 +114,22 @@ def sampled_gaussian_noise_multiplier(
         return math.log(max(spent, 1e-3 * epsilon) / epsilon)
 
     on_coarse = functools.cache(functools.partial(excess, _FEWEST_POINTS))
-    most = math.log(enough)
-    found = _root(on_coarse, most, on_coarse(most), tolerance=0.01)
+    # The mean of many small steps is nearly that of Gaussian ones whose shift is q times as long.
+    near = math.log(enough * q)
+    found = _root(on_coarse, near, on_coarse(near), tolerance=0.01)
     # How fast ln(epsilon) falls; it hardly depends on the grid.
     slope = max((on_coarse(found - _NEARBY) - on_coarse(found + _NEARBY)) / (2 * _NEARBY), 0.1)
     found += on_coarse(found) / slope
     points, gap = _FEWEST_POINTS, 1.0
-    while abs(gap) > 8 * _SETTLED and 4 * points <= _MOST_POINTS:
+    while abs(gap) > _NEARLY_SETTLED and 4 * points <= _MOST_POINTS:
         points *= 4
         gap = excess(points, found)
-        # The errors of finer grids together are a fifteenth of the last one's.
-        found += gap / slope * (16 / 15)
-    # What is returned was looked at itself: no noise is ever smaller than needed.
+        found += gap / slope
+    # What is returned was looked at itself, on a grid that what is stated in the end only refines, and refining lowers
+    # epsilon: no noise is ever smaller than needed.
     found += _ROOM
     while math.exp(found) < enough:
-        spent = _refined(on_grid, q, math.exp(found), int(steps), delta, adjacency)
+        spent = _refined(on_grid, q, math.exp(found), int(steps), delta, adjacency, _NEARLY_SETTLED)
         if spent <= epsilon and steps * _ROUNDING > delta:
             # What transforms round is not small beside delta: what is stated in the end decides.
             spent = _refined(_grid_epsilon, q, math.exp(found), int(steps), delta, adjacency)
@@ -149,12 +152,20 @@ def _root(falling: Callable[[float], float], start: float, value: float, *, tole
     return float(brentq(falling, here, there, xtol=tolerance))
 
 
-def _refined(on_grid: OnGrid, q: float, noise_multiplier: float, steps: int, delta: float, adjacency: str) -> float:
+def _refined(
+    on_grid: OnGrid,
+    q: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    adjacency: str,
+    settled: float = _SETTLED,
+) -> float:
     """Refine the grid four-fold (the error falls sixteen-fold) until epsilon hardly changes."""
     points = _FEWEST_POINTS
     epsilon = on_grid(q, noise_multiplier, steps, delta, adjacency, points)
     moved = 1.0
-    while moved > _SETTLED and 4 * points <= _MOST_POINTS:
+    while moved > settled and 4 * points <= _MOST_POINTS:
         points *= 4
         finer = on_grid(q, noise_multiplier, steps, delta, adjacency, points)
         moved = abs(epsilon - finer) / max(finer, 1e-300)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, ClassVar
@@ -127,16 +125,12 @@ class DPSGD:
 
 
 def _multipliers(rates: Real, steps: Ints, epsilon: float, deltas: Real) -> Real:
-    """Return each client's noise multiplier; equal clients share one computation, and different ones the cores."""
+    """Return each client's noise multiplier; equal clients share one computation."""
     asked = list(zip(rates.tolist(), steps.tolist(), np.broadcast_to(deltas, rates.shape).tolist(), strict=True))
-
-    def multiplier(one: tuple[float, int, float]) -> float:
-        q, count, delta = one
-        return sampled_gaussian_noise_multiplier(q=q, epsilon=epsilon, steps=count, delta=delta)
-
-    different = sorted(set(asked))
-    with ThreadPoolExecutor(min(len(different), os.cpu_count() or 1)) as pool:  # its transforms release the lock
-        found = dict(zip(different, pool.map(multiplier, different), strict=True))
+    found = {
+        (q, count, delta): sampled_gaussian_noise_multiplier(q=q, epsilon=epsilon, steps=count, delta=delta)
+        for q, count, delta in set(asked)
+    }
     return np.array([found[one] for one in asked])
 
 
