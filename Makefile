@@ -33,9 +33,10 @@ lint: $(READY)
 
 check: lint test test-slow
 
-# Flower and pfl-research, each in an environment of its own under benchmarks/peers/.venvs (about 2 GB).
+# Flower, pfl-research and Opacus, each in an environment of its own under benchmarks/peers/.venvs (about 2 GB).
 bench-peers: $(READY)
 	$(BIN)/python -m benchmarks.peers.compare
+	$(BIN)/python -m benchmarks.dpsgd
 
 # torch is asked for by its exact version first: a looser request would bring a CUDA build.
 $(READY_DEMO): pyproject.toml requirements.lock

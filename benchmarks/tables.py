@@ -74,6 +74,17 @@ def other_table() -> list[str]:
     rules = read("rules").get("upcycled iteration / data round", {})
     words = "an upcycled iteration by `{}` over a data round of W3"
     rows += [(words.format(name), f"{100 * ratio:.2f} %") for name, ratio in rules.items()]
+    dpsgd = read("dpsgd")
+    names = {"linear": "a linear model 20-2", "mlp": "MLP 784-196-10"}
+    for which, ratio in dpsgd.get("opacus / ours", {}).items():
+        model, noise = which.split(", ")
+        rows.append((f"a step of DP-SGD by Opacus over ours, {names[model]}, {noise}", f"{ratio:.1f}x"))
+    if dpsgd:
+        clipping = dpsgd["clipped without noise / plain SGD"]["mlp"]
+        rows.append(("DP-SGD without its noise over SGD, MLP 784-196-10", f"{clipping:.2f}x"))
+        rows.append(
+            ("calibrating DP-SGD for 50 clients of different sizes", f"{dpsgd['seconds for 50 clients']:.2f} s")
+        )
     if lstm:
         rows.append(("BiLSTM client step over its GEMM limit", f"{lstm['step / GEMM limit']:.2f}x"))
     return ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]

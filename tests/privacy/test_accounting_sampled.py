@@ -142,3 +142,42 @@ def test_slow_libraries_are_imported_only_where_they_are_used() -> None:
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             slow = [name for name in names if name.startswith(("dp_accounting", "scipy.stats", "scipy.optimize"))]
             assert not slow, (path.name, slow)
+
+
+@pytest.mark.parametrize(
+    ("q", "z", "steps", "points"),
+    [(0.16, 47.7, 5600, 1000), (0.032, 20.4, 2560, 4000), (0.3, 1.0, 40, 1000), (0.9999, 3.0, 10, 1000),
+     (1e-5, 1.0, 10, 1000), (0.2, 1.5, 1, 1000), (1e-3, 0.5, 1000, 4000)],
+)  # fmt: skip
+def test_replace_one_losses_compose_as_those_of_dp_accounting(q: float, z: float, steps: int, points: int) -> None:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
+
+    interval = 2 * (2 / z**2 + 20.4 / z) / points
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, interval)
+    with np.errstate(all="ignore"):
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)), steps)
+        theirs = float(accountant.get_epsilon(1e-5))
+    assert replace_one_epsilon(q, z, steps, 1e-5, interval) == pytest.approx(theirs, rel=1e-6)
+
+
+@pytest.mark.parametrize("interval", [0.3, 0.05, 0.005])
+def test_every_grid_is_an_upper_bound(interval: float) -> None:
+    from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
+
+    # Without sampling, 10 steps of z = 4 are a Gaussian of mu = 2 sqrt(10) / 4; with it they cost less.
+    exact = acc.gaussian_epsilon(rounds=10, sensitivity=2, noise_std=4, delta=1e-5)
+    assert replace_one_epsilon(1 - 1e-9, 4.0, 10, 1e-5, interval) >= exact
+    fine = replace_one_epsilon(0.2, 4.0, 10, 1e-5, 5e-4)
+    assert fine < replace_one_epsilon(0.2, 4.0, 10, 1e-5, interval) < exact + interval * 10
+
+
+def test_an_epsilon_beyond_what_exponentials_can_hold_is_found() -> None:
+    from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
+
+    # z = 0.1: nearly every drawn record is told apart, 10 / 0.1^2 / 2 a time and more.
+    found = replace_one_epsilon(0.5, 0.1, 100, 1e-5, 0.05)
+    unsampled = acc.gaussian_epsilon(rounds=100, sensitivity=2, noise_std=0.1, delta=1e-5)
+    assert 700 < found < unsampled

@@ -36,6 +36,10 @@ class Silence:
 
     name: str = "none"
 
+    def round_key(self, purpose: Purpose) -> int | None:
+        """None: silence is no stream."""
+        return None
+
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return coins that say yes."""
         return np.zeros((clients.size, count))

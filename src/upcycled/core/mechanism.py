@@ -59,6 +59,12 @@ class NoiseSource(Protocol):
     def name(self) -> str:
         """``"seeded"`` or ``"system"``."""
 
+    def round_key(self, purpose: Purpose) -> int | None:
+        """Return the key of the clients' streams, for engines that compute the same numbers themselves.
+
+        None where numbers come from elsewhere: they must then be asked for.
+        """
+
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1), shape (clients, count); ``start`` says how many were taken before."""
 

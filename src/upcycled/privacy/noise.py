@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upcycled.core.streams import Purpose, Words, box_muller, client_keys, uniforms, unit_interval
+from upcycled.core.streams import Purpose, Words, box_muller, client_keys, round_key, uniforms, unit_interval
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.sampling.discrete import WordSource, discrete_gaussian, discrete_laplace
 from upcycled.privacy.tilt_noise import exponentials_from, normals_from
@@ -21,6 +21,10 @@ class SeededNoise:
     round: int
     attempt: int = 0
     name: str = "seeded"
+
+    def round_key(self, purpose: Purpose) -> int | None:
+        """Return the key that ``core.streams`` makes these numbers from."""
+        return round_key(self.seed, purpose, self.round, self.attempt)
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1), one stream per client."""
@@ -71,6 +75,10 @@ class SystemNoise:
 
     words: WordSource = fresh_words
     name: str = "system"
+
+    def round_key(self, purpose: Purpose) -> int | None:
+        """There is none: nobody can compute these numbers."""
+        return None
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return uniforms in (0, 1) that were never drawn before."""

@@ -1,7 +1,8 @@
-"""The two loops all matrix work is made of, each keeping a block of sums in registers.
+"""The loops all matrix work is made of, each keeping a block of sums in registers.
 
 ``dots``: rows against rows, summed along both (the outputs of a layer). ``outers``: sums of outer products (the
-gradients of the weights, the deltas of the layer below). Everything lies in one flat work array, matrices are named
+gradients of the weights, the deltas of the layer below); ``listed_outers``: the same in float64, where many factors are
+zero. Everything lies in flat arrays, matrices are named
 by the place of their first number and the distance between rows. On layers of the usual sizes this keeps up with
 BLAS, and one call takes a layer's gradient and the momentum in the same pass.
 """
@@ -11,14 +12,17 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
 from numba.core import cgutils
 
 from upcycled.engines.fused.registers import (
     ARRAY,
     F32,
+    HALF,
     INT,
     REAL,
     VOID,
+    WIDE,
     Op,
     fill,
     fused,
@@ -27,13 +31,17 @@ from upcycled.engines.fused.registers import (
     read,
     shifted,
     spread,
+    spread_wide,
+    widened,
     write,
 )
-from upcycled.engines.fused.workspace import LANES, Floats
+from upcycled.engines.fused.workspace import LANES, TILE, Floats, Ints, Reals
 from upcycled.support.kernel_cache import compiled
 
 _PANEL = 128
 """Columns that ``outers`` stays in for all rows: a tile of samples of that width fits the first cache level."""
+DEPTH = 2 * TILE
+"""Samples that ``listed_outers`` sums over at most."""
 
 
 def _sums(builder: Any, vectors: list[Any]) -> Any:
@@ -126,9 +134,68 @@ def _outer_block(rows: int, vectors: int) -> Op:
     return block
 
 
+def _listed_block(vectors: int) -> Op:
+    """Make the block of one row by ``vectors`` vectors of float64 sums, over the products that are listed."""
+
+    @operation(VOID, ARRAY, INT, types.boolean, ARRAY, ARRAY, INT, INT, ARRAY, INT)
+    def block(
+        builder: Any,
+        sums: Any,
+        out: Any,
+        adds: Any,
+        factors: Any,
+        slots: Any,
+        first: Any,
+        count: Any,
+        rights: Any,
+        right: Any,
+    ) -> None:
+        half, zero = ir.Constant(count.type, HALF), ir.Constant(WIDE, [0.0] * HALF)
+        totals = [cgutils.alloca_once_value(builder, zero) for _ in range(vectors)]
+
+        def address(base: Any, at: Any, j: int) -> Any:
+            return builder.bitcast(builder.gep(base, [shifted(builder, at, half, j)]), WIDE.as_pointer())
+
+        with cgutils.for_range(builder, count) as loop:
+            at = builder.add(first, loop.index)
+            factor = spread_wide(builder, builder.load(builder.gep(factors, [at])))
+            start = builder.add(right, builder.load(builder.gep(slots, [at])))
+            for j, place in enumerate(totals):
+                value = builder.load(address(rights, start, j))
+                value.align = 8
+                builder.store(fused(builder, factor, value, builder.load(place)), place)
+        with builder.if_then(adds):
+            for j, place in enumerate(totals):
+                before = builder.load(address(sums, out, j))
+                before.align = 8
+                builder.store(builder.fadd(before, builder.load(place)), place)
+        for j, place in enumerate(totals):
+            builder.store(builder.load(place), address(sums, out, j)).align = 8
+
+    return block
+
+
+@operation(types.float64, ARRAY, INT, INT)
+def square_sum(builder: Any, base: Any, at: Any, width: Any) -> Any:
+    """Return the sum of the squares of ``width`` numbers (whole vectors) in float64, always in the same order."""
+    totals = [cgutils.alloca_once_value(builder, ir.Constant(WIDE, [0.0] * HALF)) for _ in range(2)]
+    first, step = ir.Constant(width.type, 0), ir.Constant(width.type, LANES)
+    with cgutils.for_range_slice(builder, first, width, step) as (j, _):
+        for i, place in enumerate(totals):
+            value = widened(builder, base, builder.add(builder.add(at, j), ir.Constant(width.type, i * HALF)))
+            builder.store(fused(builder, value, value, builder.load(place)), place)
+    both = builder.fadd(builder.load(totals[0]), builder.load(totals[1]))
+    total = builder.extract_element(both, ir.IntType(32)(0))
+    for i in range(1, HALF):
+        total = builder.fadd(total, builder.extract_element(both, ir.IntType(32)(i)))
+    return total
+
+
 _dots_1, _dots_2 = _dot_block(1), _dot_block(2)
 _outers_1x1, _outers_2x1, _outers_2x3 = _outer_block(1, 1), _outer_block(2, 1), _outer_block(2, 3)
 _outers_6x1, _outers_6x2 = _outer_block(6, 1), _outer_block(6, 2)
+_listed_2, _listed_4 = _listed_block(2), _listed_block(4)
+_listed_6, _listed_12 = _listed_block(6), _listed_block(12)
 
 
 @compiled
@@ -200,3 +267,42 @@ def outers(
             o, f = out + i * out_row, left + i * left_row
             for j in range(panel, end, LANES):
                 _outers_1x1(work, o + j, out_row, keep, f, left_row, left_step, right + j, right_step, depth)
+
+
+@compiled
+def listed_outers(
+    sums: Reals,
+    out: int,
+    out_row: int,
+    adds: bool,
+    factors: Reals,
+    slots: Ints,
+    listed: int,
+    counts: Ints,
+    first: int,
+    last: int,
+    rights: Reals,
+    right: int,
+    width: int,
+) -> None:
+    """sums[i] <- sum_k factor[i, k] rights[slot[i, k]] in float64, for i = first .. last; on top of it if ``adds``.
+
+    Row i has counts[i] products, listed from ``listed + i (DEPTH + 1)`` on; a slot is where its right factor begins,
+    from ``right`` on. Deltas below a ReLU are zero for every other sample: they are in no list, and cost nothing.
+    """
+    for panel in range(0, width, 6 * LANES):
+        end = min(width, panel + 6 * LANES)
+        for i in range(first, last):
+            o, f, count = out + (i - first) * out_row, listed + i * (DEPTH + 1), counts[i]
+            if end - panel == 6 * LANES:
+                _listed_12(sums, o + panel, adds, factors, slots, f, count, rights, right + panel)
+                continue
+            j = panel
+            while j + 3 * LANES <= end:
+                _listed_6(sums, o + j, adds, factors, slots, f, count, rights, right + j)
+                j += 3 * LANES
+            while j + 2 * LANES <= end:
+                _listed_4(sums, o + j, adds, factors, slots, f, count, rights, right + j)
+                j += 2 * LANES
+            if j < end:
+                _listed_2(sums, o + j, adds, factors, slots, f, count, rights, right + j)

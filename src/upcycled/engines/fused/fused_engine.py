@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.errors import InputError
-from upcycled.core.mechanism import Trained
+from upcycled.core.mechanism import NoiseSource, Trained
 from upcycled.core.sampler import Cohort
-from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, Problem, Solver
+from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, NoisySGD, Problem, Solver
 from upcycled.core.streams import Purpose, round_key
-from upcycled.core.vectors import Ints, Outputs, Vector
+from upcycled.core.vectors import Ints, Outputs, Real, Vector, grid_scale, grid_step
 from upcycled.engines.certified import CERTIFIED
 from upcycled.engines.determinism import one_thread
 from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.fused.arrays import plain, rows_of
 from upcycled.engines.fused.certified_kernel import descend, numbers_of, passes_of
+from upcycled.engines.fused.noisy_kernel import noisy_room, train_noisy
 from upcycled.engines.fused.score_kernels import score_clients, score_rows
 from upcycled.engines.fused.support import loss_of, stack_of
 from upcycled.engines.fused.thread_pool import ThreadPool
@@ -40,6 +42,13 @@ _SMALL = 3_000_000
 """Samples times parameters below which waking the helpers takes longer than the work."""
 _PER_SAMPLE = 200
 """What a sample costs beside its products, in parameters: drawing its place, copying its row, its exponentials."""
+
+
+_NUMBERS = 1 << 18
+"""Coins and numbers of noise that are asked for at a time, where they are not those of a stream."""
+_PER_DRAW = 50
+"""What a number of noise costs, in parameters of a sample."""
+_NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,9 @@ def _local_of(solver: Solver) -> _Local:
     if type(solver) is MoreauSGD:
         numbers = np.array([solver.local.rate * solver.lam, solver.lam, solver.inner_rate], dtype=np.float32)
         return _Local(train_moreau, numbers, keeps_private=True, extra=(solver.inner_steps,))
+    if type(solver) is NoisySGD:
+        plain = _local_of(solver.plain)
+        return _Local(train_noisy, plain.numbers, plain.keeps_private, plain.extra or (0,))
     raise InputError(f"the fused engine has no kernel for {type(solver).__name__}")
 
 
@@ -84,7 +96,7 @@ class FusedEngine:
         stack = stack_of(task.module, task.layout)
         if isinstance(stack, str):
             raise InputError(stack)
-        count = _cores() if threads is None else max(1, threads)
+        helpers = _cores() if threads is None else max(1, threads)
         self._task = task
         self._dense = stack.layers[0]
         loss = loss_of(task, stack.layers[-1].outputs)
@@ -100,11 +112,13 @@ class FusedEngine:
         self._table, self._places = workspace.table, workspace.places
         self._cost = int(workspace.places[SIZE]) + _PER_SAMPLE
         longest = max(int(task.train.sizes.max(initial=0)), TILE)
-        self._own = [(workspace.new_work(), np.zeros(longest, dtype=np.int32)) for _ in range(count)]
+        self._room = noisy_room(workspace.table, workspace.places, task.layout.size)
+        self._own = [(workspace.new_work(), np.zeros(longest + 1, dtype=np.int32)) for _ in range(helpers)]
+        self._noisy = [self._room.new() if self._local.kernel is train_noisy else () for _ in self._own]
         self._pool = ThreadPool(0)
         if not all(self._is_ready(kernel) for kernel in self._kernels()):
             prepare(self._warm, "the fused kernels")
-        self._pool = ThreadPool(count - 1)
+        self._pool = ThreadPool(helpers - 1)
 
     @property
     def name(self) -> str:
@@ -117,6 +131,8 @@ class FusedEngine:
     def train(self, work: Work) -> Trained:
         if self._local.kernel is descend:
             return self._train_certified(work)
+        if isinstance(self._task.solver, NoisySGD):
+            return self._train_noisy(work, self._task.solver)
         data, task = self._train, self._task
         local = _local_of(task.solver.at(work.round, task.rounds)) if callable(task.solver.local.lr) else self._local
         clients, epochs = plain(work.cohort.clients, np.int64), plain(work.cohort.epochs, np.int64)
@@ -163,6 +179,55 @@ class FusedEngine:
         self._run(descend, given, (out, dense.weight, bias, dense.inputs, self._threshold), int(effort.sum()))
         num_steps = task.solver.local.num_steps(samples, work.cohort.epochs)
         return Trained(out, num_steps)
+
+    def _train_noisy(self, work: Work, solver: NoisySGD) -> Trained:
+        """Do DP-SGD's local work: simulated noise is computed in the kernel, other noise is asked for between calls."""
+        data, task, local, noise = self._train, self._task, self._local, work.noise
+        assert noise is not None or work.cohort.clients.size == 0  # the round loop brings it
+        clients, rows = plain(work.cohort.clients, np.int64), plain(work.cohort.rows, np.int64)
+        samples = data.offsets[rows + 1] - data.offsets[rows]
+        num_steps = solver.local.num_steps(samples, work.cohort.epochs)
+        gradients = plain(num_steps * solver.gradients_per_step, np.int64)
+        rates = np.array([solver.rate_for(int(n)) for n in samples])
+        std = plain(solver.noise_std, np.float64)[rows]
+        keys = [0 if noise is None else noise.round_key(purpose) for purpose in (Purpose.POISSON, Purpose.NOISE)]
+        is_seeded = None not in keys
+        faults = np.zeros(clients.size, dtype=np.int64)
+        out = np.empty((clients.size, task.layout.size), dtype=np.float32)
+        private = np.empty((clients.size if local.keeps_private else 0, task.layout.size), dtype=np.float32)
+        b = self._no_b if work.problem.b is None else plain(work.problem.b, np.float32)
+        cohort = (data.x, data.y, data.offsets, rows, clients, gradients)
+        settings = (
+            *(rates, grid_step(std), grid_scale(std), float(solver.clip_norm), *local.extra, local.numbers),
+            *(plain(work.model, np.float32), np.float32(work.problem.a), b, self._room.factors),
+        )
+        streams = np.array([key or 0 for key in keys], dtype=np.uint64)
+        order = np.argsort(-gradients * samples * rates, kind="stable")
+
+        def call(thread: int, queue: Ints, lanes: Ints, begin: int, end: int, coins: Real, given: Real) -> None:
+            source = (begin, end, is_seeded, streams, coins, given)
+            own = (self._table, self._places, *self._own[thread], *self._noisy[thread])
+            train_noisy(queue, lanes, *cohort, *source, *settings, *own, faults, out, private)
+
+        queue, turns, most = np.zeros(1, dtype=np.int64), count(), int(gradients.max(initial=0))
+
+        def with_streams(thread: int) -> None:
+            call(thread, queue, order, 0, most, _NOTHING, _NOTHING)
+
+        def with_given_noise(thread: int) -> None:
+            assert noise is not None
+            while (turn := next(turns)) < order.size:
+                lane = order[turn : turn + 1]
+                scale = grid_scale(std[lane])
+                shape = (int(gradients[lane[0]]), int(samples[lane[0]]), self._room.numbers)
+                for begin, end, coins, given in _drawn(noise, clients[lane], scale, *shape):
+                    call(thread, np.zeros(1, dtype=np.int64), lane, begin, end, coins, given)
+
+        work_units = gradients @ (samples * rates * self._cost + _PER_DRAW * task.layout.size)
+        self._pool.run(with_streams if is_seeded else with_given_noise, alone=work_units < _SMALL)
+        if faults.any():
+            raise InputError(f"train.y: {self._wrong_label(int(rows[faults.argmax()]))}")
+        return Trained(out, num_steps, private if local.keeps_private else None)
 
     def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
         test = self._test
@@ -236,6 +301,20 @@ class FusedEngine:
     def _wrong_label(self, client: int | None) -> str:
         whose = "there is" if client is None else f"client {client} has"
         return f"{whose} a label that is not one of the model's {self._places[CLASSES]} classes"
+
+
+def _drawn(
+    noise: NoiseSource, client: Ints, scale: Real, gradients: int, samples: int, numbers: int
+) -> Iterator[tuple[int, int, Real, Real]]:
+    """Yield begin, end, coins and noise of a client's noisy gradients, some at a time; at least once."""
+    at_once = max(1, _NUMBERS // (samples + numbers))
+    for begin in range(0, max(gradients, 1), at_once):
+        end = min(begin + at_once, gradients)
+        coins = noise.uniforms(client, (end - begin) * samples, Purpose.POISSON, start=begin * samples)
+        given = _NOTHING
+        if scale[0] > 0:
+            given = noise.gaussian_steps(client, (end - begin) * numbers, scale, start=begin * numbers).reshape(-1)
+        yield begin, end, coins.reshape(-1), given
 
 
 def _cores() -> int:

@@ -51,11 +51,13 @@ def gram_pays(table: Ints, inner_steps: int) -> bool:
 
 
 @inlined
-def _inner_step(work: Floats, places: Ints, begin: int, inner_lr: float, lam: float, a: float, corrected: bool) -> None:
-    """theta <- theta - inner_lr (g + lam (theta - x) + a (theta - w) + b), from the parameter ``begin`` on."""
+def inner_step(
+    work: Floats, places: Ints, begin: int, end: int, inner_lr: float, lam: float, a: float, corrected: bool
+) -> None:
+    """theta <- theta - inner_lr (g + lam (theta - x) + a (theta - w) + b), for parameters ``begin`` to ``end``."""
     point, move, start, linear, anchor = places[POINT], places[MOVE], places[START], places[LINEAR], places[ANCHOR]
     down, pull, slope = splat(np.float32(-inner_lr)), splat(np.float32(lam)), splat(np.float32(a))
-    for j in range(begin, places[SIZE], LANES):
+    for j in range(begin, end, LANES):
         theta = load(work, point + j)
         g = fma(pull, sub(theta, load(work, anchor + j)), load(work, move + j))
         if corrected:
@@ -64,7 +66,7 @@ def _inner_step(work: Floats, places: Ints, begin: int, inner_lr: float, lam: fl
 
 
 @inlined
-def _outer_step(work: Floats, places: Ints, begin: int, rate: float) -> None:
+def outer_step(work: Floats, places: Ints, begin: int, rate: float) -> None:
     """x <- x - rate (x - theta), from the parameter ``begin`` on."""
     point, anchor, down = places[POINT], places[ANCHOR], splat(np.float32(-rate))
     for j in range(begin, places[SIZE], LANES):
@@ -91,8 +93,8 @@ def step_by_gradients(
     """Do one step as the definition reads; ``numbers`` are lr lam, lam and inner_lr."""
     for inner in range(inner_steps):
         gradient(work, table, places, _ZERO, x, y, first, order, at, count, inner == 0)
-        _inner_step(work, places, 0, numbers[2], numbers[1], a, corrected)
-    _outer_step(work, places, 0, numbers[0])
+        inner_step(work, places, 0, places[SIZE], numbers[2], numbers[1], a, corrected)
+    outer_step(work, places, 0, numbers[0])
 
 
 @inlined
@@ -132,7 +134,7 @@ def step_by_gram(
         above(work, table, theta, count)
         deltas(work, table, places, theta, count, _ONE / np.float32(count))
         products(work, table, 1, places[MOVE], _ZERO, count)
-        _inner_step(work, places, rest, inner_lr, lam, _ZERO, False)
+        inner_step(work, places, rest, places[SIZE], inner_lr, lam, _ZERO, False)
         outers(work, driven, TILE, keep, outs, TILE, 1, gram, TILE, units, columns, count)
         for i in range(units):
             for s in range(i * TILE, i * TILE + columns, LANES):
@@ -150,4 +152,4 @@ def step_by_gram(
         moved = fma(to_x, point, load(work, theta + j))
         store(work, theta + j, moved)
         store(work, anchor + j, fma(on, sub(point, moved), point))
-    _outer_step(work, places, rest, rate)
+    outer_step(work, places, rest, rate)

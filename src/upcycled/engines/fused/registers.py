@@ -22,6 +22,10 @@ F32 = ir.FloatType()
 I32 = ir.IntType(32)
 VEC = ir.VectorType(F32, LANES)
 IVEC = ir.VectorType(I32, LANES)
+F64 = ir.DoubleType()
+HALF = LANES // 2
+"""float64 numbers in a register of LANES float32 numbers."""
+WIDE = ir.VectorType(F64, HALF)
 # The one liberty LLVM has: to fuse a product into the sum after it.
 _FUSE = ("contract",)
 
@@ -101,6 +105,20 @@ def read(builder: Any, base: Any, at: Any) -> Any:
     value = builder.load(builder.bitcast(builder.gep(base, [at]), VEC.as_pointer()))
     value.align = 4
     return value
+
+
+def widened(builder: Any, base: Any, at: Any) -> Any:
+    """Return half a register of float32 numbers from an index on, as float64 numbers."""
+    kind = ir.VectorType(F32, HALF)
+    value = builder.load(builder.bitcast(builder.gep(base, [at]), kind.as_pointer()))
+    value.align = 4
+    return builder.fpext(value, WIDE)
+
+
+def spread_wide(builder: Any, scalar: Any) -> Any:
+    """Return a float64 vector of one number."""
+    empty, places = ir.Constant(WIDE, ir.Undefined), ir.Constant(ir.VectorType(I32, HALF), [0] * HALF)
+    return builder.shuffle_vector(builder.insert_element(empty, scalar, I32(0)), empty, places)
 
 
 def write(builder: Any, value: Any, base: Any, at: Any) -> None:

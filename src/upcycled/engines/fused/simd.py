@@ -15,6 +15,7 @@ from numba.core import cgutils
 
 from upcycled.engines.fused.registers import (
     ARRAY,
+    F64,
     I32,
     INT,
     IVEC,
@@ -126,6 +127,13 @@ def exp(builder: Build, x: Any) -> Any:
     p = fused(builder, p, builder.fmul(r, r), builder.fadd(r, fill(1.0)))
     bits = builder.add(builder.fptosi(n, IVEC), ir.Constant(IVEC, [127] * LANES))
     return builder.fmul(p, builder.bitcast(builder.shl(bits, ir.Constant(IVEC, [23] * LANES)), VEC))
+
+
+@operation(types.float64, types.float64)
+def nearest(builder: Build, x: Any) -> Any:
+    """Return the nearest whole number of a float64, the even one of two: one that LLVM can do several of at a time."""
+    kind = ir.FunctionType(F64, [F64])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.rint.f64"), [x])
 
 
 @operation(types.int64, ARRAY)

@@ -13,11 +13,11 @@ from torch import nn
 from upcycled.core.engine import Task
 from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD
+from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, NoisySGD
 from upcycled.engines.certified import CERTIFIED, refuses_certified
 from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
 
-SOLVERS: tuple[type, ...] = (LocalSGD, LocalAdam, MoreauSGD, *CERTIFIED)
+SOLVERS: tuple[type, ...] = (LocalSGD, LocalAdam, MoreauSGD, NoisySGD, *CERTIFIED)
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,12 @@ def _laid_out(linears: list[nn.Linear], layout: Layout, flattens: bool) -> Dense
 def _about_solver(task: Task) -> str | None:
     if type(task.solver) in CERTIFIED and (reason := refuses_certified(task)) is not None:
         return reason
-    if type(task.solver) in SOLVERS:
+    # DP-SGD's noisy gradients take the place of another solver's.
+    solver = task.solver.plain if type(task.solver) is NoisySGD else task.solver
+    if type(solver) in SOLVERS:
         return None
     known = ", ".join(kind.__name__ for kind in SOLVERS)
-    return f"the fused engine has the local solvers {known}, but not {type(task.solver).__name__}"
+    return f"the fused engine has the local solvers {known}, but not {type(solver).__name__}"
 
 
 def _about_data(part: str, shards: Shards, stack: DenseStack) -> str | None:

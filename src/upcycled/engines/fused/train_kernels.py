@@ -37,28 +37,28 @@ LR, MOMENTUM, DECAY, VARIANT, MOST, SECOND, EPS = 0, 1, 2, 3, 4, 5, 6
 
 
 @inlined
-def _copy(work: Floats, size: int, source: int, to: int) -> None:
+def copy_vector(work: Floats, size: int, source: int, to: int) -> None:
     for j in range(0, size, LANES):
         store(work, to + j, load(work, source + j))
 
 
 @inlined
-def _clear(work: Floats, size: int, at: int) -> None:
+def clear(work: Floats, size: int, at: int) -> None:
     for j in range(0, size, LANES):
         store(work, at + j, splat(_ZERO))
 
 
 @inlined
-def _begin(work: Floats, table: Ints, places: Ints, b: Floats, lane: int) -> None:
+def begin_lane(work: Floats, table: Ints, places: Ints, b: Floats, lane: int) -> None:
     """Start a lane at w, with the gradient at zero and its own b."""
-    _copy(work, places[SIZE], places[START], places[POINT])
-    _clear(work, places[SIZE], places[MOVE])
+    copy_vector(work, places[SIZE], places[START], places[POINT])
+    clear(work, places[SIZE], places[MOVE])
     if b.shape[0] > 0:
         pad(work, table, b[lane], places[LINEAR])
 
 
 @inlined
-def _next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, rows: Ints, places: Ints, faults: Ints) -> int:
+def next_lane(queue: Ints, lanes: Ints, y: Ints, offsets: Ints, rows: Ints, places: Ints, faults: Ints) -> int:
     """Return the next lane to do, or -1 when all are taken.
 
     A client with a label that is no class of the model is marked and left out: trusting it would mean writing beyond
@@ -91,18 +91,18 @@ def _arrange(own: np.uint64, epoch: int, samples: int, batch: int, order: Order)
 
 
 @inlined
-def _sgd_step(work: Floats, places: Ints, lr: float, a: float, corrected: bool) -> None:
-    """v <- v + a (x - w) + b, x <- x - lr v; the gradient and the momentum are in v already."""
+def sgd_step(work: Floats, places: Ints, begin: int, end: int, lr: float, a: float, corrected: bool) -> None:
+    """v <- v + a (x - w) + b, x <- x - lr v for parameters begin .. end; gradient and momentum are in v already."""
     point, move, start, linear = places[POINT], places[MOVE], places[START], places[LINEAR]
     down, slope = splat(np.float32(-lr)), splat(np.float32(a))
     if corrected:
-        for j in range(0, places[SIZE], LANES):
+        for j in range(begin, end, LANES):
             x = load(work, point + j)
             v = add(fma(slope, sub(x, load(work, start + j)), load(work, move + j)), load(work, linear + j))
             store(work, move + j, v)
             store(work, point + j, fma(down, v, x))
     else:
-        for j in range(0, places[SIZE], LANES):
+        for j in range(begin, end, LANES):
             store(work, point + j, fma(down, load(work, move + j), load(work, point + j)))
 
 
@@ -132,22 +132,22 @@ def train_sgd(
     """SGD with momentum; ``batch`` 0 means full batches, ``numbers`` are lr and momentum."""
     lr, momentum = numbers[0], numbers[1]
     pad(work, table, model, places[START])
-    _clear(work, places[SIZE], places[LINEAR])
+    clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
     while True:
-        lane = _next_lane(queue, lanes, y, offsets, rows, places, faults)
+        lane = next_lane(queue, lanes, y, offsets, rows, places, faults)
         if lane < 0:
             break
         first = offsets[rows[lane]]
         samples = offsets[rows[lane] + 1] - first
-        _begin(work, table, places, b, lane)
+        begin_lane(work, table, places, b, lane)
         own, length = client_key(key, clients[lane]), batch if batch > 0 else samples
         for epoch in range(epochs[lane] if samples > 0 else 0):
             _arrange(own, epoch, samples, batch, order)
             for at in range(0, samples, length):
                 count = min(length, samples - at)
                 gradient(work, table, places, momentum, x, y, first, order, at, count, True)
-                _sgd_step(work, places, lr, a, corrected)
+                sgd_step(work, places, 0, places[SIZE], lr, a, corrected)
         unpad(work, table, places[POINT], out[lane])
 
 
@@ -228,17 +228,17 @@ def train_optimised(
 ) -> None:
     """SGD with all its options, or Adam (``numbers[SECOND]`` above 0), on the gradient of the whole objective."""
     pad(work, table, model, places[START])
-    _clear(work, places[SIZE], places[LINEAR])
+    clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
     while True:
-        lane = _next_lane(queue, lanes, y, offsets, rows, places, faults)
+        lane = next_lane(queue, lanes, y, offsets, rows, places, faults)
         if lane < 0:
             break
         first = offsets[rows[lane]]
         samples = offsets[rows[lane] + 1] - first
-        _begin(work, table, places, b, lane)
-        _clear(work, places[SIZE], places[ANCHOR])
-        _clear(work, places[SIZE], places[SQUARE])
+        begin_lane(work, table, places, b, lane)
+        clear(work, places[SIZE], places[ANCHOR])
+        clear(work, places[SIZE], places[SQUARE])
         own, length, taken = client_key(key, clients[lane]), batch if batch > 0 else samples, 0
         for epoch in range(epochs[lane] if samples > 0 else 0):
             _arrange(own, epoch, samples, batch, order)
@@ -284,17 +284,17 @@ def train_moreau(
 ) -> None:
     """The Moreau envelope's gradient steps; ``numbers`` are lr lam, lam and inner_lr."""
     pad(work, table, model, places[START])
-    _clear(work, places[SIZE], places[LINEAR])
+    clear(work, places[SIZE], places[LINEAR])
     corrected = a != _ZERO or b.shape[0] > 0
     by_gram = not corrected and gram_pays(table, inner_steps)
     while True:
-        lane = _next_lane(queue, lanes, y, offsets, rows, places, faults)
+        lane = next_lane(queue, lanes, y, offsets, rows, places, faults)
         if lane < 0:
             break
         first = offsets[rows[lane]]
         samples = offsets[rows[lane] + 1] - first
-        _begin(work, table, places, b, lane)
-        _copy(work, places[SIZE], places[START], places[ANCHOR])
+        begin_lane(work, table, places, b, lane)
+        copy_vector(work, places[SIZE], places[START], places[ANCHOR])
         own, length = client_key(key, clients[lane]), batch if batch > 0 else samples
         for epoch in range(epochs[lane] if samples > 0 else 0):
             _arrange(own, epoch, samples, batch, order)

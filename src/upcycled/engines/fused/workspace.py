@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from upcycled.engines.fused.support import DenseStack, FusedLoss
 
 Floats: TypeAlias = NDArray[np.float32]
+Reals: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 Order: TypeAlias = NDArray[np.int32]
 

@@ -44,8 +44,8 @@ class DPSGD:
     Needs a model that does not mix samples (no batch norm); works with every algorithm, with pFedMe at one noisy
     gradient per inner step.
     Give ``noise_multiplier``, or ``epsilon`` and ``delta``: it is then calibrated to each client's q_i and steps
-    (some tenths of a second for each different pair), or to the largest need for all with ``per_client=False``. delta
-    > 1/(10 n) gets a warning.
+    (some hundredths of a second for each different pair), or to the largest need for all with ``per_client=False``.
+    delta > 1/(10 n) gets a warning.
 
     Args:
         clip_norm: the norm that a sample's gradient is scaled down to.
