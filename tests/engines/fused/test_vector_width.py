@@ -20,7 +20,7 @@ sys.exit(pytest.main([*sys.argv[1:], "-p", "no:cacheprovider"]))
 @pytest.mark.slow
 def test_vectors_of_eight_and_of_sixteen_compute_the_same(tmp_path):
     here = Path(__file__).parent
-    tests = [str(here / name) for name in ("test_training.py", "test_scoring.py")]
+    tests = [str(here / name) for name in ("test_training.py", "test_scoring.py", "test_noisy.py")]
     environment = {**os.environ, "UPCYCLED_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", CODE, *tests]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=here.parents[2])
