@@ -192,7 +192,7 @@ class Experiment(Table):
 
     def resolved(self) -> dict[str, Any]:
         """Return everything, defaults included, as plain values that a TOML file can hold."""
-        values, said = self.model_dump(exclude_none=True), self.said()
+        values, said = self.model_dump(exclude_none=True, by_alias=True), self.said()
         # A table whose kind is swept stands as it was said: what one kind has by default another may not have.
         for key, kind in TABLES.items():
             if isinstance(kind, Choice) and f"{key}.{kind.tag}" in self.sweep and key in values:
@@ -205,7 +205,7 @@ class Experiment(Table):
 
     def said(self) -> dict[str, Any]:
         """Return what the file says as plain values, without the defaults."""
-        return self.model_dump(exclude_none=True, exclude_unset=True)
+        return self.model_dump(exclude_none=True, exclude_unset=True, by_alias=True)
 
     def resolved_toml(self) -> str:
         """Return the complete file; loading it gives an equal experiment."""
@@ -225,7 +225,7 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
     """Read and check an experiment file.
 
     Args:
-        path: a TOML file. A relative ``data.path`` in it is relative to the file, ``results`` to the current folder.
+        path: a TOML file. A relative ``data.path`` or ``data.schema`` in it is relative to the file, ``results`` to the current folder.
         overrides: texts ``key=value`` that replace values of the file.
 
     Raises:
@@ -345,7 +345,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _with_absolute_path(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     data = raw.get("data")
-    if not isinstance(data, dict) or not isinstance(data.get("path"), str) or not data["path"]:
-        return raw
-    absolute = os.path.abspath(folder / Path(data["path"]).expanduser())
-    return put(raw, ("data", "path"), absolute)
+    for key in ("path", "schema") if isinstance(data, dict) else ():
+        given = data.get(key)
+        paths = given if isinstance(given, list) else [given]
+        if all(isinstance(path, str) and path for path in paths):
+            absolute = [os.path.abspath(folder / Path(path).expanduser()) for path in paths]
+            raw = put(raw, ("data", key), absolute if isinstance(given, list) else absolute[0])
+    return raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from upcycled import data as federated
 from upcycled.config.real_sets import Femnist, Sent140
@@ -14,12 +14,18 @@ from upcycled.config.wording import in_keys, in_path
 from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError
 from upcycled.data import FederatedData
 from upcycled.data.declared import CLASSES
+from upcycled.data.schema.table_schema import as_schema
 
 Classes = Annotated[int, within(CLASSES)]
 Targets = Literal["classes", "numbers", "labels"]
 TARGETS = "'classes', 'numbers' or 'labels'"
 Columns = Annotated[tuple[Word, ...], AsTuple, Field(min_length=1)]
 Labels = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)]
+
+
+def _schema(given: Any) -> dict[str, Any]:
+    """Return a schema in plain values: a complete file has it whole, so that it repeats its run by itself."""
+    return as_schema(given).plain()
 
 
 class Synthetic(Table):
@@ -86,10 +92,13 @@ class NpzFile(Table):
 
 
 class ColumnsFile(Table):
-    """A .csv or .parquet with one row per sample."""
+    """Tables with one row per sample: one file, or one for each client."""
 
-    source: Literal["csv", "parquet"] = Field(description="'csv' or 'parquet'")
-    path: Word = Field(description="the path of a .csv or .parquet file")
+    source: Literal["csv", "parquet", "table"] = Field(description="'csv', 'parquet' or 'table'")
+    path: Word | Columns = Field(description="the path of a table or of a folder with one for each site, or a list")
+    schema_: Annotated[dict[str, Any], BeforeValidator(_schema)] | None = Field(
+        default=None, alias="schema", description="the path of a schema (TOML), or a table [data.schema]"
+    )
     client: Word = Field(default="client", description="the name of a column")
     label: Word | Columns = Field(default="label", description="the name of a column, or a list of several")
     targets: Targets | None = Field(default=None, description=TARGETS)
@@ -105,12 +114,29 @@ class ColumnsFile(Table):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        _check_ending(self)
+        if self.source != "table":
+            _check_ending(self)
+        usual = type(self).model_fields
+        for key in _SAID_BY_SCHEMA if self.schema_ is not None else ():
+            if getattr(self, key) != usual[key].default:
+                raise InputError(field=f"data.{key}", value=getattr(self, key), must="left out: data.schema says it")
         return self
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
-        return _read(self, repair, vocabulary)
+        if self.schema_ is None:
+            return _read(self, repair, vocabulary)
+        with in_path(self.path if isinstance(self.path, str) else None):
+            return federated.load(
+                self.path,
+                schema=self.schema_,
+                test_fraction=self.test_fraction,
+                seed=self.seed,
+                repair=repair,
+                public=self.public,
+            )
 
+
+_SAID_BY_SCHEMA = ("client", "label", "targets", "split", "features", "classes", "labels", "vocabulary")
 
 DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile | Femnist | Sent140
 SOURCES: dict[str, type[Table]] = {
@@ -118,6 +144,7 @@ SOURCES: dict[str, type[Table]] = {
     "npz": NpzFile,
     "csv": ColumnsFile,
     "parquet": ColumnsFile,
+    "table": ColumnsFile,
     "femnist": Femnist,
     "sent140": Sent140,
 }
@@ -125,7 +152,7 @@ SOURCES: dict[str, type[Table]] = {
 
 def _check_ending(table: NpzFile | ColumnsFile) -> None:
     ending = f".{table.source}"
-    if not table.path.lower().endswith(ending):
+    if not isinstance(table.path, str) or not table.path.lower().endswith(ending):
         raise InputError(
             field="data.path",
             value=table.path,
@@ -136,7 +163,9 @@ def _check_ending(table: NpzFile | ColumnsFile) -> None:
 def _read(table: NpzFile | ColumnsFile, repair: bool, vocabulary: int | None) -> FederatedData:
     left_out = {"source", "validation_fraction", "classes", "labels", "vocabulary"}
     options = table.model_dump(exclude=left_out, exclude_none=True)
-    with in_path(table.path), in_keys({"num_classes": "data.classes", "label_names": "data.labels"}):
+    if options.get("client") == "client":
+        options.pop("client")  # the usual one, without which a file of many is its client's
+    with in_path(table.path if isinstance(table.path, str) else None), in_keys({"num_classes": "data.classes", "label_names": "data.labels"}):
         return federated.load(
             **options,
             num_classes=table.classes,

@@ -51,12 +51,13 @@ def from_validation(error: ValidationError, model: type[BaseModel], place: Place
     found = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")[0]
     key = str(found["loc"][0]) if found["loc"] else ""
     is_within = len(found["loc"]) > 1
+    keys = {field.alias or name: field for name, field in model.model_fields.items()}
     own = found.get("ctx", {}).get("error")
     if found["type"] == "extra_forbidden" and not is_within:
-        return place.unknown(key, raw[key], list(model.model_fields))
+        return place.unknown(key, raw[key], list(keys))
     if not key:
         return own if isinstance(own, InputError) else InputError(found["msg"], where=(place.title,))
-    right = str(model.model_fields[key].description)
+    right = str(keys[key].description)
     if found["type"] == "missing" and not is_within:
         return InputError(field=place.key(key), must=right)
     # Within a list or a table the whole of it is shown, and what all of it must be.

@@ -42,6 +42,8 @@ class Facts:
     """The columns of that table that are no features."""
     label_names: tuple[str, ...] | None = None
     """What the classes are called."""
+    schema: Mapping[str, Any] | None = None
+    """What the columns of the clients' tables mean, in plain values, where a schema says so."""
     class_counts: tuple[int, ...] | None = None
     """Training samples of each class, where everybody may know them and somebody needs them."""
     shared: Mapping[str, float] = field(default_factory=dict)

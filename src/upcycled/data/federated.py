@@ -28,6 +28,7 @@ from upcycled.data.checks import (
 )
 from upcycled.data.declared import Declared, declare, unique_names
 from upcycled.data.description import Description, describe
+from upcycled.data.schema.table_schema import Schema
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,9 +74,12 @@ class FederatedData:
     vocabulary: int | None = None
     """How many token ids there are, where that was given."""
     inferred: frozenset[str] = frozenset()
-    """Facts that were read off the samples: "classes", "vocabulary", "dtype", "sizes"; real noise wants them given."""
+    """Facts that were read off the samples: "classes", "vocabulary", "dtype", "sizes", "schema" (what a draft of one took
+    from them); real noise wants them given."""
     targets: TargetKind = "classes"
     """What a sample's target is: one of the classes; one or more numbers; or several labels, each 0 or 1."""
+    schema: Schema | None = None
+    """What the columns of the tables mean that the samples come from, where a schema says so."""
     notes: tuple[str, ...] = ()
     """What was repaired, and what else a look at the samples said: for their holder, and not to be published."""
 
@@ -279,6 +283,7 @@ class FederatedData:
             feature_names=self.feature_names,
             other_columns=self.other_columns,
             label_names=self.label_names,
+            schema=None if self.schema is None else self.schema.plain(),
         )
 
     @property

@@ -1,9 +1,9 @@
-"""One door for data files: ``load`` for .npz, .csv and .parquet, ``save`` for .npz."""
+"""One door for data: ``load`` for .npz and tables, one or a site each, ``save`` for .npz."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,12 +19,15 @@ from upcycled.data.checks import fraction_of, whole
 from upcycled.data.declared import Declared, declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.readers.npz import array_names, load_npz, pixels, read_set, save, set_names
-from upcycled.data.readers.tables import Columns, load_table, read_table
+from upcycled.data.readers.raw_tables import TABLES, Dialect, RawTable, frame_table, is_frame, raw_table, table_files
+from upcycled.data.readers.tables import Columns, load_table, read_table, title_of
+from upcycled.data.schema.by_schema import load_by_schema
+from upcycled.data.schema.table_schema import Schema, as_schema
 from upcycled.support.warned import collected_warnings
 
 __all__ = ["EXTENSIONS", "Found", "Pool", "files_in", "load", "read_pool", "save"]
 
-EXTENSIONS = (".npz", ".csv", ".parquet")
+EXTENSIONS = (".npz", *TABLES)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Pool:
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any,
     name: str | None = None,
     client: str | None = None,
     label: str | Sequence[str] | None = None,
@@ -50,19 +53,21 @@ def load(
     label_names: Sequence[str] | None = None,
     vocabulary: int | None = None,
     targets: TargetKind | None = None,
+    schema: Schema | Mapping[str, Any] | str | os.PathLike[str] | None = None,
     repair: bool = False,
     public: bool = False,
 ) -> FederatedData:
-    r"""Read federated data from a file.
+    r"""Read federated data from a file, from a file for each site, or from a data frame.
 
     An ``.npz`` has arrays ``[<set>_]{train,test}_{x,y,client}`` (``validation`` too, if you like); uint8 images
-    become float32 / 255. A ``.csv`` or ``.parquet`` has one row per sample. Client ids may be any whole numbers or
-    strings; clients come in sorted order and their rows keep the order of the file.
+    become float32 / 255. A ``.csv``, ``.parquet`` or ``.xlsx`` has one row per sample. Client ids may be any whole
+    numbers or strings; clients come in sorted order and their rows keep the order of the file.
 
     Args:
-        path: the file.
+        path: the file; a list of tables, or a folder of them, whose files' names are the clients; or a data frame of
+            pandas or polars.
         name: which set of an .npz that holds several.
-        client: the client column, "client" if left out.
+        client: the client column, "client" if left out; several files need none.
         label: the label column, "label" (in an .npz "y") if left out; of a table with ``targets`` that are numbers or
             labels a list of columns, too.
         split: a column of a table that says "train" or "test", or 0 or 1.
@@ -74,6 +79,9 @@ def load(
         vocabulary: features are token ids below this number.
         targets: ``"classes"``; ``"numbers"`` for regression, one or several a sample; or ``"labels"``, several a
             sample, each 0 or 1. Left out, it is what an .npz says of itself, else classes.
+        schema: what the columns of tables are (:class:`Schema`, or its TOML file): numbers with public bounds,
+            categories, dates, gaps, label and client. It says all that ``client``, ``label``, ``split``, ``features``,
+            ``num_classes``, ``label_names``, ``vocabulary`` and ``targets`` would.
         repair: let no sample be wrong: features that are no finite number count as 0, labels that are no class as class
             0, and ``notes`` says how many did. What is held out does not look for copies. See ``docs/data.md``.
         public: everybody may know the samples.
@@ -82,7 +90,7 @@ def load(
         The data, checked.
 
     Raises:
-        InputError: in one sentence that names the file, when it cannot be used.
+        InputError: in one sentence that names the file, when it cannot be used; by a schema with all that is wrong.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -95,13 +103,32 @@ def load(
     ...     _ = table.write_text("client,age,morning,evening\nann,31,0.5,1.5\nbob,25,0.7,2.5\n")
     ...     load(table, label=["morning", "evening"], targets="numbers").train.y.shape
     (2, 2)
+    >>> import pandas
+    >>> visits = pandas.DataFrame({"site": ["a", "b"], "age": [31, 90], "ill": ["no", "yes"]})
+    >>> schema = {"site": {"kind": "client"}, "age": {"kind": "number", "bounds": [0, 100]}}
+    >>> schema["ill"] = {"kind": "label", "classes": ["no", "yes"]}
+    >>> load(visits, schema={"columns": schema}).train.x.round(2).tolist()
+    [[-0.38], [0.8]]
     """
-    file = existing_file(path)
     fraction_of("test_fraction", test_fraction)
     whole("seed", seed, at_least=0)
+    if schema is not None:
+        given = {"name": name, "client": client, "label": label, "split": split, "features": features}
+        given |= {"num_classes": num_classes, "label_names": label_names, "vocabulary": vocabulary, "targets": targets}
+        for field, value in given.items():
+            if value is not None:
+                raise InputError(field=field, value=value, must="left out: the schema says it")
+        known = as_schema(schema)
+        with collected_warnings(Warning) if repair else nullcontext(()) as warned:
+            data = load_by_schema(raw_tables(path, known), known, repair=repair)
+        data = replace(data, notes=(*data.notes, *warned), public=public)
+        return data.split(test_fraction, seed) if test_fraction else data
     declared = declare(num_classes, label_names, vocabulary, repair, targets or "classes")
+    is_one = not is_frame(path) and not table_files(path)
+    file = existing_file(path) if is_one else None
+    title = title_of(path)
     try:
-        if file.suffix.lower() == ".npz":
+        if file is not None and file.suffix.lower() == ".npz":
             refuse_options("a .csv or .parquet", split=split, features=features)
             if label is not None and not isinstance(label, str):
                 raise InputError(field="label", value=label, must="the name of one array, whose rows may have several")
@@ -109,14 +136,29 @@ def load(
         else:
             refuse_options("an .npz", name=name)
             columns = Columns(client or "client", _labels(label, declared), split, _listed(features))
-            read = partial(load_table, file, columns, declared)
+            read = partial(load_table, path, columns, declared)
         # What others' code warns about may follow from samples: of repaired data only their holder is told.
         with collected_warnings(Warning) if repair else nullcontext(()) as warned:
             data = read()
         data = replace(data, notes=(*data.notes, *warned), public=public)
         return data.split(test_fraction, seed) if test_fraction else data
     except InputError as error:
-        raise about_file(file, error) from error
+        is_named = not is_one and error.field in map(str, table_files(path))
+        raise error if is_named else about_file(title, error) from error
+
+
+def raw_tables(source: Any, schema: Schema | None = None) -> list[RawTable]:
+    """Return the tables of a file, a list, a folder or a data frame as they are written, each with its client's name."""
+    if is_frame(source):
+        return [frame_table(source, "the table")]
+    dialect = Dialect() if schema is None else Dialect(schema.separator, schema.encoding)
+    files = table_files(source)
+    if not files:
+        file = existing_file(source)
+        if file.suffix.lower() == ".npz":
+            raise InputError("is an .npz, but a schema is for tables", field=str(file))
+        files = (file,)
+    return [raw_table(file, dialect, file.stem) for file in files]
 
 
 def read_pool(
@@ -147,7 +189,7 @@ def read_pool(
         joined = [np.concatenate(parts) for parts in found]
         return Pool(pixels(joined[0]), joined[1], joined[2] if column is not None else None)
     except InputError as error:
-        raise about_file(file, error) from error
+        raise about_file(str(file), error) from error
 
 
 @dataclass(frozen=True)
@@ -221,6 +263,6 @@ def _listed(features: Sequence[str] | None) -> tuple[str, ...] | None:
     return (features,) if isinstance(features, str) else tuple(features)
 
 
-def about_file(file: Path, error: InputError) -> InputError:
+def about_file(file: str, error: InputError) -> InputError:
     """Return the error with the file's name in it, once."""
-    return error if error.field == str(file) else error.at(str(file))
+    return error if error.field == file else error.at(file)

@@ -96,5 +96,5 @@ def read_samples(
         refuse_options("an .npz", name=name)
         x, ids = read_features(file, partial(pick_columns, features=features, others=others, field=str(file)), id)
     except InputError as error:
-        raise about_file(file, error) from error
+        raise about_file(str(file), error) from error
     return NewSamples(x, [str(row) for row in range(len(x))] if ids is None else ids, id or "row")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from upcycled.config.experiment import flat
 from upcycled.report.collect import Part, Results, Row
 from upcycled.support.formats import count, setting
 
+SCHEMA = "data.schema."
+"""What a file says of columns is shown as a whole: the complete file has the rest."""
 NOT_SETTINGS = ("name", "seeds", "results", "data.path")
 PAIRED = ("upcycle", "iterations")
 """What a vanilla run and its upcycled partner differ in."""
@@ -93,7 +96,13 @@ def split_settings(parts: Sequence[Part]) -> tuple[dict[str, Any], dict[str, lis
 
 
 def _flat(part: Part) -> dict[str, Any]:
-    return {name: value for name, value in flat(part.config).items() if name not in NOT_SETTINGS}
+    found = {name: value for name, value in flat(part.config).items() if name not in NOT_SETTINGS}
+    own = {name: found.pop(name) for name in list(found) if name.startswith(SCHEMA)}
+    if own:
+        columns = {name.removeprefix(f"{SCHEMA}columns.").rpartition(".")[0] for name in own if ".columns." in name}
+        known = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:8]
+        found["data.schema"] = f"{len(columns)} columns ({known})"
+    return found
 
 
 def shared_settings(parts: Sequence[Part]) -> dict[str, list[tuple[str, str]]]:
@@ -135,8 +144,10 @@ def complete_file(part: Part) -> str:
     if isinstance(values.get("results"), str):
         values["results"] = local_path(values["results"])
     data = values.get("data")
-    if isinstance(data, dict) and isinstance(data.get("path"), str):
-        values["data"] = {**data, "path": local_path(data["path"])}
+    if isinstance(data, dict) and isinstance(data.get("path"), str | list):
+        paths = data["path"]
+        short = [local_path(path) for path in paths] if isinstance(paths, list) else local_path(paths)
+        values["data"] = {**data, "path": short}
     return tomli_w.dumps(values)
 
 

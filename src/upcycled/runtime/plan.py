@@ -325,6 +325,8 @@ _GIVEN_BY = {
     "classes": "the number of classes (give num_classes or label_names; in a file data.classes or data.labels)",
     "vocabulary": "the number of token ids (give vocabulary; in a file data.vocabulary or model.vocabulary)",
     "dtype": "whether features are whole numbers (give repair=True, and vocabulary for token ids; a file has both)",
+    "schema": "what their schema marks as from_data (put public knowledge in its place, and take the marks away)",
+    "columns": "what their columns mean (give schema; in a file data.schema; 'upcycled data schema' drafts one)",
     "sizes": "how many samples are held out (give repair=True, or has_copies=False before the split; a file has both)",
 }
 """How each fact is given that was read off data."""
@@ -334,6 +336,8 @@ def _check_given(data: FederatedData, model: Any) -> None:
     """Refuse public facts that were read off private data: one record may decide them, and no noise covers that."""
     may_take_tokens = takes_tokens(model) if isinstance(model, nn.Module) else model not in ("logistic", "mlp")
     inferred = data.inferred if may_take_tokens else data.inferred - {"vocabulary"}
+    if data.feature_names is not None and data.schema is None and data.vocabulary is None:
+        inferred |= {"columns"}  # of a table nobody knows where bounds and categories come from
     if inferred:
         facts = " and ".join(_GIVEN_BY.get(fact, fact) for fact in sorted(inferred))
         raise InputError(

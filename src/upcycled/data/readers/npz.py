@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import uuid
@@ -21,10 +22,11 @@ from upcycled.data.checks import labels_of, numbers
 from upcycled.data.declared import Declared, declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
+from upcycled.data.schema.table_schema import Schema
 
 PARTS = ("train", "test", "validation")
 _NAMES = ("client_names", "feature_names", "other_columns", "label_names")
-_ABOUT = (*_NAMES, "num_classes", "vectors", "has_copies", "vocabulary", "inferred", "targets")
+_ABOUT = (*_NAMES, "num_classes", "vectors", "has_copies", "vocabulary", "inferred", "targets", "schema")
 _SET = re.compile(r"(?:(?P<name>.+)_)?train_x")
 
 
@@ -115,7 +117,8 @@ def load_npz(
     inferred -= {"vocabulary"} if data.vocabulary is not None else set()
     if copies is not None and not declared.repair:
         data = replace(data, has_copies=bool(copies.any()))
-    return replace(data, inferred=inferred, other_columns=_strings(archive, "other_columns") or ())
+    others = _strings(archive, "other_columns") or ()
+    return replace(data, inferred=inferred, other_columns=others, schema=_schema(archive))
 
 
 def read_x(path: Path, name: str | None) -> tuple[NDArray[Any], tuple[str, ...] | None]:
@@ -246,6 +249,17 @@ def _strings(archive: Archive, key: str) -> tuple[str, ...] | None:
     return tuple(str(name) for name in found)
 
 
+def _schema(archive: Archive) -> Schema | None:
+    """Return the schema of the tables that the samples come from; it is kept as JSON."""
+    found = _strings(archive, "schema")
+    if found is None:
+        return None
+    try:
+        return Schema.from_dict(json.loads("".join(found)))
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"is no schema ({reason_of(error)})", field="schema") from error
+
+
 def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {"num_classes": np.array(data.num_classes)}
     if data.targets != "classes":
@@ -270,6 +284,8 @@ def _arrays(data: FederatedData) -> dict[str, NDArray[Any]]:
         arrays["has_copies"] = np.array(data.has_copies)
     if data.vocabulary is not None:
         arrays["vocabulary"] = np.array(data.vocabulary)
+    if data.schema is not None:
+        arrays["schema"] = np.array([json.dumps(data.schema.plain())], dtype=np.str_)
     if data.inferred:
         arrays["inferred"] = np.array(sorted(data.inferred), dtype=np.str_)
     return arrays

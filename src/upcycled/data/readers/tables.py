@@ -1,11 +1,12 @@
-"""CSV and Parquet: one row per sample, one column each for client and label, every other column a feature."""
+"""Tables without a schema: one row per sample, one column each for client and label, every other column a feature."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from upcycled.data.declared import Declared
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 from upcycled.data.readers.npz import unreadable
+from upcycled.data.readers.raw_tables import check_header, is_frame, read_frame, table_files
+from upcycled.data.readers.splits_column import is_test_row
 from upcycled.data.readers.texts import as_numbers
 from upcycled.support.extras import needs
 
@@ -25,7 +28,8 @@ _RIGHT_TARGETS = {
     "numbers": "targets must be numbers",
     "labels": "labels must be 0 or 1",
 }
-_SPLITS = {"train": False, "0": False, "test": True, "1": True}
+Source: TypeAlias = Any
+"""A file, a list of files, a folder, or a data frame."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,9 @@ class ColumnTable:
     is_test: NDArray[np.bool_] | None
 
 
-def load_table(path: Path, columns: Columns, declared: Declared) -> FederatedData:
-    """Read a table that has a client column."""
-    table = read_table(path, columns, declared)
+def load_table(source: Source, columns: Columns, declared: Declared) -> FederatedData:
+    """Read a table that has a client column, or tables whose files are named after their clients."""
+    table = read_table(source, columns, declared)
     assert table.client is not None  # the caller names a client column
     parts = [GroupedRows("train", table.x, table.y, table.client, is_typed=False)]
     if table.is_test is not None:
@@ -76,18 +80,20 @@ def load_table(path: Path, columns: Columns, declared: Declared) -> FederatedDat
     return replace(data, other_columns=table.other_columns)
 
 
-def read_table(path: Path, columns: Columns, declared: Declared = NOTHING) -> ColumnTable:
+def read_table(source: Source, columns: Columns, declared: Declared = NOTHING) -> ColumnTable:
     """Read a table and take its columns apart."""
-    frame = _frame(path, columns, declared)
+    path = title_of(source)
+    frame = _joined(source, columns, declared)
     known = [str(name) for name in frame.columns]
     labels = [("label", name) for name in columns.labels]
     for field, name in (("client", columns.client), *labels, ("split", columns.split)):
         if name is not None and name not in known:
-            raise InputError(field=field, value=name, but=f"the file has no such column{nearest(name, known)}")
+            what = "table" if is_frame(source) else "file"
+            raise InputError(field=field, value=name, but=f"the {what} has no such column{nearest(name, known)}")
     if len(set(columns.special)) != len(columns.special):
         raise InputError(f"client, label and split are {columns.special}, but they must be different columns")
     if len(frame) == 0:
-        raise InputError("has no rows, but it must have at least one sample for every client", field=str(path))
+        raise InputError("has no rows, but it must have at least one sample for every client", field=path)
     features = _feature_names(path, columns, known)
     return ColumnTable(
         x=_any_features(frame, features) if declared.repair else _features(path, frame, features),
@@ -95,8 +101,53 @@ def read_table(path: Path, columns: Columns, declared: Declared = NOTHING) -> Co
         feature_names=features,
         other_columns=tuple(name for name in known if name not in features),
         client=None if columns.client is None else clients_of(path, frame, columns.client),
-        is_test=None if columns.split is None else _split(path, frame, columns.split),
+        is_test=None if columns.split is None else is_test_row(path, columns.split, frame[columns.split].to_numpy(object)),
     )
+
+
+def title_of(source: Source) -> str:
+    """Return what sentences call a table."""
+    if is_frame(source):
+        return "the table"
+    if isinstance(source, list | tuple) and source:
+        return str(source[0]) + (f" and {len(source) - 1} more" if len(source) > 1 else "")
+    return str(source)
+
+
+def _joined(source: Source, columns: Columns, declared: Declared) -> Any:
+    """Return all rows of all files in one frame; a file of many is its client's where no column says so."""
+    if is_frame(source):
+        return _taken(source)
+    files = table_files(source)
+    if not files:
+        return _frame(Path(source), columns, declared)
+    needs(title_of(source), "pandas")
+    import pandas
+
+    frames = [_frame(file, columns, declared) for file in files]
+    first = [str(name) for name in frames[0].columns]
+    for file, frame in zip(files, frames, strict=True):
+        names = [str(name) for name in frame.columns]
+        for name in dict.fromkeys([*first, *names]):
+            if (name in first) != (name in names):
+                there, lacking = (files[0], file) if name in first else (file, files[0])
+                raise InputError(f"has no column '{name}', but {there} has: they must have the same", field=str(lacking))
+        if len(frame) == 0:
+            raise InputError("has no rows, but every site needs at least one", field=str(file))
+    if columns.client == "client" and "client" not in first:
+        frames = [frame.assign(client=file.stem) for file, frame in zip(files, frames, strict=True)]
+    return pandas.concat([frame[list(frames[0].columns)] for frame in frames], ignore_index=True)
+
+
+def _taken(frame: Any) -> Any:
+    """Return a data frame of pandas or polars as one of pandas, its rows by their numbers."""
+    needs("a data frame", "pandas")
+    import pandas
+
+    check_header("the table", [str(name) for name in frame.columns])
+    if isinstance(frame, pandas.DataFrame):
+        return frame.reset_index(drop=True).rename(columns=str)
+    return pandas.DataFrame({str(name): frame[name].to_numpy() for name in frame.columns})
 
 
 def read_features(
@@ -111,20 +162,18 @@ def read_features(
         raise InputError("has no rows, but it must have at least one sample", field=str(path))
     features = choose([name for name in known if name != id])
     ids = None if id is None else ["" if value is None or value != value else str(value) for value in frame[id]]
-    return _features(path, frame, features), ids
+    return _features(str(path), frame, features), ids
 
 
 def _frame(path: Path, columns: Columns, declared: Declared) -> Any:
-    is_csv = path.suffix.lower() == ".csv"
-    needs(str(path), "pandas", *(() if is_csv else ("pyarrow",)))
+    needs(str(path), "pandas")
     import pandas
 
-    # pandas and pyarrow raise many kinds of errors on damaged files, not all of one family.
+    if path.suffix.lower() != ".csv":
+        return read_frame(path)
+    # pandas raises many kinds of errors on damaged files, not all of one family.
     try:
-        if is_csv:
-            frame = _csv(path, columns, declared)
-        else:
-            frame = pandas.read_parquet(path, engine="pyarrow").reset_index(drop=True)
+        frame = _csv(path, columns, declared)
     except InputError:
         raise
     except UnicodeError as error:
@@ -147,6 +196,8 @@ def _csv(path: Path, columns: Columns, declared: Declared) -> Any:
     other = next((name for mark, name in ((b";", "';'"), (b"\t", "a tab")) if mark in header), None)
     if b"," not in header and other is not None:
         raise InputError(f"has {other} between its columns, but it must be a comma", field=str(path))
+    # pandas would call the second of two equal names something else.
+    check_header(str(path), [name for name in next(csv.reader([header.decode("utf-8-sig")]), []) if name])
     if declared.repair:
         # All as text: what a column holds must not decide how it is read.
         frame = pandas.read_csv(path, dtype=str, keep_default_na=False, na_filter=False)
@@ -165,12 +216,12 @@ def _csv(path: Path, columns: Columns, declared: Declared) -> Any:
     return frame
 
 
-def _feature_names(path: Path, columns: Columns, known: list[str]) -> tuple[str, ...]:
+def _feature_names(path: str, columns: Columns, known: list[str]) -> tuple[str, ...]:
     if columns.features is None:
         names = tuple(name for name in known if name not in (*columns.special, *columns.unused))
         if not names:
             raise InputError(
-                f"has no columns beside {', '.join(columns.special)}, but it must have features", field=str(path)
+                f"has no columns beside {', '.join(columns.special)}, but it must have features", field=path
             )
         return names
     for name in columns.features:
@@ -183,7 +234,7 @@ def _feature_names(path: Path, columns: Columns, known: list[str]) -> tuple[str,
     return columns.features
 
 
-def _features(path: Path, frame: Any, names: Sequence[str]) -> NDArray[Any]:
+def _features(path: str, frame: Any, names: Sequence[str]) -> NDArray[Any]:
     from pandas.api import types
 
     def numeric(column: Any) -> bool:
@@ -196,7 +247,7 @@ def _features(path: Path, frame: Any, names: Sequence[str]) -> NDArray[Any]:
         raise InputError(
             f"has columns that are not numbers: {listed} (such as {str(example)[:40]!r}), but features "
             "must be numbers; choose columns with features",
-            field=str(path),
+            field=path,
         )
     # Whole numbers stay whole (they may be tokens) unless a value is missing or another column is not whole.
     whole = all(types.is_integer_dtype(frame[name].dtype) and not frame[name].hasnans for name in names)
@@ -205,7 +256,7 @@ def _features(path: Path, frame: Any, names: Sequence[str]) -> NDArray[Any]:
         column = frame[name]
         if whole and column.dtype.kind == "u" and column.max() > np.iinfo(np.int64).max:
             raise InputError(
-                f"has {column.max()} in column '{name}', but whole numbers must fit in int64", field=str(path)
+                f"has {column.max()} in column '{name}', but whole numbers must fit in int64", field=path
             )
         matrix[:, j] = column.to_numpy() if whole else column.to_numpy(dtype=np.float64, na_value=np.nan)
     return matrix
@@ -238,13 +289,13 @@ def _first_text(column: Any) -> int:
     return int(rows[0]) if rows.size else 0
 
 
-def _targets(path: Path, frame: Any, columns: Columns, declared: Declared) -> NDArray[Any]:
+def _targets(path: str, frame: Any, columns: Columns, declared: Declared) -> NDArray[Any]:
     """Return the labels, (rows,) of one column and (rows, columns) of a list."""
     found = [_label(path, frame, name, declared) for name in columns.labels]
     return found[0] if isinstance(columns.label, str) else np.stack(found, axis=1)
 
 
-def _label(path: Path, frame: Any, name: str, declared: Declared) -> NDArray[Any]:
+def _label(path: str, frame: Any, name: str, declared: Declared) -> NDArray[Any]:
     from pandas.api import types
 
     column = frame[name]
@@ -257,7 +308,7 @@ def _label(path: Path, frame: Any, name: str, declared: Declared) -> NDArray[Any
         raise InputError(
             f"has {str(column.iloc[row])!r} in label column '{name}' at row {row} (counted from 0), but "
             + _RIGHT_TARGETS[declared.targets],
-            field=str(path),
+            field=path,
         )
     if types.is_integer_dtype(column.dtype) and not column.hasnans:
         return np.asarray(column.to_numpy())
@@ -270,31 +321,16 @@ def _text(value: Any) -> str:
     return str(int(value)) if is_whole else str(value)
 
 
-def clients_of(path: Path, frame: Any, name: str) -> NDArray[Any]:
+def clients_of(path: str, frame: Any, name: str) -> NDArray[Any]:
     """Return the column that says whose a row is; none may be missing."""
     column = frame[name]
     missing = np.flatnonzero(column.isna().to_numpy())
     if missing.size:
         row = frame.index[missing[0]]
         raise InputError(
-            f"has no client in column '{name}' at row {row} (counted from 0), but every row needs one", field=str(path)
+            f"has no client in column '{name}' at row {row} (counted from 0), but every row needs one", field=path
         )
     values = column.to_numpy()
     if values.dtype.kind not in "iufb":
         values = np.array([str(value) for value in values], dtype=np.str_)
     return client_column(f"column '{name}'", values)
-
-
-def _split(path: Path, frame: Any, name: str) -> NDArray[np.bool_]:
-    column = frame[name]
-    is_test: NDArray[np.bool_] = np.zeros(len(frame), dtype=np.bool_)
-    for value in column.unique():
-        word = str(value).strip().lower()
-        word = {"0.0": "0", "1.0": "1", "false": "0", "true": "1"}.get(word, word)
-        if word not in _SPLITS:
-            raise InputError(
-                f"has {str(value)!r} in split column '{name}', but it must be 'train' or 'test', or 0 or 1",
-                field=str(path),
-            )
-        is_test |= (column == value).to_numpy(dtype=np.bool_) & _SPLITS[word]
-    return is_test

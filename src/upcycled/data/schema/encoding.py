@@ -1,0 +1,240 @@
+"""From the cells of one site's table to numbers, by the schema alone: another site's rows change nothing here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upcycled.core.errors import shown
+from upcycled.core.vectors import Real
+from upcycled.data.readers.raw_tables import RawTable
+from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, numbers_in, places_in
+from upcycled.data.schema.column_kinds import OTHER, CategoryColumn, DateColumn, Feature, LabelColumn, NumberColumn
+from upcycled.data.schema.table_schema import Schema
+from upcycled.data.schema.toml_lines import column_line, toml_value
+
+CLIENT_ROWS = "(counted from 0)"
+
+
+@dataclass(frozen=True)
+class TableProblem:
+    """What is wrong with a table, or often is, and the line of a schema that mends it."""
+
+    said: str
+    """One sentence, without a full stop."""
+    mend: str = ""
+    """What the schema should say; nothing where the table itself has to change."""
+    is_shape: bool = False
+    """Whether it is about columns and rows and not about what is in them: public, so refused of any data."""
+    blocks: bool = True
+    """Whether data cannot be read because of it."""
+    where: str = ""
+    """Whose it is: the file."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A table in numbers, and what was met on the way."""
+
+    x: NDArray[np.float32]
+    y: NDArray[Any] | None
+    problems: tuple[TableProblem, ...]
+
+
+def encode(schema: Schema, table: RawTable, *, with_labels: bool) -> Encoded:
+    """Return a table's features and, for training, its labels, with all problems at once.
+
+    What is wrong has numbers too: a cell that is no number or day counts as a gap, and a gap without a public constant as
+    the middle of the bounds; a label that is no class is nan.
+    """
+    needed = [*schema.features, *(schema.labels if with_labels else ())]
+    needed += [name for name in (schema.client, schema.split) if with_labels and name is not None]
+    problems = _shape_problems(schema, table, needed)
+    parts: list[Real] = []
+    for name, column in schema.features.items():
+        if name in table.columns:
+            made, met = encode_feature(schema, name, column, table.columns[name])
+            parts.append(made)
+            problems += met
+        else:
+            parts.append(np.zeros((table.num_rows, len(column.names(name)))))
+    labels = []
+    for name, label in schema.labels.items() if with_labels else ():
+        if name in table.columns:
+            made, met = _label(schema, name, label, table.columns[name])
+            labels.append(made)
+            problems += met
+    y = None
+    if with_labels and len(labels) == len(schema.labels) and labels:
+        y = labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
+    x = np.concatenate(parts, axis=1).astype(np.float32)
+    return Encoded(x, y, tuple(replace(one, where=table.title) for one in problems))
+
+
+def encode_feature(
+    schema: Schema, name: str, column: Feature, values: NDArray[Any]
+) -> tuple[Real, list[TableProblem]]:
+    """Return the numbers (rows, features) that a column becomes."""
+    if isinstance(column, CategoryColumn):
+        return _category(schema, name, column, cells_of(values, schema.gaps, keep=column.values))
+    cells = cells_of(values, schema.gaps)
+    if isinstance(column, NumberColumn):
+        found, (low, high), gap, what = numbers_in(cells, schema.decimal), column.bounds, column.gap, "number"
+    else:
+        found, what = days_in(cells, column.formats), f"day like {_like(column)}"
+        low, high = (float(day.toordinal()) for day in column.bounds)
+        gap = None if column.gap is None else float(column.gap.toordinal())
+    is_gap = np.isnan(found)
+    problems = _strange(schema, name, column, cells, is_gap & ~cells.is_gap, what)
+    problems += _gaps(name, column, cells)
+    outside = ~is_gap & ((found < low) | (found > high))
+    if outside.any():
+        problems.append(_outside(name, column, cells, outside, found))
+    middle = low + (high - low) / 2
+    filled = np.clip(np.where(is_gap, middle if gap is None else gap, found), low, high)
+    scaled = 2 * (filled - low) / (high - low) - 1
+    return np.column_stack([scaled, *([] if gap is None else [is_gap])]).astype(np.float64), problems
+
+
+def _category(schema: Schema, name: str, column: CategoryColumn, cells: Cells) -> tuple[Real, list[TableProblem]]:
+    places = places_in(cells, column.values)
+    problems, strange = _gaps(name, column, cells), (places == NOWHERE) & ~cells.is_gap
+    listed = (*column.values, *((OTHER,) if column.other else ()))
+    if column.other:
+        places[strange] = len(column.values)
+    elif strange.any():
+        words = _first(cells, strange)
+        mend = column_line(name, "other", True)
+        said = f"column '{name}' holds {words}, where {_one_of(column.values)} is due"
+        problems.append(TableProblem(said, mend))
+    if column.gap is not None:
+        places[cells.is_gap] = listed.index(column.gap)
+    elif column.other:
+        places[cells.is_gap] = len(column.values)
+    hot = (places[:, None] == np.arange(len(listed))).astype(np.float64)
+    return np.column_stack([hot, *([] if column.gap is None else [cells.is_gap])]), problems
+
+
+def _label(
+    schema: Schema, name: str, column: LabelColumn, values: NDArray[Any]
+) -> tuple[NDArray[Any], list[TableProblem]]:
+    cells = cells_of(values, schema.gaps, keep=column.classes or ())
+    problems: list[TableProblem] = []
+    if cells.is_gap.any():
+        first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
+        said = f"label column '{name}' has {_gap_words(many)}, the first at row {first} {CLIENT_ROWS}"
+        problems.append(TableProblem(f"{said}: leave such rows out of the table"))
+    if column.classes is not None:
+        places = places_in(cells, column.classes)
+        strange = (places == NOWHERE) & ~cells.is_gap
+        if strange.any():
+            new = dict.fromkeys(str(value) for value in cells.values[strange][:1])
+            mend = column_line(name, "classes", [*column.classes, *new])
+            said = f"label column '{name}' holds {_first(cells, strange)}, where {_one_of(column.classes)} is due"
+            problems.append(TableProblem(said, mend))
+        return np.where(places == NOWHERE, np.nan, places), problems
+    found = numbers_in(cells, schema.decimal)
+    strange = np.isnan(found) & ~cells.is_gap
+    if strange.any():
+        said = f"label column '{name}' holds {_first(cells, strange)}, where a number is due"
+        problems.append(TableProblem(said, column_line(name, "classes", _some(cells))))
+    if column.bounds is not None:
+        outside = (found < column.bounds[0]) | (found > column.bounds[1])
+        if outside.any():
+            problems.append(_outside(name, column, cells, outside, found))
+        # A gap in repaired data is 0, or the bound that is nearest to it.
+        found = np.clip(np.where(np.isnan(found), 0.0, found), *column.bounds)
+    return found, problems
+
+
+def _shape_problems(schema: Schema, table: RawTable, needed: list[str]) -> list[TableProblem]:
+    problems = []
+    for name in needed:
+        if name not in table.columns:
+            near = [one for one in table.columns if one.strip().casefold() == name.strip().casefold()]
+            hint = f" (it has '{near[0]}')" if near else ""
+            mend = f"[columns.{toml_value(near[0])}] in the place of [columns.{toml_value(name)}]" if near else ""
+            problems.append(TableProblem(f"has no column '{name}', which the schema asks for{hint}", mend, True))
+    for name in table.columns:
+        if name not in schema.columns:
+            said = f"has a column '{name}' that the schema does not know"
+            problems.append(TableProblem(said, column_line(name, "kind", "ignored"), True))
+    if table.num_rows == 0:
+        problems.append(TableProblem("has a header and no rows, but every site needs one at least", "", True))
+    return problems
+
+
+def _strange(
+    schema: Schema, name: str, column: Feature, cells: Cells, strange: NDArray[np.bool_], what: str
+) -> list[TableProblem]:
+    if not strange.any():
+        return []
+    mend = f"gaps = {toml_value([*schema.gaps, str(cells.values[strange][0])])}"
+    if isinstance(column, DateColumn):
+        mend = column_line(name, "formats", [*column.formats, "the form of this one"])
+    elif strange.sum() * 2 > len(cells.filled):
+        mend = column_line(name, "kind", "category")
+    return [TableProblem(f"column '{name}' holds {_first(cells, strange)}, where a {what} is due", mend)]
+
+
+def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
+    if column.gap is not None or not cells.is_gap.any():
+        return []
+    first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
+    said = f"column '{name}' has {_gap_words(many)}, the first at row {first} {CLIENT_ROWS}, and no constant for them"
+    return [TableProblem(said, column_line(name, "gap", usual_gap(column)))]
+
+
+def usual_gap(column: Feature) -> Any:
+    """Return the constant that a draft proposes for a gap: the middle of the bounds, or what is no listed value."""
+    if isinstance(column, CategoryColumn):
+        return OTHER if column.other else column.values[0]
+    if isinstance(column, NumberColumn):
+        return column.bounds[0] + (column.bounds[1] - column.bounds[0]) / 2
+    return date.fromordinal((column.bounds[0].toordinal() + column.bounds[1].toordinal()) // 2)
+
+
+def _outside(
+    name: str, column: NumberColumn | DateColumn | LabelColumn, cells: Cells, outside: NDArray[np.bool_], found: Real
+) -> TableProblem:
+    assert column.bounds is not None  # who has none has nothing outside of them
+    low, high = column.bounds
+    far = (float(np.nanmin(found)), float(np.nanmax(found)))
+    if isinstance(column, DateColumn):
+        wider: Any = [min(low, date.fromordinal(int(far[0]))), max(high, date.fromordinal(int(far[1])))]
+        words = f"{low} to {high}"
+    else:
+        wider = [min(low, far[0]), max(high, far[1])]
+        words = f"{toml_value(low)} to {toml_value(high)}"
+    said = f"column '{name}' holds {_first(cells, outside)}, outside of its bounds, {words}: they are clipped"
+    return TableProblem(said, column_line(name, "bounds", wider), blocks=False)
+
+
+def _first(cells: Cells, rows: NDArray[np.bool_]) -> str:
+    """Return the first of some cells, its row, and how many more there are."""
+    places = np.flatnonzero(rows)
+    value = cells.values[places[0]]
+    word = shown(str(value)) if isinstance(value, str) or cells.values.dtype.kind == "M" else shown(value)
+    more = f" and {len(places) - 1} more such" if len(places) > 1 else ""
+    return f"{word} at row {places[0]} {CLIENT_ROWS}{more}"
+
+
+def _gap_words(many: int) -> str:
+    return "a gap" if many == 1 else f"{many} gaps"
+
+
+def _some(cells: Cells) -> list[str]:
+    return sorted({str(value) for value in cells.values[cells.filled].tolist()})[:8]
+
+
+def _one_of(values: tuple[str, ...]) -> str:
+    listed = ", ".join(map(repr, values[:8]))
+    return f"one of {listed}{', ...' if len(values) > 8 else ''}"
+
+
+def _like(column: DateColumn) -> str:
+    return " or ".join(column.bounds[0].strftime(form) for form in column.formats)
