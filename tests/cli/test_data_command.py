@@ -208,6 +208,8 @@ def test_check_gives_hints_about_what_is_allowed_and_often_a_slip(upcycled, tmp_
     expected = [
         "no sample has the label 0 of the 3 classes (labels count from 0)",
         "' a', 'A', 'a' are different clients, though their names differ in spaces or capitals only",
+        "class '1' of 'label' has no sample at 'b'",
+        "class '2' of 'label' has no sample at 'A'",
     ]
     code, shown, _ = upcycled("check", path)
     first, *lines = shown.splitlines()
@@ -240,7 +242,7 @@ def test_check_says_what_was_read_off_and_what_would_be_repaired(upcycled, tmp_p
         "repaired: x: 1 values that are not a finite float32 count as 0, the first of client 'a' at row 1, column 'f' "
         "(counted from 0)",
     ]
-    path.write_text("client,f,label\na,1.5,0\na,2,1\nb,3,1\n")
+    path.write_text("client,f,label\na,1.5,0\na,2,1\nb,3,1\nb,3,0\n")
     _, shown, _ = upcycled("check", path)
     assert shown.splitlines()[1:] == ["read off the data: classes, dtype (a run with real noise wants them given)"]
     found = json.loads(upcycled("check", path, "--json", "--classes", 4, "--repair")[1])

@@ -18,7 +18,9 @@ def test_a_path_that_is_no_data_file_is_refused(tmp_path):
     (tmp_path / "folder.npz").mkdir()
     right = "but it must be a file that ends in .npz, .csv, .parquet, .xlsx"
     assert message(lambda: load(tmp_path / "no.npz")) == f"{tmp_path / 'no.npz'} does not exist, {right}"
-    assert message(lambda: load(tmp_path / "folder.npz")) == f"{tmp_path / 'folder.npz'} is a folder, {right}"
+    assert message(lambda: load(tmp_path / "folder.npz")) == (
+        f"{tmp_path / 'folder.npz'} holds no file that ends in .csv, .parquet, .xlsx: one for each site"
+    )
     assert message(lambda: load(tmp_path / "a.txt")) == (
         f"{tmp_path / 'a.txt'} ends in '.txt', but it must end in .npz, .csv, .parquet, .xlsx"
     )

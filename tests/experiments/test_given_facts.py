@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
+import tomli_w
 import torch
 
 import upcycled as up
@@ -74,6 +76,26 @@ def test_a_run_with_real_noise_refuses_what_was_read_off_in_one_sentence():
     both = up.FederatedData.from_arrays([x.tolist() for x in X], Y)
     assert "the number of classes" in refused(both)
     assert " and whether features are whole numbers" in refused(both)
+
+
+def test_a_run_with_real_noise_refuses_tables_that_nobody_has_described(tmp_path):
+    frame = pd.DataFrame(ROWS, columns=["client", "f", "g", "label"])
+    words = "what their columns mean (give schema; in a file data.schema; 'upcycled data schema' drafts one)"
+    assert words in refused(up.data.load(frame, num_classes=2, repair=True))
+    up.data.save(up.data.load(frame, num_classes=2, repair=True), tmp_path / "a.npz")
+    assert words in refused(up.data.load(tmp_path / "a.npz"))
+    assert planned(up.data.load(frame, num_classes=2, public=True)).facts.classes == 2
+    columns = {"client": {"kind": "client"}, "label": {"kind": "label", "classes": ["0", "1"]}}
+    columns |= {name: {"kind": "number", "bounds": [0, 3]} for name in ("f", "g")}
+    told = up.data.load(frame, schema={"columns": columns})
+    assert planned(told).facts.classes == 2
+    up.data.save(told, tmp_path / "a.npz")
+    assert up.data.load(tmp_path / "a.npz").schema == told.schema
+    columns["f"]["from_data"] = ["bounds"]
+    drafted = up.data.load(frame, schema={"columns": columns})
+    assert "what their schema marks as from_data (put public knowledge in its place" in refused(drafted)
+    assert planned(drafted, noise="seeded").facts.classes == 2
+    assert planned(up.data.load(frame, schema={"columns": columns}, public=True)).facts.classes == 2
 
 
 def test_given_public_and_simulated_data_are_taken():
@@ -183,5 +205,8 @@ def test_a_simulation_says_what_it_read_off(tmp_path):
     assert dict(data_words(part))["classes"] == "2 (from the data)"
     remarks = explain(experiment, "a.toml").remarks
     assert remarks[-1].startswith("Read off the data: classes, dtype, sizes, vocabulary. A simulation may;")
-    told = load_config(file_of(tmp_path), ["privacy.noise=system", "data.classes=2"])
+    columns = {"client": {"kind": "client"}, "label": {"kind": "label", "classes": ["0", "1"]}}
+    columns |= {name: {"kind": "number", "bounds": [0, 3]} for name in ("f", "g")}
+    (tmp_path / "schema.toml").write_text(tomli_w.dumps({"columns": columns}))
+    told = load_config(file_of(tmp_path), ["privacy.noise=system", "data.schema=schema.toml"])
     assert not any("Read off" in words for words in explain(told, "a.toml").remarks)

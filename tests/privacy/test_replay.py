@@ -58,6 +58,12 @@ COHORTS
 noise = "system"
 MECHANISM
 """
+SCHEMA = """\
+schema.columns.client = { kind = "client" }
+schema.columns.a = { kind = "number", bounds = [-4, 5] }
+schema.columns.b = { kind = "number", bounds = [-4, 5], gap = 0 }
+schema.columns.c = { kind = "number", bounds = [-4, 5] }
+schema.columns.label = { kind = "label", classes = ["0", "1"] }"""
 FEDPROX, EVERYBODY, FEW = 'name = "fedprox"\nmu = 0.5', "participation = 1.0", "participation = 0.5"
 CASES = {
     "model_clipping": (FEDPROX, EVERYBODY, "clip_norm = 1.0\nnoise_std = 0.5"),
@@ -222,7 +228,7 @@ def site(tmp_path, monkeypatch):
 def file_of(case):
     algorithm, cohorts, mechanism = CASES[case]
     given = {
-        "GIVEN": "classes = 2",
+        "GIVEN": SCHEMA,
         "ALGORITHM": algorithm,
         "COHORTS": cohorts,
         "MECHANISM": f'mechanism = "{NAMED.get(case, case)}"\n{mechanism}',
@@ -285,8 +291,9 @@ def test_the_changed_records_lie_where_they_are_said_to(site):
     (folder / "replayed.toml").write_text(file_of("model_clipping"))
     data = load_config("replayed.toml").build_data()
     for row, part in ((TRAINING, data.train), (HELD_OUT, data.test)):
-        sample = np.array(records().splitlines()[1 + row].split(",")[1:4], dtype=np.float32)
-        assert (part.client(0)[0] == sample).all(axis=1).any()
+        sample = np.array(records().splitlines()[1 + row].split(",")[1:4], dtype=np.float64)
+        scaled = (2 * (sample + 4) / 9 - 1).astype(np.float32)  # by the schema's bounds
+        assert (part.client(0)[0][:, [0, 1, 3]] == scaled).all(axis=1).any()
 
 
 PRODUCT = [
@@ -384,7 +391,7 @@ def test_the_largest_token_shows_nothing(site, monkeypatch, capsys, case, larges
     tape, shown, rng = Tape(monkeypatch), [], np.random.default_rng(3)
     rows = [[str(i // ROWS), *map(str, rng.integers(0, 9, 3)), str(rng.integers(2))] for i in range(CLIENTS * ROWS)]
     tokens = '[model]\nkind = "lstm"\nhidden = 2\nembedding = 2\n\n[algorithm]'
-    file = file_of(case).replace("classes = 2", "classes = 2\nvocabulary = 50").replace("[algorithm]", tokens)
+    file = file_of(case).replace(SCHEMA, "classes = 2\nvocabulary = 50").replace("[algorithm]", tokens)
     for word in ("8", largest):
         folder = site()
         rows[0][1] = word

@@ -59,7 +59,9 @@ def _run(args: argparse.Namespace) -> int:
     if args.client is not None:
         predictor = predictor.personal(args.client)
     card = predictor.card
-    samples = read_samples(args.file, card.feature_names, card.other_columns, id=args.id, name=args.name)
+    samples = read_samples(
+        args.file, card.feature_names, card.other_columns, schema=card.schema, id=args.id, name=args.name
+    )
     try:
         columns, rows = _answers(predictor, samples)
     except InputError as error:

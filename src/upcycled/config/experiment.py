@@ -225,7 +225,8 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
     """Read and check an experiment file.
 
     Args:
-        path: a TOML file. A relative ``data.path`` or ``data.schema`` in it is relative to the file, ``results`` to the current folder.
+        path: a TOML file. A relative ``data.path`` or ``data.schema`` in it is relative to the file, ``results`` to the
+            current folder.
         overrides: texts ``key=value`` that replace values of the file.
 
     Raises:

@@ -165,7 +165,10 @@ def _read(table: NpzFile | ColumnsFile, repair: bool, vocabulary: int | None) ->
     options = table.model_dump(exclude=left_out, exclude_none=True)
     if options.get("client") == "client":
         options.pop("client")  # the usual one, without which a file of many is its client's
-    with in_path(table.path if isinstance(table.path, str) else None), in_keys({"num_classes": "data.classes", "label_names": "data.labels"}):
+    with (
+        in_path(table.path if isinstance(table.path, str) else None),
+        in_keys({"num_classes": "data.classes", "label_names": "data.labels"}),
+    ):
         return federated.load(
             **options,
             num_classes=table.classes,

@@ -74,8 +74,8 @@ class FederatedData:
     vocabulary: int | None = None
     """How many token ids there are, where that was given."""
     inferred: frozenset[str] = frozenset()
-    """Facts that were read off the samples: "classes", "vocabulary", "dtype", "sizes", "schema" (what a draft of one took
-    from them); real noise wants them given."""
+    """Facts that were read off the samples: "classes", "vocabulary", "dtype", "sizes", "schema" (what a draft of one
+    took from them); real noise wants them given."""
     targets: TargetKind = "classes"
     """What a sample's target is: one of the classes; one or more numbers; or several labels, each 0 or 1."""
     schema: Schema | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -19,7 +20,7 @@ def hints(data: FederatedData) -> list[str]:
     >>> hints(FederatedData.from_arrays([[[0.1], [0.2]]], [[1, 2]]))
     ['no sample has the label 0 of the 3 classes (labels count from 0)']
     """
-    return [*_empty_classes(data), *_similar_names(data), *_copies(data)]
+    return [*_empty_classes(data), *similar_names(data.client_names or ()), *_copies(data)]
 
 
 def _empty_classes(data: FederatedData) -> list[str]:
@@ -35,11 +36,12 @@ def _empty_classes(data: FederatedData) -> list[str]:
     return [f"no sample has the label {listed}{more} of the {data.num_classes} classes (labels count from 0)"]
 
 
-def _similar_names(data: FederatedData) -> list[str]:
+def similar_names(names: Iterable[str]) -> list[str]:
+    """Return a sentence about clients whose names are nearly the same, where there are some."""
     similar: defaultdict[str, list[str]] = defaultdict(list)
-    for name in data.client_names or ():
+    for name in names:
         similar[" ".join(name.split()).casefold()].append(name)
-    groups = [names for names in similar.values() if len(names) > 1]
+    groups = [alike for alike in similar.values() if len(alike) > 1]
     if not groups:
         return []
     more = f" (and {len(groups) - 1} more such names)" if len(groups) > 1 else ""

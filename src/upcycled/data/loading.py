@@ -148,17 +148,22 @@ def load(
 
 
 def raw_tables(source: Any, schema: Schema | None = None) -> list[RawTable]:
-    """Return the tables of a file, a list, a folder or a data frame as they are written, each with its client's name."""
+    """Return the tables of a file, list, folder or data frame as they are written, each with its client's name."""
     if is_frame(source):
         return [frame_table(source, "the table")]
     dialect = Dialect() if schema is None else Dialect(schema.separator, schema.encoding)
+    return [raw_table(file, dialect, file.stem) for file in files_of(source)]
+
+
+def files_of(source: Any) -> tuple[Path, ...]:
+    """Return the tables that a file, a list or a folder is."""
     files = table_files(source)
     if not files:
         file = existing_file(source)
         if file.suffix.lower() == ".npz":
             raise InputError("is an .npz, but a schema is for tables", field=str(file))
         files = (file,)
-    return [raw_table(file, dialect, file.stem) for file in files]
+    return files
 
 
 def read_pool(

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.data.grouping import nearest
 from upcycled.data.loading import about_file, existing_file, refuse_options
 from upcycled.data.readers.npz import read_x
+from upcycled.data.readers.raw_tables import Dialect, RawTable, raw_table
 from upcycled.data.readers.tables import read_features
+from upcycled.data.schema.by_schema import refuse
+from upcycled.data.schema.cells import text_of
+from upcycled.data.schema.encoding import encode
+from upcycled.data.schema.table_schema import Schema
 
 USUAL = ("client", "label")
 """What readers call the columns that are no features, where nobody said otherwise."""
@@ -65,11 +72,29 @@ def pick_columns(
     return features
 
 
+def features_by_schema(table: RawTable, schema: Schema, id: str | None = None) -> NDArray[np.float32]:
+    """Return the features of raw rows; columns that are no features may be there or not.
+
+    Raises:
+        InputError: with all that is wrong in one sentence: a column that is missing or that the schema does not know,
+            a gap without a constant, text in the place of a number.
+
+    >>> schema = Schema.from_dict({"columns": {"age": {"kind": "number", "bounds": [0, 100]}}})
+    >>> features_by_schema(RawTable("new.csv", None, {"age": np.array(["75", "120"], dtype=object)}, 2), schema).tolist()
+    [[0.5], [1.0]]
+    """
+    held = {name: values for name, values in table.columns.items() if name != id or name in schema.features}
+    made = encode(schema, replace(table, columns=held), with_labels=False)
+    refuse([one for one in made.problems if one.blocks])
+    return made.x
+
+
 def read_samples(
     path: str | os.PathLike[str],
     features: tuple[str, ...] | None = None,
     others: Sequence[str] = (),
     *,
+    schema: Schema | None = None,
     id: str | None = None,
     name: str | None = None,
 ) -> NewSamples:
@@ -79,6 +104,7 @@ def read_samples(
         path: the file.
         features: the features of training, by name; None where they have none.
         others: columns of training that were no features.
+        schema: what the columns of tables are, where training was by one.
         id: a column of a table to call the rows by; their numbers from 0 on if left out.
         name: which set of an .npz.
 
@@ -94,7 +120,18 @@ def read_samples(
                 x = x[:, [called.index(column) for column in pick_columns(called, features, field=str(file))]]
             return NewSamples(x, [str(row) for row in range(len(x))])
         refuse_options("an .npz", name=name)
+        if schema is not None:
+            return _by_schema(file, schema, id)
         x, ids = read_features(file, partial(pick_columns, features=features, others=others, field=str(file)), id)
     except InputError as error:
         raise about_file(str(file), error) from error
     return NewSamples(x, [str(row) for row in range(len(x))] if ids is None else ids, id or "row")
+
+
+def _by_schema(file: Path, schema: Schema, id: str | None) -> NewSamples:
+    table = raw_table(file, Dialect(schema.separator, schema.encoding))
+    if id is not None and id not in table.columns:
+        raise InputError(field="id", value=id, but=f"the file has no such column{nearest(id, list(table.columns))}")
+    x = features_by_schema(table, schema, id)
+    ids = [str(row) for row in range(table.num_rows)] if id is None else [text_of(one) for one in table.columns[id]]
+    return NewSamples(x, ids, id or "row")

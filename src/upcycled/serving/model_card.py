@@ -11,6 +11,7 @@ from torch import nn
 from upcycled.core.facts import Facts
 from upcycled.core.lookup import name_of, names_code
 from upcycled.core.objective import Objective, TargetKind
+from upcycled.data.schema.table_schema import Schema
 from upcycled.losses.links import LINKS, Link, link_of
 from upcycled.models.builtin import Lstm
 from upcycled.models.prepare import KINDS
@@ -51,6 +52,8 @@ class ModelCard:
     other_columns: tuple[str, ...] = ()
     """Columns of the table of training that were no features."""
     label_names: tuple[str, ...] | None = None
+    schema: Schema | None = None
+    """How the raw rows of a table become features; None where training was on numbers as they are."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain values, in the parts of the file."""
@@ -67,6 +70,8 @@ class ModelCard:
                 "norm_bound": self.norm_bound,
                 "feature_names": None if self.feature_names is None else list(self.feature_names),
                 "other_columns": list(self.other_columns),
+                "schema": None if self.schema is None else self.schema.plain(),
+                "schema_sha256": None if self.schema is None else self.schema.fingerprint,
             },
             "output": {
                 "targets": self.targets,
@@ -99,6 +104,7 @@ class ModelCard:
             feature_names=_names(given["feature_names"]),
             other_columns=_names(given["other_columns"]) or (),
             label_names=_names(output["label_names"]),
+            schema=_schema(given),
         )
 
 
@@ -139,6 +145,7 @@ def card_of(
         feature_names=facts.feature_names,
         other_columns=facts.other_columns,
         label_names=facts.label_names if facts.targets == "classes" else None,
+        schema=None if facts.schema is None else Schema.from_dict(facts.schema),
     )
 
 
@@ -183,6 +190,16 @@ def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
     if value not in allowed:
         raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
     return value
+
+
+def _schema(given: Mapping[str, Any]) -> Schema | None:
+    """Return the schema of a card; folders of earlier versions have none."""
+    if given.get("schema") is None:
+        return None
+    schema = Schema.from_dict(given["schema"])
+    if schema.fingerprint != given["schema_sha256"]:
+        raise ValueError("the schema is not the one that the model was trained with")
+    return schema
 
 
 def _names(value: Any) -> tuple[str, ...] | None:

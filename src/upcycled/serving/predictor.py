@@ -16,7 +16,8 @@ from torch import nn
 from upcycled.core.errors import InputError, reason_of
 from upcycled.core.layout import assign, layout_of
 from upcycled.data.checks import Names, numbers
-from upcycled.data.new_samples import pick_columns
+from upcycled.data.new_samples import features_by_schema, pick_columns
+from upcycled.data.readers.raw_tables import frame_table
 from upcycled.models.prepare import as_input
 from upcycled.serving.model_card import ModelCard
 from upcycled.serving.model_files import read_personal
@@ -31,8 +32,8 @@ class Predictor:
     """A trained model with all that is needed to use it; :func:`upcycled.load` makes one.
 
     Samples are an array, a tensor, a list or a table (pandas, polars) with one row each. The columns of a table are
-    taken by name where the model was trained on named ones. Values must be scaled as they were for training; the
-    projection of a mechanism is part of the model and happens by itself.
+    taken by name where the model was trained on named ones, and where that was by a schema its rows are as sites have
+    them: the schema is part of the model. Other values must be scaled as they were for training; the projection of a mechanism is part of the model and happens by itself.
 
     >>> import tempfile
     >>> import upcycled as up
@@ -189,6 +190,8 @@ def _array(x: Any, card: ModelCard) -> Any:
     if not hasattr(x, "columns"):
         return x
     named = {str(column): column for column in x.columns}
+    if card.schema is not None:
+        return features_by_schema(frame_table(x, "x"), card.schema)
     picked = pick_columns([str(column) for column in x.columns], card.feature_names, card.other_columns)
     # Column by column: a table of whole numbers and flags has no type of its own.
     return np.column_stack([np.asarray(x[named[name]]) for name in picked]) if picked else np.empty((len(x), 0))

@@ -10,6 +10,7 @@ EXTRAS = {
     "jinja2": "report",
     "matplotlib": "report",
     "mlflow": "mlflow",
+    "openpyxl": "excel",
     "optuna": "sweep",
     "pandas": "data",
     "pyarrow": "data",

@@ -141,11 +141,13 @@ def _csv_columns(file: Path, dialect: Dialect) -> tuple[list[str], list[NDArray[
         raise unreadable(file, ".csv", error) from error
     except UnicodeError as error:
         raise InputError(
-            f"is no text in {dialect.encoding} ({error}): save it as UTF-8, or say encoding = \"latin-1\" in the schema",
+            f'is no text in {dialect.encoding} ({error}): save it as UTF-8, or say encoding = "latin-1" in the schema',
             field=str(file),
         ) from error
     try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator, strict=True) if row]
+        rows = [
+            row for row in csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator, strict=True) if row
+        ]
     except csv.Error as error:
         raise InputError(f"cannot be read as .csv: {error} (a quote that is never closed?)", field=str(file)) from error
     if not rows:
@@ -166,7 +168,7 @@ def _csv_columns(file: Path, dialect: Dialect) -> tuple[list[str], list[NDArray[
         several = f"{len(odd)} rows have" if len(odd) > 1 else "a row has"
         raise InputError(
             f"{several} another number of fields than the header's {len(names)}, the first {len(first)} at row "
-            f"{odd[0]} (counted from 0): is {_called(dialect.separator)} between all columns, and around texts a quote?",
+            f"{odd[0]} (counted from 0): is {_called(dialect.separator)} between all columns, and texts in quotes?",
             field=str(file),
         )
     columns = []
@@ -183,3 +185,23 @@ def _called(mark: str) -> str:
 
 def _in_toml(mark: str) -> str:
     return '"\\t"' if mark == "\t" else f'"{mark}"'
+
+
+def sniffed(files: Sequence[Path]) -> Dialect:
+    """Return how tables seem to be written, from the first .csv of them."""
+    file = next((one for one in files if one.suffix.lower() == ".csv"), None)
+    if file is None:
+        return PLAIN
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise unreadable(file, ".csv", error) from error
+    encoding = "utf-8"
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeError:
+        encoding, text = "latin-1", content.decode("latin-1")
+    header = text.splitlines()[0] if text.strip() else ""
+    counts = {mark: header.count(mark) for mark, _ in OTHER_MARKS}
+    best = max([",", ";", "\t", "|"], key=lambda mark: counts[mark])
+    return Dialect(best if counts[best] else ",", encoding)

@@ -101,7 +101,9 @@ def read_table(source: Source, columns: Columns, declared: Declared = NOTHING) -
         feature_names=features,
         other_columns=tuple(name for name in known if name not in features),
         client=None if columns.client is None else clients_of(path, frame, columns.client),
-        is_test=None if columns.split is None else is_test_row(path, columns.split, frame[columns.split].to_numpy(object)),
+        is_test=None
+        if columns.split is None
+        else is_test_row(path, columns.split, frame[columns.split].to_numpy(object)),
     )
 
 
@@ -131,7 +133,9 @@ def _joined(source: Source, columns: Columns, declared: Declared) -> Any:
         for name in dict.fromkeys([*first, *names]):
             if (name in first) != (name in names):
                 there, lacking = (files[0], file) if name in first else (file, files[0])
-                raise InputError(f"has no column '{name}', but {there} has: they must have the same", field=str(lacking))
+                raise InputError(
+                    f"has no column '{name}', but {there} has: they must have the same", field=str(lacking)
+                )
         if len(frame) == 0:
             raise InputError("has no rows, but every site needs at least one", field=str(file))
     if columns.client == "client" and "client" not in first:
@@ -255,9 +259,7 @@ def _features(path: str, frame: Any, names: Sequence[str]) -> NDArray[Any]:
     for j, name in enumerate(names):
         column = frame[name]
         if whole and column.dtype.kind == "u" and column.max() > np.iinfo(np.int64).max:
-            raise InputError(
-                f"has {column.max()} in column '{name}', but whole numbers must fit in int64", field=path
-            )
+            raise InputError(f"has {column.max()} in column '{name}', but whole numbers must fit in int64", field=path)
         matrix[:, j] = column.to_numpy() if whole else column.to_numpy(dtype=np.float64, na_value=np.nan)
     return matrix
 

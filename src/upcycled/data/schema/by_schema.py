@@ -48,9 +48,7 @@ def load_by_schema(tables: Sequence[RawTable], schema: Schema, *, repair: bool) 
     )
     # What follows from a draft's marks follows from the data.
     inferred = data.inferred | ({"schema"} if schema.marks else set())
-    return replace(
-        data, other_columns=schema.others, schema=schema, inferred=inferred, notes=(*notes, *data.notes)
-    )
+    return replace(data, other_columns=schema.others, schema=schema, inferred=inferred, notes=(*notes, *data.notes))
 
 
 def refuse(problems: Sequence[TableProblem]) -> None:
@@ -64,9 +62,10 @@ def refuse(problems: Sequence[TableProblem]) -> None:
     by_file: dict[str, list[str]] = {}
     for one in problems[:_LISTED]:
         by_file.setdefault(one.where, []).append(one.said + (f" (schema: {one.mend})" if one.mend else ""))
-    words = "; ".join(f"{file}: {'; '.join(said)}" for file, said in by_file.items())
+    is_one = len(by_file) == 1
+    words = "; ".join(f"{'' if is_one else f'{file}: '}{'; '.join(said)}" for file, said in by_file.items())
     more = f"; and {len(problems) - _LISTED} more, which 'upcycled data check' lists" if len(problems) > _LISTED else ""
-    raise InputError(words + more)
+    raise InputError(words + more, where=tuple(by_file) if is_one else ())
 
 
 def clients_in(schema: Schema, table: RawTable) -> tuple[NDArray[Any], list[TableProblem]]:
@@ -74,10 +73,10 @@ def clients_in(schema: Schema, table: RawTable) -> tuple[NDArray[Any], list[Tabl
     if schema.client is None:
         if table.client is None:
             said = "has nothing that says whose a row is: a column must have kind 'client'"
-            return np.full(table.num_rows, "", dtype=np.str_), [TableProblem(said, "", True, where=table.title)]
-        return np.full(table.num_rows, table.client, dtype=np.str_), []
+            return np.full(table.num_rows, ""), [TableProblem(said, "", True, where=table.title)]
+        return np.full(table.num_rows, table.client), []
     if schema.client not in table.columns:
-        return np.full(table.num_rows, "", dtype=np.str_), []  # its absence is said already
+        return np.full(table.num_rows, ""), []  # its absence is said already
     cells = cells_of(table.columns[schema.client], ("",))
     problems = []
     if cells.is_gap.any():
@@ -87,9 +86,7 @@ def clients_in(schema: Schema, table: RawTable) -> tuple[NDArray[Any], list[Tabl
     return np.array([text_of(value) for value in cells.values.tolist()], dtype=np.str_), problems
 
 
-def _parts(
-    schema: Schema, done: Sequence[tuple[RawTable, Encoded]], clients: NDArray[Any]
-) -> list[GroupedRows]:
+def _parts(schema: Schema, done: Sequence[tuple[RawTable, Encoded]], clients: NDArray[Any]) -> list[GroupedRows]:
     x = np.concatenate([made.x for _, made in done])
     y = np.concatenate([made.y for _, made in done if made.y is not None])
     if schema.split is None:

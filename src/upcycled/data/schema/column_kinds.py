@@ -1,8 +1,8 @@
 """The kinds of columns that a schema knows, each with what everybody may know of it.
 
-A number or a date is clipped to its public bounds and scaled by them to [-1, 1]: the middle of the bounds is 0, so that a
-gap that is filled with it adds nothing to a linear model, and its "is missing" column says the rest. A category is one
-column of 0 and 1 for each value, and one for all others. Nothing is ever fitted to the data.
+A number or a date is clipped to its public bounds and scaled by them to [-1, 1]: the middle of the bounds is 0, so that
+a gap that is filled with it adds nothing to a linear model, and its "is missing" column says the rest. A category is
+one column of 0 and 1 for each value, and one for all others. Nothing is ever fitted to the data.
 """
 
 from __future__ import annotations

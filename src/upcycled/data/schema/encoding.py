@@ -48,8 +48,8 @@ class Encoded:
 def encode(schema: Schema, table: RawTable, *, with_labels: bool) -> Encoded:
     """Return a table's features and, for training, its labels, with all problems at once.
 
-    What is wrong has numbers too: a cell that is no number or day counts as a gap, and a gap without a public constant as
-    the middle of the bounds; a label that is no class is nan.
+    What is wrong has numbers too: a cell that is no number or day counts as a gap, and a gap without a public constant
+    as the middle of the bounds; a label that is no class is nan.
     """
     needed = [*schema.features, *(schema.labels if with_labels else ())]
     needed += [name for name in (schema.client, schema.split) if with_labels and name is not None]
@@ -75,9 +75,7 @@ def encode(schema: Schema, table: RawTable, *, with_labels: bool) -> Encoded:
     return Encoded(x, y, tuple(replace(one, where=table.title) for one in problems))
 
 
-def encode_feature(
-    schema: Schema, name: str, column: Feature, values: NDArray[Any]
-) -> tuple[Real, list[TableProblem]]:
+def encode_feature(schema: Schema, name: str, column: Feature, values: NDArray[Any]) -> tuple[Real, list[TableProblem]]:
     """Return the numbers (rows, features) that a column becomes."""
     if isinstance(column, CategoryColumn):
         return _category(schema, name, column, cells_of(values, schema.gaps, keep=column.values))

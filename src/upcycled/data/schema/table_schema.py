@@ -26,7 +26,7 @@ from upcycled.data.schema.column_kinds import (
 )
 
 FORMAT = 1
-GAPS = ("", "NA", "N/A", "NaN", "null", "none")
+GAPS = ("", "NA", "N/A", "NaN", "null")
 """What stands in a table where a value is missing, in capitals or not, unless a schema says otherwise."""
 _DIALECT = ("separator", "decimal", "encoding")
 """How a .csv is written: sites may differ in it, and the numbers that follow are the same."""
@@ -48,7 +48,7 @@ class Schema:
     >>> schema.feature_names
     ('age', 'age is missing', 'sex=f', 'sex=m', 'sex=other')
     >>> schema.classes, schema.client, schema.fingerprint[:8]
-    (('no', 'yes'), None, 'f695e843')
+    (('no', 'yes'), None, '8a0deae9')
     """
 
     columns: Mapping[str, ColumnKind]
@@ -64,7 +64,7 @@ class Schema:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Schema:
-        """Read a schema's TOML file.
+        r"""Read a schema's TOML file.
 
         Args:
             path: the file.
@@ -78,7 +78,7 @@ class Schema:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     file = Path(folder) / "schema.toml"
-        ...     _ = file.write_text('[columns.age]\\nkind = "number"\\nbounds = [0, 100]\\n')
+        ...     _ = file.write_text('[columns.age]\nkind = "number"\nbounds = [0, 100]\n')
         ...     Schema.read(file).feature_names
         ('age',)
         """

@@ -1,4 +1,4 @@
-"""``upcycled data``: see what data there is, fetch or make some, describe it, check it."""
+"""``upcycled data``: see what data there is, fetch or make some, describe it, check it, draft its schema."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from upcycled.cli import data_fetch, data_make
+from upcycled.cli.data import data_fetch, data_make, data_schema
 from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from upcycled.data import FederatedData
+    from upcycled.data.schema.encoding import TableProblem
 
 _BUILT_IN = (
     ("synthetic iid", "one model for all clients: upcycled data make synthetic OUT.npz --iid"),
@@ -19,7 +22,19 @@ _BUILT_IN = (
     ("your own file", ".npz with train_x, train_y, train_client; .csv or .parquet with a client and a label column"),
 )
 REAL = ("femnist", "sent140")
-_OF_FILES = ("name", "client", "label", "split", "features", "classes", "labels", "vocabulary", "targets", "repair")
+_OF_FILES = (
+    "name",
+    "client",
+    "label",
+    "split",
+    "features",
+    "classes",
+    "labels",
+    "vocabulary",
+    "targets",
+    "schema",
+    "repair",
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,10 +52,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     data_fetch.add_parser(commands)
     for name, run, text in (
         ("describe", _describe, "clients, samples, sizes, classes and label skew of a file or a real set"),
-        ("check", _check, "say OK, or in one sentence what is wrong with a file or a real set (exit code 2)"),
+        ("check", _check, "say OK, or all that is wrong with files or a real set (exit code 2), and what mends it"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("file", metavar="FILE", help=".npz, .csv or .parquet; or femnist, or sent140")
+        command.add_argument(
+            "file",
+            metavar="FILE",
+            nargs="+",
+            help=".npz; .csv, .parquet or .xlsx, several, or a folder of them; or femnist, or sent140",
+        )
+        command.add_argument("--schema", metavar="TOML", help="what the columns of tables are")
         data_make.file_options(command)
         command.add_argument("--client", metavar="COLUMN", help="the client column (default: client)")
         command.add_argument("--split", metavar="COLUMN", help="a column that says train or test, or 0 or 1")
@@ -59,6 +80,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--dimension", type=int, help="of sent140: 50, 100 or 300 numbers per word (default: 50)")
         data_make.json_option(command)
         command.set_defaults(run=run)
+    data_schema.add_parser(commands)
     data_make.add_parser(commands)
 
 
@@ -110,11 +132,11 @@ def _load(args: argparse.Namespace) -> FederatedData:
 
     given = {name: getattr(args, name) for name in ("source", "devices", "letters", "dimension")}
     given = {name: value for name, value in given.items() if value is not None}
-    if args.file not in REAL:
+    if args.file[0] not in REAL:
         for name, value in given.items():
             raise InputError(field=f"--{name}", value=value, must="left out: it is for femnist and sent140")
         return data.load(
-            args.file,
+            data_schema.source(args.file),
             name=args.name,
             client=args.client,
             label=_label(args),
@@ -126,43 +148,74 @@ def _load(args: argparse.Namespace) -> FederatedData:
             label_names=data_make.columns(args.labels),
             vocabulary=args.vocabulary,
             targets=args.targets,
+            schema=args.schema,
             repair=args.repair,
         )
-    for name in (*_OF_FILES, "dimension" if args.file == "femnist" else "letters"):
+    if len(args.file) > 1:
+        raise InputError(field="FILE", value=args.file, must=f"{args.file[0]} alone, or files")
+    which = args.file[0]
+    for name in (*_OF_FILES, "dimension" if which == "femnist" else "letters"):
         if getattr(args, name) not in (None, False):
-            raise InputError(field=f"--{name}", value=getattr(args, name), must=f"left out for {args.file}")
+            raise InputError(field=f"--{name}", value=getattr(args, name), must=f"left out for {which}")
     if args.test_fraction:
-        raise InputError(field="--test-fraction", value=args.test_fraction, must=f"left out for {args.file}")
-    real = data.femnist if args.file == "femnist" else data.sent140
+        raise InputError(field="--test-fraction", value=args.test_fraction, must=f"left out for {which}")
+    real = data.femnist if which == "femnist" else data.sent140
     return real(seed=args.seed, **given)
 
 
 def _describe(args: argparse.Namespace) -> int:
-    data = _load(args)
+    data, title = _load(args), data_schema.title(args.file)
     if args.json:
-        print_json({"file": args.file, **data.describe().to_dict()})
+        print_json({"file": title, **data.describe().to_dict()})
     else:
-        print_rows(args.file, data.describe().rows())
+        print_rows(title, data.describe().rows())
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
     from upcycled.data.lint import hints
 
+    title = data_schema.title(args.file)
+    met = [] if args.file[0] in REAL else data_schema.problems(args)
+    wrong = [one for one in met if one.blocks and (one.is_shape or not args.repair)]
+    slips = [one for one in met if not one.blocks]
+    if wrong:
+        if args.json:
+            print_json({"file": title, "ok": False, "problems": _plain(wrong), "hints": _plain(slips)})
+        else:
+            print(f"{title} has {len(wrong)} problem{'s' * (len(wrong) > 1)}:")
+            _print_each("problem", wrong)
+            _print_each("hint", slips)
+        return 2
     data = _load(args)
-    slips = hints(data)
+    words = hints(data)
     found = {"clients": data.num_clients, "samples": data.train.num_rows, data.targets: data.num_classes}
     found["test_samples"] = 0 if data.test is None else data.test.num_rows
     inferred = sorted(data.inferred)
+    marks = () if data.schema is None else data.schema.marks
     if args.json:
-        about = {"hints": slips, "inferred": inferred, "notes": list(data.notes)}
-        print_json({"file": args.file, "ok": True, **found, **about})
+        about = {"hints": [*words, *(one.said for one in slips)], "inferred": inferred, "notes": list(data.notes)}
+        print_json({"file": title, "ok": True, **found, **about, "marks": list(marks), "mends": _plain(slips)})
     else:
-        print(f"OK: {args.file} has " + ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in found.items()))
-        for words in data.notes:
-            print(f"repaired: {words}")
+        print(f"OK: {title} has " + ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in found.items()))
+        for note_of_holder in data.notes if args.repair else ():
+            print(f"repaired: {note_of_holder}")
         if inferred:
             print(f"read off the data: {', '.join(inferred)} (a run with real noise wants them given)")
-        for slip in slips:
+        if marks:
+            print(f"marked as from_data: {', '.join(marks)}")
+        for slip in words:
             print(f"hint: {slip}")
+        _print_each("hint", slips)
     return 0
+
+
+def _print_each(what: str, problems: Sequence[TableProblem]) -> None:
+    for one in problems:
+        print(f"{what}: {f'{one.where}: ' if one.where else ''}{one.said}")
+        if one.mend:
+            print(f"    schema: {one.mend}")
+
+
+def _plain(problems: Sequence[TableProblem]) -> list[dict[str, str]]:
+    return [{"file": one.where, "said": one.said, "schema": one.mend} for one in problems]

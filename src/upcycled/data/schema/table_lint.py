@@ -1,0 +1,148 @@
+"""All problems of tables at once, each with the line of a schema that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from upcycled.core.errors import shown
+from upcycled.data.readers.raw_tables import RawTable
+from upcycled.data.schema.by_schema import clients_in
+from upcycled.data.schema.cells import cells_of, text_of
+from upcycled.data.schema.column_looks import ColumnLook, columns_of, equal_columns, look_at
+from upcycled.data.schema.draft import MOST_VALUES
+from upcycled.data.schema.encoding import CLIENT_ROWS, TableProblem, encode
+from upcycled.data.schema.table_schema import GAPS, Schema
+from upcycled.data.schema.toml_lines import column_line, toml_value
+
+_LISTED = 5
+
+
+def problems_by_schema(tables: Sequence[RawTable], schema: Schema) -> list[TableProblem]:
+    """Return what is wrong with tables that a schema describes, and what often is a slip."""
+    found = [one for table in tables for one in encode(schema, table, with_labels=True).problems]
+    found += [one for table in tables for one in clients_in(schema, table)[1]]
+    features = [name for name in schema.features if any(name in table.columns for table in tables)]
+    looks = [look_at(tables, name, schema.decimal, schema.gaps) for name in features]
+    found += [one for look in looks for one in _slips(look)]
+    found += _copies(tables, features)
+    label = next(iter(schema.labels), None)
+    if label is not None and schema.classes is not None:
+        found += _lacking(tables, label, schema.classes, schema.client, schema.gaps)
+    return found
+
+
+def problems_without_schema(
+    tables: Sequence[RawTable],
+    *,
+    client: str | None,
+    label: str | None,
+    features: Sequence[str] | None = None,
+    others: Sequence[str] = (),
+) -> list[TableProblem]:
+    """Return what keeps tables from being read as numbers, and what often is a slip.
+
+    Args:
+        tables: of one or more sites.
+        client: the client column, where there is one.
+        label: the label column, where its values are to be looked at.
+        features: the columns that count; all that are nothing else if left out.
+        others: columns that are something else.
+    """
+    special = {client, label, *others}
+    names = [name for name in columns_of(tables) if name not in special] if features is None else list(features)
+    found: list[TableProblem] = []
+    for name in names:
+        look = look_at(tables, name)
+        found += _unreadable(look)
+        found += _slips(look)
+    found += _copies(tables, names)
+    if label is not None:
+        look = look_at(tables, label)
+        found += _label_problems(look)
+        if len(look.values) <= MOST_VALUES:
+            found += _lacking(tables, label, sorted(look.values), client, GAPS)
+    return found
+
+
+def _unreadable(look: ColumnLook) -> list[TableProblem]:
+    found = []
+    if look.no_numbers.many:
+        odd = look.no_numbers
+        said = (
+            f"column '{look.name}' holds {shown(odd.value)} at row {odd.row} {CLIENT_ROWS}{_more(odd.many)}, where a "
+        )
+        mend = column_line(look.name, "kind", "ignored")
+        if look.is_number:
+            mend = f"gaps = {toml_value([*GAPS, odd.value])}"
+        elif look.is_date:
+            mend = column_line(look.name, "kind", "date")
+        elif len(look.values) <= MOST_VALUES:
+            mend = column_line(look.name, "kind", "category")
+        found.append(TableProblem(f"{said}number is due", mend, where=odd.where))
+    if look.gaps.many:
+        many = "a gap" if look.gaps.many == 1 else f"{look.gaps.many} gaps"
+        said = f"column '{look.name}' has {many}, the first at row {look.gaps.row} {CLIENT_ROWS}"
+        gap = look.low + (look.high - look.low) / 2 if look.is_number else "other"
+        found.append(TableProblem(said, column_line(look.name, "gap", gap), where=look.gaps.where))
+    return found
+
+
+def _label_problems(look: ColumnLook) -> list[TableProblem]:
+    found = []
+    if look.gaps.many:
+        said = f"label column '{look.name}' has {look.gaps.many} gaps, the first at row {look.gaps.row} {CLIENT_ROWS}"
+        found.append(TableProblem(f"{said}: leave such rows out of the table", "", where=look.gaps.where))
+    if look.no_numbers.many:
+        odd = look.no_numbers
+        said = f"label column '{look.name}' holds {shown(odd.value)} at row {odd.row} {CLIENT_ROWS}{_more(odd.many)}"
+        mend = column_line(look.name, "classes", sorted(look.values)[:MOST_VALUES])
+        found.append(TableProblem(f"{said}, where a class's number is due", mend, where=odd.where))
+    return found
+
+
+def _slips(look: ColumnLook) -> list[TableProblem]:
+    ignored = column_line(look.name, "kind", "ignored")
+    if look.is_index:
+        said = f"column '{look.name}' counts rows, as programs write them beside a table"
+        return [TableProblem(said, ignored, blocks=False)]
+    if look.is_constant and look.filled > 1:
+        said = f"column '{look.name}' holds one value only, {shown(next(iter(look.values)))}"
+        return [TableProblem(said, ignored, blocks=False)]
+    return []
+
+
+def _copies(tables: Sequence[RawTable], names: Sequence[str]) -> list[TableProblem]:
+    return [
+        TableProblem(f"column '{copy}' is a copy of '{first}'", column_line(copy, "kind", "ignored"), blocks=False)
+        for first, copy in equal_columns(tables, names)
+    ]
+
+
+def _lacking(
+    tables: Sequence[RawTable], label: str, classes: Sequence[str], client: str | None, gaps: Sequence[str]
+) -> list[TableProblem]:
+    """Name the clients that have no sample of a class."""
+    held: dict[str, set[str]] = {}
+    for table in tables:
+        if label not in table.columns or (client is not None and client not in table.columns):
+            continue
+        labels = [text_of(value) for value in cells_of(table.columns[label], gaps, keep=classes).values.tolist()]
+        owners = np.full(table.num_rows, table.client or "") if client is None else table.columns[client]
+        for who, value in zip(owners.tolist(), labels, strict=True):
+            held.setdefault(text_of(who).strip(), set()).add(value)
+    found = []
+    for name in classes:
+        lacking = sorted(who for who, own in held.items() if name not in own and f"{name}.0" not in own)
+        if lacking and len(lacking) < len(held):
+            listed = ", ".join(map(repr, lacking[:_LISTED])) + (
+                f" and {len(lacking) - _LISTED} more" * (len(lacking) > _LISTED)
+            )
+            said = f"class '{name}' of '{label}' has no sample at {listed}"
+            found.append(TableProblem(said, "", blocks=False))
+    return found
+
+
+def _more(many: int) -> str:
+    return f" and {many - 1} more such" if many > 1 else ""
