@@ -242,7 +242,7 @@ def test_check_says_what_was_read_off_and_what_would_be_repaired(upcycled, tmp_p
         "repaired: x: 1 values that are not a finite float32 count as 0, the first of client 'a' at row 1, column 'f' "
         "(counted from 0)",
     ]
-    path.write_text("client,f,label\na,1.5,0\na,2,1\nb,3,1\nb,3,0\n")
+    path.write_text("client,f,label\na,1.5,0\na,2,1\nb,3,1\nb,4,0\n")
     _, shown, _ = upcycled("check", path)
     assert shown.splitlines()[1:] == ["read off the data: classes, dtype (a run with real noise wants them given)"]
     found = json.loads(upcycled("check", path, "--json", "--classes", 4, "--repair")[1])

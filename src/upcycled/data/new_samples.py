@@ -80,7 +80,8 @@ def features_by_schema(table: RawTable, schema: Schema, id: str | None = None) -
             a gap without a constant, text in the place of a number.
 
     >>> schema = Schema.from_dict({"columns": {"age": {"kind": "number", "bounds": [0, 100]}}})
-    >>> features_by_schema(RawTable("new.csv", None, {"age": np.array(["75", "120"], dtype=object)}, 2), schema).tolist()
+    >>> ages = np.array(["75", "120"], dtype=object)
+    >>> features_by_schema(RawTable("new.csv", None, {"age": ages}, 2), schema).tolist()
     [[0.5], [1.0]]
     """
     held = {name: values for name, values in table.columns.items() if name != id or name in schema.features}

@@ -33,7 +33,8 @@ class Predictor:
 
     Samples are an array, a tensor, a list or a table (pandas, polars) with one row each. The columns of a table are
     taken by name where the model was trained on named ones, and where that was by a schema its rows are as sites have
-    them: the schema is part of the model. Other values must be scaled as they were for training; the projection of a mechanism is part of the model and happens by itself.
+    them: the schema is part of the model. Other values must be scaled as they were for training; the projection of a
+    mechanism is part of the model and happens by itself.
 
     >>> import tempfile
     >>> import upcycled as up
