@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from upcycled.core.vectors import Ints, Real
 from upcycled.data.readers.texts import as_numbers
 
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(\.[0-9]{3})+(,[0-9]+)?")
 NOWHERE = -1
 """In the place of a value's number, where it has none."""
 
@@ -129,8 +131,12 @@ def _ordinal(value: Any, formats: Sequence[str]) -> float:
 
 
 def _with_point(value: Any) -> Any:
-    # A point is then what groups thousands, which Python would take for the fraction.
-    return value.replace(".", "").replace(",", ".") if isinstance(value, str) else value
+    """Return a number with a decimal comma as Python writes it; points may group thousands, and mean nothing else."""
+    if not isinstance(value, str):
+        return value
+    if "." in value and _GROUPED.fullmatch(value) is None:
+        return None
+    return value.replace(".", "").replace(",", ".")
 
 
 def _remembered(known: dict[Any, Any], value: Any, found: Callable[[Any], Any]) -> Any:

@@ -1,0 +1,198 @@
+"""Tables as they come: each broken one is one sentence, with everything that is wrong in it, and the line that mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from upcycled.cli.main import main
+from upcycled.core.errors import InputError
+from upcycled.data import load
+
+SCHEMA = """\
+[columns.age]
+kind = "number"
+bounds = [0, 110]
+
+[columns.sex]
+kind = "category"
+values = ["f", "m"]
+other = false
+
+[columns.seen]
+kind = "date"
+bounds = [2015-01-01, 2030-01-01]
+
+[columns.note]
+kind = "ignored"
+
+[columns.ill]
+kind = "label"
+classes = ["no", "yes"]
+"""
+HEAD = "age,sex,seen,note,ill"
+GOOD = ["31,f,2020-01-03,x,no", "40,m,2021-02-04,y,yes"]
+
+
+def text(*rows, head=HEAD):
+    return "\n".join([head, *GOOD, *rows]) + "\n"
+
+
+BROKEN = {
+    "semicolons": (text().replace(",", ";"), ["';' between its columns", 'separator = ";"']),
+    "tabs": (text().replace(",", "\t"), ["a tab between its columns", 'separator = "\\t"']),
+    "mixed separators": (text("50;f;2020-01-01;x;no"), ["a row has another number of fields than the header's 5, the", "1 at row 2"]),
+    "a field too many": (text("5,f,2020-01-01,x,no,9", "5,f,2020-01-01,x,no,9"), ["2 rows have another number of fields"]),
+    "latin-1": (text().replace("x", "ü").encode("latin-1"), ["is no text in utf-8", 'encoding = "latin-1"']),
+    "a quote that is never closed": (text('50,f,2020-01-01,"x,no'), ["cannot be read as .csv", "a quote"]),
+    "two columns of one name": (text(head="age,age,seen,note,ill"), ["has 'age' more than once in its header"]),
+    "nothing": ("", ["is empty, but it must have a header and rows"]),
+    "a header and no rows": (HEAD + "\n", ["has a header and no rows, but every site needs one at least"]),
+    "a column that is not there": (text(head="years,sex,seen,note,ill"), ["has no column 'age'", "a column 'years' that", '[columns.years] kind = "ignored"']),
+    "a column in capitals": (text(head="Age,sex,seen,note,ill"), ["has no column 'age', which the schema asks for (it has 'Age')"]),
+    "an exported index": (text(head="," + HEAD).replace("\n3", "\n0,3").replace("\n4", "\n1,4"), ["a column 'Unnamed: 0' that the schema does not know", '[columns."Unnamed: 0"] kind = "ignored"']),
+    "text where numbers are due": (text("old,f,2020-01-01,x,no"), ["column 'age' holds 'old' at row 2", "where a number is due", 'gaps = ["", "NA", "N/A", "NaN", "null", "old"]']),
+    "gaps": (text(",f,2020-01-01,x,no", "NA,f,2020-01-01,x,no"), ["column 'age' has 2 gaps, the first at row 2", "[columns.age] gap = 55"]),
+    "gaps in the label": (text("5,f,2020-01-01,x,"), ["label column 'ill' has a gap, the first at row 2", "leave such rows out"]),
+    "a label that the schema does not know": (text("5,f,2020-01-01,x,maybe"), ["label column 'ill' holds 'maybe' at row 2", "one of 'no', 'yes' is due", 'classes = ["no", "yes", "maybe"]']),
+    "a value that is not listed": (text("5,d,2020-01-01,x,no"), ["column 'sex' holds 'd' at row 2", "[columns.sex] other = true"]),
+    "dates in three forms": (text("5,f,1.2.2020,x,no", "5,f,02/13/2020,x,no"), ["column 'seen' holds '1.2.2020' at row 2 (counted from 0) and 1 more such, where a day like 2015-01-01 is due"]),
+    "an infinite number": (text("inf,f,2020-01-01,x,no"), ["column 'age' holds 'inf' at row 2"]),
+    "everything at once": (
+        text("old,d,soon,x,maybe", ",,,,", head=HEAD.replace("note", "remark")),
+        [
+            "a column 'remark' that the schema does not know",
+            "column 'age' holds 'old'",
+            "column 'age' has a gap, the first at row 3",
+            "column 'sex' holds 'd'",
+            "column 'seen' holds 'soon'",
+            "label column 'ill' has a gap",
+            "label column 'ill' holds 'maybe'",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def sites(tmp_path):
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "rome.csv").write_text(text())
+    return tmp_path / "sites"
+
+
+def refused(source, schema):
+    with pytest.raises(InputError) as error:
+        load(source, schema=schema)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_table_is_one_sentence_with_all_that_is_wrong(case, sites):
+    content, expected = BROKEN[case]
+    file = sites / "riga.csv"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    said = refused(sites, sites.parent / "schema.toml")
+    assert said.startswith(str(file))
+    assert said.count(str(file)) == 1
+    assert "rome" not in said
+    for words in expected:
+        assert words in said
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_the_check_of_a_broken_table_ends_with_2_and_says_the_same(case, sites, capsys):
+    content, expected = BROKEN[case]
+    (sites / "riga.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["data", "check", str(sites), "--schema", str(sites.parent / "schema.toml")]) == 2
+    said = "".join(capsys.readouterr())
+    for words in expected:
+        assert words in said
+
+
+def test_good_tables_load_with_a_byte_order_mark_quotes_and_blank_lines(sites):
+    content = text('"55","m","2020-01-01","x, and ""y""","no"').replace("\n", "\r\n") + "\r\n\r\n"
+    (sites / "riga.csv").write_bytes(b"\xef\xbb\xbf" + content.encode())
+    data = load(sites, schema=sites.parent / "schema.toml")
+    assert data.client_names == ("riga", "rome")
+    assert data.train.client(0)[0][:, 0].tolist() == pytest.approx([2 * 31 / 110 - 1, 2 * 40 / 110 - 1, 0.0])
+
+
+def test_a_table_of_one_client_is_a_federation_of_one(sites):
+    assert load(sites / "rome.csv", schema=sites.parent / "schema.toml").client_names == ("rome",)
+
+
+def test_problems_of_several_sites_are_told_together(sites):
+    (sites / "riga.csv").write_text(text("old,f,2020-01-01,x,no"))
+    (sites / "oslo.csv").write_text(text("5,f,2020-01-01,x,maybe"))
+    said = refused(sites, sites.parent / "schema.toml")
+    assert said.index("oslo.csv: label column 'ill'") < said.index("riga.csv: column 'age' holds 'old'")
+
+
+def test_a_check_lists_slips_of_what_is_allowed(sites, capsys):
+    rows = [f"{200 if i == 3 else 20 + i},f,2020-01-0{1 + i},x,no" for i in range(8)]
+    (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    (sites / "Riga .csv").write_text(text())
+    assert main(["data", "check", str(sites), "--schema", str(sites.parent / "schema.toml")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"OK: {sites} has 3 clients, 12 samples, 2 classes, 0 test samples"
+    assert "hint: 'Riga ', 'riga' are different clients, though their names differ in spaces or capitals only" in lines
+    outside = lines.index(
+        f"hint: {sites / 'riga.csv'}: column 'age' holds '200' at row 3 (counted from 0), outside of its bounds, 0 to "
+        "110: they are clipped"
+    )
+    assert lines[outside + 1] == "    schema: [columns.age] bounds = [0, 200]"
+    assert "hint: class 'yes' of 'ill' has no sample at 'riga'" in lines
+
+
+def test_a_check_without_a_schema_lists_all_and_the_lines_of_a_schema(tmp_path, capsys):
+    rows = ["0,31,f,2020-01-03,7,31,no", "1,,m,2020-02-03,7,,yes", "2,60,f,2020-03-03,7,60,no"]
+    (tmp_path / "rome.csv").write_text("\n".join(["id,age,sex,seen,unit,years,label", *rows]) + "\n")
+    assert main(["data", "check", str(tmp_path)]) == 2
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == f"{tmp_path} has 5 problems:"
+    for words in (
+        "column 'age' has a gap, the first at row 1 (counted from 0)\n    schema: [columns.age] gap = 45.5",
+        "column 'sex' holds 'f' at row 0 (counted from 0) and 2 more such, where a number is due\n"
+        '    schema: [columns.sex] kind = "category"',
+        "column 'seen' holds '2020-01-03'",
+        '[columns.seen] kind = "date"',
+        "label column 'label' holds 'no'",
+        '[columns.label] classes = ["no", "yes"]',
+        "hint: column 'id' counts rows, as programs write them beside a table\n"
+        '    schema: [columns.id] kind = "ignored"',
+        "hint: column 'unit' holds one value only, '7'\n",
+        "hint: column 'years' is a copy of 'age'\n",
+    ):
+        assert words in said
+
+
+def test_a_draft_says_what_columns_look_like_and_marks_what_follows_from_the_data(tmp_path, capsys):
+    from upcycled.data import Schema
+
+    rows = [f"{i};{20 + i},5;{'fm'[i % 2]};{1 + i}.03.2020;{'' if i == 2 else i};w{i};7;{'no' if i % 3 else 'yes'}" for i in range(25)]  # fmt: skip
+    (tmp_path / "rome.csv").write_bytes("\n".join(["nr;Größe;sex;seen;dose;name;unit;ill", *rows]).encode("latin-1"))
+    out = tmp_path / "schema.toml"
+    assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(out), "--label", "ill"]) == 0
+    assert capsys.readouterr().err == f"wrote {out}: 9 entries are from the data, and marked\n"
+    draft = Schema.read(out)
+    assert (draft.separator, draft.decimal, draft.encoding) == (";", ",", "latin-1")
+    assert {name: column.kind for name, column in draft.columns.items()} == {
+        **{"nr": "ignored", "Größe": "number", "sex": "category", "seen": "date", "dose": "number"},
+        **{"name": "ignored", "unit": "ignored", "ill": "label"},
+    }
+    assert draft.columns["Größe"].bounds == (20.5, 44.5)
+    assert draft.columns["seen"].formats == ("%d.%m.%Y",)
+    assert draft.columns["dose"].gap == 12.0
+    assert draft.marks == (
+        *("columns.Größe.bounds", "columns.sex.values", "columns.seen.bounds", "columns.seen.formats"),
+        *("columns.dose.bounds", "columns.dose.gap", "columns.name.kind", "columns.unit.kind", "columns.ill.classes"),
+    )
+    assert out.read_text().count("# from the data: replace by public knowledge before a private run") == 9
+    # It reads its own data without a problem.
+    assert main(["data", "check", str(tmp_path / "rome.csv"), "--schema", str(out)]) == 0
+    assert "marked as from_data: columns.Größe.bounds, " in capsys.readouterr().out
+    assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(out), "--label", "ill"]) == 2
+    assert "which exists already" in capsys.readouterr().err
+    assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(tmp_path / "b.toml")]) == 2
+    assert "--label is missing, but it must be the column that is to be learnt (known: nr, " in capsys.readouterr().err
