@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from upcycled.core.sampler import Cohort, FixedSampler, PoissonSampler, Sampler
     from upcycled.core.solvers import LocalAdam, LocalAdamW, LocalOptimizer, LocalSGD, Problem
     from upcycled.data import FederatedData
+    from upcycled.experiments.kept.kept_train import train
     from upcycled.privacy.ledger.budget import Budget
     from upcycled.runtime import (
         STOP,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         RunSpec,
         Step,
         compare,
-        train,
         train_many,
     )
     from upcycled.serving import Predictor, load
@@ -64,10 +64,11 @@ _HOMES = {
     "upcycled.core.sampler": ("Cohort", "FixedSampler", "PoissonSampler", "Sampler"),
     "upcycled.core.solvers": ("LocalAdam", "LocalAdamW", "LocalOptimizer", "LocalSGD", "Problem"),
     "upcycled.data": ("FederatedData",),
+    "upcycled.experiments.kept.kept_train": ("train",),
     "upcycled.privacy.ledger.budget": ("Budget",),
     "upcycled.runtime": (
         *("STOP", "Callback", "Comparison", "Failed", "History", "Plan", "Probe", "Record", "Result", "Run", "RunSpec"),
-        *("Step", "compare", "train", "train_many"),
+        *("Step", "compare", "train_many"),
     ),
     "upcycled.serving": ("Predictor", "load"),
 }

@@ -1,4 +1,4 @@
-"""Tables as they come: each broken one is one sentence, with everything that is wrong in it, and the line that mends it."""
+"""Tables as they come: a broken one is one sentence with all that is wrong in it, and the lines that mend it."""
 
 from __future__ import annotations
 
@@ -40,22 +40,59 @@ def text(*rows, head=HEAD):
 BROKEN = {
     "semicolons": (text().replace(",", ";"), ["';' between its columns", 'separator = ";"']),
     "tabs": (text().replace(",", "\t"), ["a tab between its columns", 'separator = "\\t"']),
-    "mixed separators": (text("50;f;2020-01-01;x;no"), ["a row has another number of fields than the header's 5, the", "1 at row 2"]),
-    "a field too many": (text("5,f,2020-01-01,x,no,9", "5,f,2020-01-01,x,no,9"), ["2 rows have another number of fields"]),
+    "mixed separators": (
+        text("50;f;2020-01-01;x;no"),
+        ["a row has another number of fields than the header's 5, the", "1 at row 2"],
+    ),
+    "a field too many": (
+        text("5,f,2020-01-01,x,no,9", "5,f,2020-01-01,x,no,9"),
+        ["2 rows have another number of fields"],
+    ),
     "latin-1": (text().replace("x", "ü").encode("latin-1"), ["is no text in utf-8", 'encoding = "latin-1"']),
     "a quote that is never closed": (text('50,f,2020-01-01,"x,no'), ["cannot be read as .csv", "a quote"]),
     "two columns of one name": (text(head="age,age,seen,note,ill"), ["has 'age' more than once in its header"]),
     "nothing": ("", ["is empty, but it must have a header and rows"]),
     "a header and no rows": (HEAD + "\n", ["has a header and no rows, but every site needs one at least"]),
-    "a column that is not there": (text(head="years,sex,seen,note,ill"), ["has no column 'age'", "a column 'years' that", '[columns.years] kind = "ignored"']),
-    "a column in capitals": (text(head="Age,sex,seen,note,ill"), ["has no column 'age', which the schema asks for (it has 'Age')"]),
-    "an exported index": (text(head="," + HEAD).replace("\n3", "\n0,3").replace("\n4", "\n1,4"), ["a column 'Unnamed: 0' that the schema does not know", '[columns."Unnamed: 0"] kind = "ignored"']),
-    "text where numbers are due": (text("old,f,2020-01-01,x,no"), ["column 'age' holds 'old' at row 2", "where a number is due", 'gaps = ["", "NA", "N/A", "NaN", "null", "old"]']),
-    "gaps": (text(",f,2020-01-01,x,no", "NA,f,2020-01-01,x,no"), ["column 'age' has 2 gaps, the first at row 2", "[columns.age] gap = 55"]),
-    "gaps in the label": (text("5,f,2020-01-01,x,"), ["label column 'ill' has a gap, the first at row 2", "leave such rows out"]),
-    "a label that the schema does not know": (text("5,f,2020-01-01,x,maybe"), ["label column 'ill' holds 'maybe' at row 2", "one of 'no', 'yes' is due", 'classes = ["no", "yes", "maybe"]']),
-    "a value that is not listed": (text("5,d,2020-01-01,x,no"), ["column 'sex' holds 'd' at row 2", "[columns.sex] other = true"]),
-    "dates in three forms": (text("5,f,1.2.2020,x,no", "5,f,02/13/2020,x,no"), ["column 'seen' holds '1.2.2020' at row 2 (counted from 0) and 1 more such, where a day like 2015-01-01 is due"]),
+    "a column that is not there": (
+        text(head="years,sex,seen,note,ill"),
+        ["has no column 'age'", "a column 'years' that", '[columns.years] kind = "ignored"'],
+    ),
+    "a column in capitals": (
+        text(head="Age,sex,seen,note,ill"),
+        ["has no column 'age', which the schema asks for (it has 'Age')"],
+    ),
+    "an exported index": (
+        text(head="," + HEAD).replace("\n3", "\n0,3").replace("\n4", "\n1,4"),
+        ["a column 'Unnamed: 0' that the schema does not know", '[columns."Unnamed: 0"] kind = "ignored"'],
+    ),
+    "text where numbers are due": (
+        text("old,f,2020-01-01,x,no"),
+        [
+            "column 'age' holds 'old' at row 2",
+            "where a number is due",
+            'gaps = ["", "NA", "N/A", "NaN", "null", "old"]',
+        ],
+    ),
+    "gaps": (
+        text(",f,2020-01-01,x,no", "NA,f,2020-01-01,x,no"),
+        ["column 'age' has 2 gaps, the first at row 2", "[columns.age] gap = 55"],
+    ),
+    "gaps in the label": (
+        text("5,f,2020-01-01,x,"),
+        ["label column 'ill' has a gap, the first at row 2", "leave such rows out"],
+    ),
+    "a label that the schema does not know": (
+        text("5,f,2020-01-01,x,maybe"),
+        ["label column 'ill' holds 'maybe' at row 2", "one of 'no', 'yes' is due", 'classes = ["no", "yes", "maybe"]'],
+    ),
+    "a value that is not listed": (
+        text("5,d,2020-01-01,x,no"),
+        ["column 'sex' holds 'd' at row 2", "[columns.sex] other = true"],
+    ),
+    "dates in three forms": (
+        text("5,f,1.2.2020,x,no", "5,f,02/13/2020,x,no"),
+        ["column 'seen' holds '1.2.2020' at row 2 (counted from 0) and 1 more such", "a day like 2015-01-01 is due"],
+    ),
     "an infinite number": (text("inf,f,2020-01-01,x,no"), ["column 'age' holds 'inf' at row 2"]),
     "everything at once": (
         text("old,d,soon,x,maybe", ",,,,", head=HEAD.replace("note", "remark")),
@@ -69,7 +106,7 @@ BROKEN = {
             "label column 'ill' holds 'maybe'",
         ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -170,7 +207,12 @@ def test_a_check_without_a_schema_lists_all_and_the_lines_of_a_schema(tmp_path, 
 def test_a_draft_says_what_columns_look_like_and_marks_what_follows_from_the_data(tmp_path, capsys):
     from upcycled.data import Schema
 
-    rows = [f"{i};{20 + i},5;{'fm'[i % 2]};{1 + i}.03.2020;{'' if i == 2 else i};w{i};7;{'no' if i % 3 else 'yes'}" for i in range(25)]  # fmt: skip
+    doses = ["" if i == 2 else i for i in range(25)]
+    answers = ["no" if i % 3 else "yes" for i in range(25)]
+    rows = [
+        f"{i};{20 + i},5;{'fm'[i % 2]};{1 + i}.03.2020;{dose};w{i};7;{answer}"
+        for i, (dose, answer) in enumerate(zip(doses, answers, strict=True))
+    ]
     (tmp_path / "rome.csv").write_bytes("\n".join(["nr;Größe;sex;seen;dose;name;unit;ill", *rows]).encode("latin-1"))
     out = tmp_path / "schema.toml"
     assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(out), "--label", "ill"]) == 0

@@ -103,7 +103,8 @@ def test_decimal_commas_and_other_separators_are_the_schemas_to_say(tmp_path):
         "columns": {"Größe": {"kind": "number", "bounds": [0, 2001]}, "y": {"kind": "label", "classes": ["no", "yes"]}}
     }
     plain = message(lambda: load(tmp_path / "a.csv", schema=own))
-    assert "is no text in utf-8" in plain and 'say encoding = "latin-1" in the schema' in plain
+    assert "is no text in utf-8" in plain
+    assert 'say encoding = "latin-1" in the schema' in plain
     assert 'say separator = ";" in the schema' in message(
         lambda: load(tmp_path / "a.csv", schema=own | {"encoding": "latin-1"})
     )

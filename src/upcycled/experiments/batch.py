@@ -283,7 +283,7 @@ def _train(
         watching = options.watch(variant.experiment, seed)
         kept = {
             "checkpoint": checkpoint,
-            "ledger": open_ledger(folder, variant.experiment, checkpoint) if has_ledger else None,
+            "ledger": open_ledger(folder, variant.experiment.noise, checkpoint) if has_ledger else None,
             # The holder's own, which nobody who gets the folder's other files needs.
             "ledger_key": ledger_key(folder) if variant.experiment.noise == "system" and has_ledger else None,
             "resume_anyway": options.resume_anyway,

@@ -67,7 +67,32 @@ def write_seed(
         parquet: write ``metrics.parquet`` too.
     """
     asked = {"scored_on": experiment.scored_on, "fingerprint": experiment.fingerprint(seed)}
-    summary = asked | summarise(seed, about, result)
+    config = experiment.for_seed(seed).resolved_toml().encode()
+    return write_run(folder, config, asked | {"seed": seed}, data, about, result, parquet=parquet)
+
+
+def write_run(
+    folder: Path,
+    config: bytes,
+    asked: Mapping[str, Any],
+    data: FederatedData,
+    about: Mapping[str, Any],
+    result: Result,
+    *,
+    parquet: bool = False,
+) -> dict[str, Any]:
+    """Write all files of a run, and return its summary.
+
+    Args:
+        folder: where.
+        config: its complete file.
+        asked: what the summary says of that: ``seed``, ``scored_on``, ``fingerprint``.
+        data: what the run was trained and scored on.
+        about: what ``Publication.about`` says about that.
+        result: the run.
+        parquet: write ``metrics.parquet`` too.
+    """
+    summary = {**asked} | summarise(asked["seed"], about, result)
     epsilons = None if summary["privacy"] is None else summary["privacy"]["epsilon"]["clients"]
     own_result = result.private
     final = final_model(data, result, result.personal_models if own_result is None else own_result.personal_models)
@@ -75,7 +100,7 @@ def write_seed(
     history = plain(result.history.rows())
     model, own_model = result.model_files()
     files = {
-        "config.toml": experiment.for_seed(seed).resolved_toml().encode(),
+        "config.toml": config,
         "metrics.jsonl": json_lines(history),
         "clients.jsonl": json_lines(plain(client_rows(data, result, final, epsilons))),
         **model,
@@ -122,7 +147,7 @@ def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
         write_whole(path, content)
 
 
-def open_ledger(folder: Path, experiment: Experiment, checkpoint: Path) -> Path:
+def open_ledger(folder: Path, noise: str, checkpoint: Path) -> Path:
     """Return where a private run's charges go.
 
     A simulation that is repeated is the same run and goes on in its file, as does a run with real noise that is kept in
@@ -130,7 +155,7 @@ def open_ledger(folder: Path, experiment: Experiment, checkpoint: Path) -> Path:
     attempt gets a file of its own.
     """
     path = folder / "ledger.jsonl"
-    if experiment.noise == "system":
+    if noise == "system":
         attempts = itertools.chain([path], (folder / f"ledger-{k}.jsonl" for k in itertools.count(2)))
         there = list(itertools.takewhile(Path.exists, attempts))
         if there and checkpoint.is_dir():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,35 +46,16 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) -> Result:
-    """Train a federation and return the model, its history and how it was made.
+    """Train a federation; what users call adds a results folder to it (``experiments.kept``)."""
+    return train_plan(make_plan(data, spec_from(spec, arguments)))
 
-    Args:
-        data: the clients' training data and, optionally, their test data.
-        spec: everything else, as one value; or
-        **arguments: the arguments of :class:`~upcycled.RunSpec` one by one. With both, they change the spec's.
 
-    Returns:
-        The result. A run that ends early (its model stopped being finite, no client can pay any more, Ctrl-C) gives the
-        result up to its last whole iteration, with the reason as ``result.error`` and a line on standard error.
-
-    Raises:
-        InputError: in one sentence, before anything is trained, if something is wrong or does not fit together.
-        DivergedError, BudgetSpentError: if that ends the run before its first whole iteration; ``error.result`` then
-            has the model it began with, and the ledger, which may have charges already.
-
-    >>> import upcycled as up
-    >>> data = up.data.synthetic(0.5, 0.5, clients=5, seed=0)
-    >>> result = up.train(data, algorithm=up.FedAvg(), upcycle=0.5, iterations=4, engine="sequential", progress=False)
-    >>> [record.kind for record in result.history]
-    ['data', 'upcycled', 'data', 'upcycled']
-    >>> spec = up.RunSpec(algorithm=up.FedAvg(), upcycle=0.5, iterations=4, engine="sequential", progress=False)
-    >>> torch.equal(up.train(data, spec).params, result.params)
-    True
-    """
-    spec = spec_from(spec, arguments)
+def train_plan(plan: Plan) -> Result:
+    """Train what is planned, show it, and say what ended it early."""
+    spec = plan.spec
     watching = [*spec.callbacks, *([LiveProgress()] if spec.progress else [])]
     try:
-        result = run_plan(make_plan(data, spec), watching, threads=None)
+        result = run_plan(plan, watching, threads=None)
     except Interrupted as stop:
         result = stop.result
     if result.error is not None:
@@ -84,16 +64,6 @@ def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) ->
     for words in result.notes if spec.progress else ():
         tell_user(f"warning: {words}")
     return result
-
-
-train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-    [
-        inspect.Parameter("data", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=FederatedData),
-        inspect.Parameter("spec", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=RunSpec | None),
-        *inspect.signature(RunSpec).parameters.values(),
-    ],
-    return_annotation=Result,
-)
 
 
 def spec_from(spec: object, arguments: dict[str, Any]) -> RunSpec:

@@ -1,0 +1,1 @@
+"""Runs from Python that are kept as a command keeps them."""
