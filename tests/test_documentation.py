@@ -12,7 +12,7 @@ import pytest
 import upcycled as up
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/data.md", "docs/models.md", "docs/privacy.md", "docs/theory.md", "docs/training.md"]
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("data", "models", "privacy", "tables", "theory", "training"))]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -38,6 +38,19 @@ def test_tables_of_a_page_are_accepted_in_an_experiment_file(page):
     file = tomllib.loads((ROOT / "examples" / "compare.toml").read_text())
     for block in blocks:
         parse(file | tomllib.loads(block))
+
+
+def test_the_experiment_file_of_the_page_on_tables_is_one(tmp_path, monkeypatch):
+    from upcycled.config.experiment import load_config
+
+    text = (ROOT / "docs" / "tables.md").read_text()
+    (block,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "run.toml").write_text(block)
+    (schema,) = re.findall(r'schema.toml"\).write_text\("""\n(.*?)"""', text, flags=re.DOTALL)
+    (tmp_path / "schema.toml").write_text(schema)
+    experiment = load_config(tmp_path / "run.toml")
+    assert experiment.is_restricted
+    assert experiment.resolved()["data"]["schema"]["columns"]["age"]["bounds"] == [0.0, 110.0]
 
 
 @pytest.mark.parametrize(
