@@ -122,7 +122,8 @@ def test_a_reader_that_goes_away_is_not_a_traceback(tmp_path, monkeypatch, end, 
 
 
 OWN = {"upcycled", "upcycled.__main__", "upcycled.cli", "upcycled.core", "upcycled.core.errors", "upcycled.support"} | {
-    f"upcycled.cli.{path.stem}" for path in (SOURCE / "cli").glob("*.py")
+    ".".join(["upcycled", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+    for path in (SOURCE / "cli").rglob("*.py")
 }
 SLOW_OF_PYTHON = {"asyncio", "email", "http", "importlib.metadata", "logging", "multiprocessing", "unittest"}
 

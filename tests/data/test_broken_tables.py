@@ -91,7 +91,11 @@ BROKEN = {
     ),
     "dates in three forms": (
         text("5,f,1.2.2020,x,no", "5,f,02/13/2020,x,no"),
-        ["column 'seen' holds '1.2.2020' at row 2 (counted from 0) and 1 more such", "a day like 2015-01-01 is due"],
+        [
+            "column 'seen' holds '1.2.2020' at row 2 (counted from 0) and 1 more such",
+            "a day like 2015-01-01 is due",
+            'formats = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y"]',
+        ],
     ),
     "an infinite number": (text("inf,f,2020-01-01,x,no"), ["column 'age' holds 'inf' at row 2"]),
     "everything at once": (

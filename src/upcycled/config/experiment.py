@@ -346,7 +346,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _with_absolute_path(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     data = raw.get("data")
-    for key in ("path", "schema") if isinstance(data, dict) else ():
+    if not isinstance(data, dict):
+        return raw
+    for key in ("path", "schema"):
         given = data.get(key)
         paths = given if isinstance(given, list) else [given]
         if all(isinstance(path, str) and path for path in paths):

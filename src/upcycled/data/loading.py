@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +113,7 @@ def load(
     fraction_of("test_fraction", test_fraction)
     whole("seed", seed, at_least=0)
     if schema is not None:
-        given = {"name": name, "client": client, "label": label, "split": split, "features": features}
+        given: dict[str, Any] = {"name": name, "client": client, "label": label, "split": split, "features": features}
         given |= {"num_classes": num_classes, "label_names": label_names, "vocabulary": vocabulary, "targets": targets}
         for field, value in given.items():
             if value is not None:
@@ -125,7 +125,7 @@ def load(
         return data.split(test_fraction, seed) if test_fraction else data
     declared = declare(num_classes, label_names, vocabulary, repair, targets or "classes")
     is_one = not is_frame(path) and not table_files(path)
-    file = existing_file(path) if is_one else None
+    file = existing_file(cast("str | os.PathLike[str]", path)) if is_one else None
     title = title_of(path)
     try:
         if file is not None and file.suffix.lower() == ".npz":

@@ -16,7 +16,7 @@ from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.readers.raw_tables import RawTable
 from upcycled.data.readers.splits_column import is_test_row
 from upcycled.data.schema.cells import cells_of, text_of
-from upcycled.data.schema.encoding import CLIENT_ROWS, Encoded, TableProblem, encode
+from upcycled.data.schema.encoding import FROM_ZERO, Encoded, TableProblem, encode
 from upcycled.data.schema.table_schema import Schema
 
 _LISTED = 20
@@ -81,7 +81,7 @@ def clients_in(schema: Schema, table: RawTable) -> tuple[NDArray[Any], list[Tabl
     problems = []
     if cells.is_gap.any():
         first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-        said = f"client column '{schema.client}' has {many} gaps, the first at row {first} {CLIENT_ROWS}"
+        said = f"client column '{schema.client}' has {many} gaps, the first at row {first} {FROM_ZERO}"
         problems.append(TableProblem(said, "", True, where=table.title))
     return np.array([text_of(value) for value in cells.values.tolist()], dtype=np.str_), problems
 

@@ -15,6 +15,11 @@ from upcycled.core.vectors import Ints, Real
 from upcycled.data.readers.texts import as_numbers
 
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(\.[0-9]{3})+(,[0-9]+)?")
+FORMATS = (
+    *("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%d %B %Y"),
+    *("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M"),
+)
+"""Forms of days that drafts and checks look for, day first where a day could be read both ways."""
 NOWHERE = -1
 """In the place of a value's number, where it has none."""
 
@@ -90,6 +95,19 @@ def days_in(cells: Cells, formats: Sequence[str]) -> Real:
     known: dict[Any, float] = {}
     found[rows] = [_remembered(known, value, lambda one: _ordinal(one, formats)) for value in cells.values[rows]]
     return found
+
+
+def forms_of(values: Iterable[Any]) -> list[str]:
+    """Return the usual forms that read these cells as days, for those that are days.
+
+    >>> forms_of(["1.2.2020", "02/13/2020", "soon"])
+    ['%d.%m.%Y', '%m/%d/%Y']
+    """
+    readable = [
+        next((form for form in FORMATS if _ordinal(value, [form]) == _ordinal(value, [form])), None)
+        for value in dict.fromkeys(map(str, values))
+    ]
+    return [form for form in dict.fromkeys(readable) if form is not None]
 
 
 def places_in(cells: Cells, values: Sequence[str]) -> Ints:

@@ -249,7 +249,7 @@ def _texts(field: str, given: object, least: int) -> tuple[str, ...]:
     """Return a list of different texts; numbers count as they are written."""
     is_list = isinstance(given, list | tuple)
     parts = [one for one in given if isinstance(one, str | int | float)] if isinstance(given, list | tuple) else []
-    texts = tuple(str(one).strip() for one in parts if not isinstance(one, bool))
+    texts = tuple(_written(one) for one in parts if not isinstance(one, bool))
     if not is_list or len(texts) != len(given) or len(texts) < least:  # type: ignore[arg-type]
         many = {0: "texts", 1: "one or more texts"}.get(least, "two or more texts")
         raise InputError(field=field, value=given, must=f"a list of {many}")
@@ -257,6 +257,11 @@ def _texts(field: str, given: object, least: int) -> tuple[str, ...]:
     if repeated:
         raise InputError(f"holds '{repeated[0]}' twice, but every one must be different", field=field)
     return texts
+
+
+def _written(value: str | float) -> str:
+    is_whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if is_whole else str(value).strip()
 
 
 def _day(value: object) -> date | None:

@@ -12,15 +12,9 @@ import numpy as np
 
 from upcycled.core.vectors import Real
 from upcycled.data.readers.raw_tables import RawTable
-from upcycled.data.schema.cells import Cells, cells_of, days_in, numbers_in, text_of
-from upcycled.data.schema.column_kinds import ISO
+from upcycled.data.schema.cells import FORMATS, Cells, cells_of, days_in, numbers_in, text_of
 from upcycled.data.schema.table_schema import GAPS
 
-FORMATS = (
-    *(ISO, "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d %b %Y", "%d %B %Y"),
-    *("%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M"),
-)
-"""Forms of days that are looked for, day first where a day could be read both ways."""
 MOSTLY = 0.9
 """The share of cells that makes a column one of numbers or days; the others are named."""
 _INDEX = ("", "index", "id", "row", "rownames", "nr", "no")

@@ -142,8 +142,8 @@ def _column(look: ColumnLook, rows: int) -> DraftColumn:
         remarks = _odd_remark(look.no_numbers.many, look.no_numbers.value, "numbers")
         return _with_gap(look, NumberColumn((look.low, high)), {"bounds": [look.low, high]}, ("bounds",), remarks)
     if look.days is not None:
-        low, high = look.days[0], max(look.days[1], look.days[0] + timedelta(days=1))
-        keys: dict[str, Any] = {"bounds": [low, high]}
+        days = look.days[0], max(look.days[1], look.days[0] + timedelta(days=1))
+        keys: dict[str, Any] = {"bounds": list(days)}
         marked: tuple[str, ...] = ("bounds",)
         if look.formats != (ISO,):
             keys["formats"] = list(look.formats)
@@ -151,7 +151,7 @@ def _column(look: ColumnLook, rows: int) -> DraftColumn:
         remarks = _odd_remark(look.no_days.many, look.no_days.value, "days")
         if any(form.startswith(("%d/%m", "%m/%d")) for form in look.formats):
             remarks = (*remarks, "is the day first, or the month? formats are tried in their order")
-        return _with_gap(look, DateColumn((low, high), look.formats), keys, marked, remarks)
+        return _with_gap(look, DateColumn(days, look.formats), keys, marked, remarks)
     if len(look.values) <= MOST_VALUES:
         values = sorted(value for value in look.values if value != "other")
         return _with_gap(look, CategoryColumn(tuple(values)), {"values": values}, ("values",), ())

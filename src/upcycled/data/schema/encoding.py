@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from upcycled.core.errors import shown
 from upcycled.core.vectors import Real
 from upcycled.data.readers.raw_tables import RawTable
-from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, numbers_in, places_in
+from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in
 from upcycled.data.schema.column_kinds import OTHER, CategoryColumn, DateColumn, Feature, LabelColumn, NumberColumn
 from upcycled.data.schema.table_schema import Schema
 from upcycled.data.schema.toml_lines import column_line, toml_value
 
-CLIENT_ROWS = "(counted from 0)"
+FROM_ZERO = "(counted from 0)"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _label(
     problems: list[TableProblem] = []
     if cells.is_gap.any():
         first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-        said = f"label column '{name}' has {_gap_words(many)}, the first at row {first} {CLIENT_ROWS}"
+        said = f"label column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}"
         problems.append(TableProblem(f"{said}: leave such rows out of the table"))
     if column.classes is not None:
         places = places_in(cells, column.classes)
@@ -172,8 +172,9 @@ def _strange(
     if not strange.any():
         return []
     mend = f"gaps = {toml_value([*schema.gaps, str(cells.values[strange][0])])}"
-    if isinstance(column, DateColumn):
-        mend = column_line(name, "formats", [*column.formats, "the form of this one"])
+    forms = forms_of(cells.values[strange].tolist()) if isinstance(column, DateColumn) else []
+    if isinstance(column, DateColumn) and forms:
+        mend = column_line(name, "formats", [*column.formats, *forms])
     elif strange.sum() * 2 > len(cells.filled):
         mend = column_line(name, "kind", "category")
     return [TableProblem(f"column '{name}' holds {_first(cells, strange)}, where a {what} is due", mend)]
@@ -183,7 +184,7 @@ def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
     if column.gap is not None or not cells.is_gap.any():
         return []
     first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-    said = f"column '{name}' has {_gap_words(many)}, the first at row {first} {CLIENT_ROWS}, and no constant for them"
+    said = f"column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}, and no constant for them"
     return [TableProblem(said, column_line(name, "gap", usual_gap(column)))]
 
 
@@ -218,7 +219,7 @@ def _first(cells: Cells, rows: NDArray[np.bool_]) -> str:
     value = cells.values[places[0]]
     word = shown(str(value)) if isinstance(value, str) or cells.values.dtype.kind == "M" else shown(value)
     more = f" and {len(places) - 1} more such" if len(places) > 1 else ""
-    return f"{word} at row {places[0]} {CLIENT_ROWS}{more}"
+    return f"{word} at row {places[0]} {FROM_ZERO}{more}"
 
 
 def _gap_words(many: int) -> str:

@@ -12,7 +12,7 @@ from upcycled.data.schema.by_schema import clients_in
 from upcycled.data.schema.cells import cells_of, text_of
 from upcycled.data.schema.column_looks import ColumnLook, columns_of, equal_columns, look_at
 from upcycled.data.schema.draft import MOST_VALUES
-from upcycled.data.schema.encoding import CLIENT_ROWS, TableProblem, encode
+from upcycled.data.schema.encoding import FROM_ZERO, TableProblem, encode
 from upcycled.data.schema.table_schema import GAPS, Schema
 from upcycled.data.schema.toml_lines import column_line, toml_value
 
@@ -70,9 +70,7 @@ def _unreadable(look: ColumnLook) -> list[TableProblem]:
     found = []
     if look.no_numbers.many:
         odd = look.no_numbers
-        said = (
-            f"column '{look.name}' holds {shown(odd.value)} at row {odd.row} {CLIENT_ROWS}{_more(odd.many)}, where a "
-        )
+        said = f"column '{look.name}' holds {shown(odd.value)} at row {odd.row} {FROM_ZERO}{_more(odd.many)}, where a "
         mend = column_line(look.name, "kind", "ignored")
         if look.is_number:
             mend = f"gaps = {toml_value([*GAPS, odd.value])}"
@@ -83,7 +81,7 @@ def _unreadable(look: ColumnLook) -> list[TableProblem]:
         found.append(TableProblem(f"{said}number is due", mend, where=odd.where))
     if look.gaps.many:
         many = "a gap" if look.gaps.many == 1 else f"{look.gaps.many} gaps"
-        said = f"column '{look.name}' has {many}, the first at row {look.gaps.row} {CLIENT_ROWS}"
+        said = f"column '{look.name}' has {many}, the first at row {look.gaps.row} {FROM_ZERO}"
         gap = look.low + (look.high - look.low) / 2 if look.is_number else "other"
         found.append(TableProblem(said, column_line(look.name, "gap", gap), where=look.gaps.where))
     return found
@@ -92,11 +90,11 @@ def _unreadable(look: ColumnLook) -> list[TableProblem]:
 def _label_problems(look: ColumnLook) -> list[TableProblem]:
     found = []
     if look.gaps.many:
-        said = f"label column '{look.name}' has {look.gaps.many} gaps, the first at row {look.gaps.row} {CLIENT_ROWS}"
+        said = f"label column '{look.name}' has {look.gaps.many} gaps, the first at row {look.gaps.row} {FROM_ZERO}"
         found.append(TableProblem(f"{said}: leave such rows out of the table", "", where=look.gaps.where))
     if look.no_numbers.many:
         odd = look.no_numbers
-        said = f"label column '{look.name}' holds {shown(odd.value)} at row {odd.row} {CLIENT_ROWS}{_more(odd.many)}"
+        said = f"label column '{look.name}' holds {shown(odd.value)} at row {odd.row} {FROM_ZERO}{_more(odd.many)}"
         mend = column_line(look.name, "classes", sorted(look.values)[:MOST_VALUES])
         found.append(TableProblem(f"{said}, where a class's number is due", mend, where=odd.where))
     return found

@@ -91,7 +91,7 @@ def read_parquet(path: Path) -> Tweets:
         raise InputError(
             f"has no text at row {frame.index[without[0]]} (counted from 0), but it must have one", field=str(path)
         )
-    _, numbered = np.unique(clients_of(path, frame, "pseudo_user"), return_inverse=True)
+    _, numbered = np.unique(clients_of(str(path), frame, "pseudo_user"), return_inverse=True)
     return Tweets(
         label=_labels(path, "label", frame["label"].to_numpy(dtype=object), frame.index.to_numpy()),
         user=numbered,
