@@ -351,7 +351,8 @@ def _with_absolute_path(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
     for key in ("path", "schema"):
         given = data.get(key)
         paths = given if isinstance(given, list) else [given]
-        if all(isinstance(path, str) and path for path in paths):
-            absolute = [os.path.abspath(folder / Path(path).expanduser()) for path in paths]
+        texts = [path for path in paths if isinstance(path, str) and path]
+        if len(texts) == len(paths):
+            absolute = [os.path.abspath(folder / Path(path).expanduser()) for path in texts]
             raw = put(raw, ("data", key), absolute if isinstance(given, list) else absolute[0])
     return raw

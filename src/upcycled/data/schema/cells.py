@@ -104,7 +104,7 @@ def forms_of(values: Iterable[Any]) -> list[str]:
     ['%d.%m.%Y', '%m/%d/%Y']
     """
     readable = [
-        next((form for form in FORMATS if _ordinal(value, [form]) == _ordinal(value, [form])), None)
+        next((form for form in FORMATS if not np.isnan(_ordinal(value, [form]))), None)
         for value in dict.fromkeys(map(str, values))
     ]
     return [form for form in dict.fromkeys(readable) if form is not None]
