@@ -34,6 +34,7 @@ from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
 from upcycled.experiments.parquet import to_parquet
 from upcycled.experiments.private_files import SCORES, json_lines, write_own
 from upcycled.privacy.ledger.header import SIMULATION
+from upcycled.privacy.ledger.statement import scope_of
 from upcycled.runtime import Result
 from upcycled.support.files import check_format, write_json, write_together, write_whole
 
@@ -190,6 +191,8 @@ def _privacy(result: Result) -> dict[str, Any] | None:
         "statement": ledger.statement(delta).splitlines(),
         "statement_items": ledger.statement_items(delta),
         "head": None if ledger.head is None else ledger.head.as_json(),
+        "account": None if ledger.account is None else ledger.account.to_json(),
+        "scope": scope_of(None if ledger.account is None else ledger.account.id),
         "not_covered": _not_covered(result),
     }
 
