@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from upcycled.cli.batches import add_config, add_json
 from upcycled.cli.holder.accounts import add_account
+from upcycled.cli.holder.ledgers import add_ledger
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
 from upcycled.support.formats import fixed, general
@@ -29,6 +30,7 @@ examples:
   upcycled privacy explain experiment.toml
   upcycled privacy own results/NAME --scores
   upcycled privacy account open ACCOUNT --epsilon 4 --delta 1e-5
+  upcycled privacy ledger results/NAME/seed-*/ledger.jsonl
 """
 FORMULA_EXAMPLES = """\
 examples, one for each formula (epsilon; for noise and rounds give --epsilon and leave out what is asked for):
@@ -109,6 +111,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     command.set_defaults(run=_own)
     add_account(commands)
+    add_ledger(commands)
 
 
 def number_of(name: str, text: str | None, kind: type = float) -> Any:
