@@ -36,7 +36,9 @@ from upcycled.privacy.accounting.renyi import (
 from upcycled.privacy.accounts.account import Cost
 from upcycled.privacy.accounts.pots import Pot, make_pot
 from upcycled.privacy.ledger.entries import Entry
+from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
 from upcycled.runtime.plan import make_plan
+from upcycled.runtime.publication import publication_of
 from upcycled.runtime.round import answer
 
 ROOT = Path(__file__).parents[2]
@@ -481,14 +483,10 @@ def test_changed_data_are_noted_for_the_holder_and_reset_nothing(tmp_path):
     # The hash is keyed, and the published file has nothing of it.
     macs = [json.loads(line)["hmac"] for line in (account.folder / "data.jsonl").read_text().splitlines()]
     assert not any(mac.encode() in after.content for mac in macs)
-    from upcycled.runtime.checkpointing.fingerprint import hash_of_data
-
-    assert hash_of_data(data) not in macs
+    assert hash_of_shards(data.train) not in macs
     spec = up.RunSpec(**study(), account=account.folder)
-    from upcycled.runtime.publication import publication_of
-
     plan = make_plan(data, spec)
-    assert plan.records_hash == hash_of_data(data)
+    assert plan.records_hash == hash_of_shards(data.train)
     assert publication_of(plan).plan(plan).records_hash is None
 
 
