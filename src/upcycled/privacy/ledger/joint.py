@@ -21,7 +21,8 @@ import numpy as np
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.accounting.sampler import epsilon_of_draws
+from upcycled.privacy.accounting import gdp_delta, gdp_epsilon
+from upcycled.privacy.accounting.sampler import epsilon_of_draws, sampler_delta
 from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.ledger import Ledger
 
@@ -121,25 +122,40 @@ def epsilon_of_events(events: Mapping[Event, int] | None, draws: int, delta: flo
         return math.inf
     if not events:
         return 0.0
-    rows = tuple(sorted(events.items()))
+    rows, mu = tuple(sorted(events.items())), _mu(events)
 
     def exact(places: Ints, left: float) -> Real:
-        return np.array([_pld_epsilon(rows, left)])
+        return np.array([gdp_epsilon(mu=mu, delta=left) if _is_gaussian(events) else _pld_epsilon(rows, left)])
 
-    # An upper bound on all of it as one Gaussian, for where draws leave no room: pure rounds have no such.
-    squares = sum(count * (2 / number) ** 2 for (kind, number, _), count in rows if kind == SAMPLED)
-    squares += sum(count * (2 / number) ** 2 for (kind, number, _), count in rows if kind == GAUSSIAN)
-    mu = math.inf if any(kind == PURE for (kind, _, _), _ in rows) else math.sqrt(squares)
     with np.errstate(all="ignore"):
         return float(epsilon_of_draws(exact, np.array([mu]), np.array([draws], dtype=np.int64), delta)[0])
 
 
 @lru_cache(maxsize=256)  # clients of one size have the same events
 def _pld_epsilon(rows: tuple[tuple[Event, int], ...], delta: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(_accountant(rows).get_epsilon(delta))
+
+
+def _is_gaussian(events: Mapping[Event, int]) -> bool:
+    return all(kind == GAUSSIAN for kind, _, _ in events)
+
+
+def _mu(events: Mapping[Event, int]) -> float:
+    """Return the shift of all of it as one Gaussian, an upper bound where steps are sampled; pure rounds have none."""
+    if any(kind == PURE for kind, _, _ in events):
+        return math.inf
+    return math.sqrt(math.fsum(count * (2 / number) ** 2 for (_, number, _), count in events.items()))
+
+
+def _accountant(rows: tuple[tuple[Event, int], ...]) -> Any:
     import dp_accounting  # takes a second
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE)
+    mu = _mu(dict(rows))
+    # As fine as the library's own, but for losses so large that it would take minutes.
+    interval = max(1e-4, (mu**2 / 2 + 6 * mu) / 50_000) if math.isfinite(mu) else 1e-4
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, value_discretization_interval=interval)
     with np.errstate(all="ignore"):
         for (kind, number, rate), count in rows:
             if kind == PURE:
@@ -150,7 +166,7 @@ def _pld_epsilon(rows: tuple[tuple[Event, int], ...], delta: float) -> float:
                 accountant.compose(step, count)
             else:
                 accountant.compose(dp_accounting.GaussianDpEvent(number), count)
-        return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 def _check_alike(ledgers: Sequence[Ledger]) -> None:
@@ -171,3 +187,33 @@ def _check_alike(ledgers: Sequence[Ledger]) -> None:
                 f"the ledgers protect a {ledgers[0].promise.unit} and a {ledger.promise.unit}, but what adds up must "
                 "be about the same"
             )
+
+
+def deltas_of_events(events: Mapping[Event, int] | None, draws: int, epsilons: Sequence[float]) -> Real:
+    """Return delta(epsilon) of events, the cost of drawing real noise included; one where nothing is proven."""
+    if events is None:
+        return np.ones(len(epsilons))
+    if _is_gaussian(events):
+        found = np.asarray(gdp_delta(mu=_mu(events), epsilon=np.asarray(epsilons)))
+    else:
+        with np.errstate(all="ignore"):
+            found = np.asarray(_accountant(tuple(sorted(events.items()))).get_delta(list(epsilons)), dtype=np.float64)
+    return np.minimum(found + sampler_delta(epsilon=np.asarray(epsilons, dtype=np.float64), draws=draws), 1.0)
+
+
+def group_epsilon(events: Mapping[Event, int] | None, draws: int, delta: float, records: int) -> float | None:
+    """Return the epsilon at ``delta`` for so many records of one person, all replaced; None if not that simple.
+
+    Gaussian releases whose sensitivity grows with the records: mu becomes k mu. Pure ones: k epsilon.
+    """
+    if events is None:
+        return None
+    grown = Counter[Event]()
+    for (kind, number, rate), count in events.items():
+        if kind == SAMPLED:
+            return None
+        if kind == PURE:
+            grown[kind, 2 / (1 + (2 / number - 1) ** records), rate] += count
+        else:
+            grown[kind, number / records, rate] += count
+    return epsilon_of_events(grown, draws, delta)
