@@ -256,8 +256,9 @@ def test_a_sweep_of_a_restricted_experiment_is_refused_before_anything_is_traine
     before = everything_under(here)
     assert main(["sweep", "small.toml"]) == 2
     assert capsys.readouterr().err == (
-        "error: small.toml: privacy.noise is 'system', but a sweep chooses by scores, which no epsilon of a private "
-        "run covers: it must be 'seeded', a simulation, or the data be declared public\n"
+        "error: small.toml: privacy.noise is 'system', but every trial of a sweep is a release of the same data: "
+        "privacy.account must name an account that pays for all of them, or the noise be 'seeded', a simulation, or "
+        "the data be declared public\n"
     )
     assert everything_under(here) == before
 
@@ -267,7 +268,7 @@ def test_a_sweep_over_the_noise_is_refused_for_its_restricted_points(here, capsy
     with (here / "small.toml").open("a") as file:
         file.write('\n[sweep]\n"privacy.noise" = ["seeded", "system"]\n')
     assert main(["sweep", "small.toml", "privacy.noise=seeded"]) == 2
-    assert "a sweep chooses by scores" in capsys.readouterr().err
+    assert "every trial of a sweep is a release" in capsys.readouterr().err
 
 
 def test_a_run_ends_with_where_the_holder_finds_his_own_and_no_number_of_it(here, capsys):

@@ -72,7 +72,16 @@ OTHER = {
 }
 
 
-KEPT_OR_SHOWN = {"ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks"}
+KEPT_OR_SHOWN = {
+    "ledger",
+    "ledger_key",
+    "account",
+    "checkpoint",
+    "checkpoint_every",
+    "resume_anyway",
+    "progress",
+    "callbacks",
+}
 """What may differ between two runs of the same bits; said here once more, so that a slip there is seen."""
 
 
@@ -82,6 +91,7 @@ def test_the_fingerprint_covers_what_determines_bits_and_nothing_else():
     changed["budget"] = private, private.replace(budget=up.Budget(1.0, 1e-5))
     changed["charged_scores"] = private, private.replace(charged_scores=up.privacy.ChargedScores(1.0))
     changed["ledger"] = private, private.replace(ledger="ledger.jsonl")
+    changed["account"] = private, private.replace(account="account")
     changed["ledger_key"] = changed["ledger"][1], changed["ledger"][1].replace(ledger_key="ledger.key")
     assert set(changed) == {f.name for f in fields(up.RunSpec)}, "a new argument belongs here"
     for name, (before, after) in changed.items():

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.cli.batches import add_config, add_json
+from upcycled.cli.holder.accounts import add_account
+from upcycled.cli.holder.evidence_folder import add_evidence
+from upcycled.cli.holder.ledgers import add_ledger
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
 from upcycled.support.formats import fixed, general
@@ -27,6 +30,9 @@ examples:
   upcycled privacy rounds --formula pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5
   upcycled privacy explain experiment.toml
   upcycled privacy own results/NAME --scores
+  upcycled privacy account open ACCOUNT --epsilon 4 --delta 1e-5
+  upcycled privacy ledger results/NAME/seed-*/ledger.jsonl
+  upcycled privacy evidence results/NAME/seed-0 -o evidence
 """
 FORMULA_EXAMPLES = """\
 examples, one for each formula (epsilon; for noise and rounds give --epsilon and leave out what is asked for):
@@ -106,6 +112,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--scores", action="store_true", help="print exact scores; showing them is a release")
     command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     command.set_defaults(run=_own)
+    add_account(commands)
+    add_ledger(commands)
+    add_evidence(commands)
 
 
 def number_of(name: str, text: str | None, kind: type = float) -> Any:

@@ -106,7 +106,8 @@ def _show(outcome: Outcome) -> None:
     ]:
         print(
             f"Privacy ({spent['noise']}): proven epsilon {epsilon(spent['epsilon']['max'])} for the worst client, "
-            f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; of one run: seeds add up."
+            f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; "
+            f"{spent.get('scope', 'this run only')}: seeds add up."
         )
     for name in names:
         known = mean_and_sd(((seed.summary or {}).get("metrics") or {}).get(name) for seed in outcome.seeds)

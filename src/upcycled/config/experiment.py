@@ -27,8 +27,8 @@ from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.checkpointing.fingerprint import hash_of
 from upcycled.runtime.spec import RunSpec
 
-NOT_COMPARED = ("results", "data.path", "checkpoint_every")
-"""The folder says where it lies, a file of data is known by its content, and checkpoints change no result."""
+NOT_COMPARED = ("results", "data.path", "checkpoint_every", "privacy.account")
+"""The folder says where it lies, a file of data is known by its content, checkpoints and who pays change no result."""
 UNSAID = {"local": ("kind", "sgd")}
 """What complete files had not when there was no choice: left out where it is what they meant, so that equal runs have
 equal fingerprints."""
@@ -36,6 +36,7 @@ NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
     "noise": "privacy.noise",
+    "account": "privacy.account",
     "budget.delta": "privacy.budget.delta",
     "charged_scores": "privacy.scores",
     "charged_scores.counts": "privacy.scores.counts",
@@ -169,6 +170,7 @@ class Experiment(Table):
             noise=self.noise,
             budget=None if self.privacy is None or self.privacy.budget is None else self.privacy.budget.build(),
             charged_scores=None if self.privacy is None or self.privacy.scores is None else self.privacy.scores.build(),
+            account=None if self.privacy is None else self.privacy.account,
             engine=self.engine,
             seed=seed,
             eval_every=self.eval_every,
@@ -225,8 +227,8 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
     """Read and check an experiment file.
 
     Args:
-        path: a TOML file. A relative ``data.path`` or ``data.schema`` in it is relative to the file, ``results`` to the
-            current folder.
+        path: a TOML file. Relative ``data.path``, ``data.schema`` and ``privacy.account`` in it are relative to the
+            file, ``results`` to the current folder.
         overrides: texts ``key=value`` that replace values of the file.
 
     Raises:
@@ -234,7 +236,9 @@ def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> 
     """
     with named(str(path)):
         raw = with_overrides(_read(Path(path)), overrides)
-        return parse(_with_absolute_path(raw, Path(path).parent))
+        for key in (("data", "path"), ("data", "schema"), ("privacy", "account")):
+            raw = _with_absolute_path(raw, *key, Path(path).parent)
+        return parse(raw)
 
 
 def parse(raw: Mapping[str, Any]) -> Experiment:
@@ -344,15 +348,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
 
 
-def _with_absolute_path(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    data = raw.get("data")
-    if not isinstance(data, dict):
+def _with_absolute_path(raw: dict[str, Any], table: str, key: str, folder: Path) -> dict[str, Any]:
+    held = raw.get(table)
+    given = held.get(key) if isinstance(held, dict) else None
+    paths = given if isinstance(given, list) else [given]
+    texts = [path for path in paths if isinstance(path, str) and path]
+    if not texts or len(texts) < len(paths):
         return raw
-    for key in ("path", "schema"):
-        given = data.get(key)
-        paths = given if isinstance(given, list) else [given]
-        texts = [path for path in paths if isinstance(path, str) and path]
-        if len(texts) == len(paths):
-            absolute = [os.path.abspath(folder / Path(path).expanduser()) for path in texts]
-            raw = put(raw, ("data", key), absolute if isinstance(given, list) else absolute[0])
-    return raw
+    absolute = [os.path.abspath(folder / Path(path).expanduser()) for path in texts]
+    return put(raw, (table, key), absolute if isinstance(given, list) else absolute[0])

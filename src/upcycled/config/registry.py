@@ -17,6 +17,7 @@ from upcycled.config.toml_tables import (
     BuiltTable,
     Count,
     Table,
+    Word,
     checked_number,
     table_of,
     table_of_code,
@@ -64,7 +65,7 @@ SCORES = table_of(ChargedScores)
 
 
 class PrivacyTable(BuiltTable):
-    """A mechanism, where its noise comes from, and the most that a client may spend."""
+    """A mechanism, where its noise comes from, the most that a client may spend, and the account that pays."""
 
     mechanism: str
     noise: Annotated[str, AfterValidator(_known_noise)] = Field(
@@ -74,6 +75,7 @@ class PrivacyTable(BuiltTable):
         None,
         description="a table such as { epsilon = 2.0, delta = 1e-5 }, with an epsilon > 0 and a delta >= 0 and < 1",
     )
+    account: Word | None = Field(None, description="the path of an account's folder")
     scores: SerializeAsAny[SCORES] | None = Field(  # type: ignore[valid-type]
         None,
         description="a table such as { noise_std = 10.0, every = 5 } (scores that are charged), with a noise_std > 0",

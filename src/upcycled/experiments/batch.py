@@ -28,12 +28,14 @@ from upcycled.experiments.results import (
     seed_folder,
     write_seed,
 )
+from upcycled.privacy.accounts.account import Account, Cost
 from upcycled.runtime import Callback, Result
 from upcycled.runtime.checkpointing.checkpoint_files import has_checkpoints
 from upcycled.runtime.checkpointing.checkpointer import Checkpointer
 from upcycled.runtime.checkpointing.extension import check_extension
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Failed, Job, train_each
+from upcycled.runtime.holder.charging import costs_of, replan
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import Publication, publication_of
 from upcycled.support.files import PRIVATE, make_private
@@ -136,6 +138,8 @@ class Variant:
     """The first seed's, which was made to see that all is in order; None where a batch has too many to keep."""
     there: Mapping[int, dict[str, Any]]
     """The summaries of seeds that are finished or stopped."""
+    owed: tuple[tuple[Cost, ...], ...] = ()
+    """What each seed that is to be run will charge to the data holder's account."""
 
     def folder(self, seed: int) -> Path:
         """Return where a seed's results lie."""
@@ -164,6 +168,19 @@ class Batch:
     def is_finished(self) -> bool:
         """Whether every seed has its result already, or stopped without one."""
         return all(seed in v.there for v in self.variants for seed in v.experiment.seeds)
+
+    @property
+    def owed(self) -> dict[str, tuple[tuple[Cost, ...], int]]:
+        """What all runs together will charge to each account, by its folder, and how many runs that are."""
+        found: dict[str, tuple[tuple[Cost, ...], int]] = {}
+        for variant in self.variants:
+            privacy = variant.experiment.privacy
+            if not variant.owed or privacy is None or privacy.account is None:
+                continue
+            costs, runs = found.get(privacy.account, ((), 0))
+            more = tuple(cost for each in variant.owed for cost in each)
+            found[privacy.account] = (*costs, *more), runs + len(variant.owed)
+        return found
 
     def run(self, options: Options | None = None) -> list[Outcome]:
         """Run every seed that has no result yet, and write each as soon as it is there.
@@ -202,8 +219,27 @@ def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequen
                 about = described[key, shown.is_restricted]
                 found = {seed: _summary(plan, shown, experiment, seed, about) for seed in experiment.seeds}
                 there = {seed: summary for seed, summary in found.items() if summary is not None}
-            variants.append(Variant(experiment, title, data, about, shown, plan if i < AT_ONCE else None, there))
-    return Batch(tuple(variants), source)
+            owed = _owed(plan, experiment, shown, there)
+            kept = plan if i < AT_ONCE else None
+            variants.append(Variant(experiment, title, data, about, shown, kept, there, owed))
+        batch = Batch(tuple(variants), source)
+        with in_keys(PLAN_KEYS):
+            for folder, (costs, runs) in batch.owed.items():
+                Account(folder).check(costs, "this run" if runs == 1 else f"these {runs} runs together")
+    return batch
+
+
+def _owed(
+    plan: Plan, experiment: Experiment, shown: Publication, there: Mapping[int, dict[str, Any]]
+) -> tuple[tuple[Cost, ...], ...]:
+    """Return what each seed is going to charge to its account; one that goes on is checked when it does."""
+    if plan.spec.account_path is None:
+        return ()
+    is_new = [not has_checkpoints(checkpoint_folder(seed_folder(experiment, seed), shown)) for seed in experiment.seeds]
+    seeds = [seed for seed, new in zip(experiment.seeds, is_new, strict=True) if new and seed not in there]
+    if plan.participation.fraction == 1.0:  # every seed has the same schedule
+        return (costs_of(plan),) * len(seeds)
+    return tuple(costs_of(replan(plan, experiment.spec(seed))) for seed in seeds)
 
 
 def _summary(

@@ -23,7 +23,8 @@ class Judged:
 
     def of(self, summary: Mapping[str, Any]) -> float | None:
         """Return it of a seed's summary; None where the run has none."""
-        found = summary.get(self.name) if self.name in SCORES else (summary.get("metrics") or {}).get(self.name)
+        table = "charged_scores" if self.name.startswith(CHARGED) else "metrics"
+        found = summary.get(self.name) if self.name in SCORES else (summary.get(table) or {}).get(self.name)
         return None if found is None else float(found)
 
     @property
@@ -38,6 +39,8 @@ class Judged:
 
 
 ACCURACY = Judged()
+CHARGED = "noisy_"
+"""How the names of scores begin that a restricted run publishes, because they are charged."""
 
 
 def with_metric(experiment: Experiment, metric: str | None) -> Experiment:
@@ -48,6 +51,8 @@ def with_metric(experiment: Experiment, metric: str | None) -> Experiment:
     """
     if metric is None or metric in SCORES or metric in [one.name for one in as_metrics(experiment.metrics)]:
         return experiment
+    if metric.startswith(CHARGED) and experiment.privacy is not None and experiment.privacy.scores is not None:
+        return experiment
     try:
         as_metrics([metric])
     except InputError as error:
@@ -56,7 +61,17 @@ def with_metric(experiment: Experiment, metric: str | None) -> Experiment:
 
 
 def judged_by(experiment: Experiment, metric: str | None, plan: Plan | None) -> Judged:
-    """Return the score: the one asked for, else accuracy, or the loss where right answers have no meaning."""
+    """Return the score: the one asked for, else accuracy, or the loss where right answers have no meaning.
+
+    Of a restricted experiment it is one of the scores that are charged: nobody sees another.
+    """
+    if experiment.is_restricted and not (metric or CHARGED).startswith(CHARGED):
+        but = "a private run's exact scores are the data holder's own: it must be one that is charged, noisy_accuracy"
+        raise InputError(field="--metric", value=metric, but=but)
+    if experiment.is_restricted and metric is None:
+        return Judged(f"{CHARGED}accuracy")
+    if metric is not None and metric.startswith(CHARGED):
+        return Judged(metric, metric.endswith("loss"))
     if metric is None:
         has_answers = plan is None or plan.objective.targets == "classes"
         return ACCURACY if has_answers else Judged("loss", True)

@@ -31,9 +31,11 @@ from upcycled.core.errors import InputError, shown
 from upcycled.data import FederatedData
 from upcycled.experiments.client_rows import client_rows, own_client_rows
 from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
+from upcycled.experiments.judged import CHARGED
 from upcycled.experiments.parquet import to_parquet
 from upcycled.experiments.private_files import SCORES, json_lines, write_own
 from upcycled.privacy.ledger.header import SIMULATION
+from upcycled.privacy.ledger.statement import scope_of
 from upcycled.runtime import Result
 from upcycled.support.files import check_format, write_json, write_together, write_whole
 
@@ -175,6 +177,7 @@ def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, A
         "error": None if result.error is None else str(result.error),
         **{name: getattr(last, name, None) for name in ("accuracy", "loss", "global_accuracy", "global_loss")},
         "metrics": result.metrics,
+        **_charged_scores(result),
         "notes": list(result.notes),
         "iterations": 0 if last is None else last.iteration,
         "data_rounds": 0 if last is None else last.data_round,
@@ -215,8 +218,19 @@ def _privacy(result: Result) -> dict[str, Any] | None:
         "statement": ledger.statement(delta).splitlines(),
         "statement_items": ledger.statement_items(delta),
         "head": None if ledger.head is None else ledger.head.as_json(),
+        "account": None if ledger.account is None else ledger.account.to_json(),
+        "scope": scope_of(None if ledger.account is None else ledger.account.id),
         "not_covered": _not_covered(result),
     }
+
+
+def _charged_scores(result: Result) -> dict[str, Any]:
+    """Return the last scores that were charged, where any were asked for: everybody may see them."""
+    if result.spec is None or result.spec.charged_scores is None:
+        return {}
+    scored = [record.metrics for record in result.history if f"{CHARGED}accuracy" in record.metrics]
+    last = scored[-1] if scored else {}
+    return {"charged_scores": {name: value for name, value in last.items() if name.startswith(CHARGED)}}
 
 
 def _not_covered(result: Result) -> str:

@@ -20,8 +20,10 @@ from upcycled.experiments.grid import Point, draws, grid
 from upcycled.experiments.judged import ACCURACY, Judged, judged_by, with_metric
 from upcycled.experiments.results import plain
 from upcycled.experiments.search import search
+from upcycled.privacy.accounts.account import Account
 from upcycled.support.extras import needs
 from upcycled.support.files import write_json, write_whole
+from upcycled.support.formats import general, percent
 from upcycled.support.lock import locked
 from upcycled.support.statistics import mean_and_sd
 
@@ -104,7 +106,12 @@ class Swept:
         failed = sum(not ranked.is_complete for ranked in self.ranking)
         if failed:
             found.append(f"{failed} of {len(self.ranking)} settings diverged with at least one seed and come last.")
-        if self.experiment.privacy is not None:
+        if self.experiment.privacy is not None and self.experiment.is_restricted:
+            found.append(
+                "Chosen by scores that are charged. Every trial, the losers too, is charged to the account; epsilon is "
+                "this run's part of it."
+            )
+        elif self.experiment.privacy is not None:
             found.append(
                 "Epsilon is that of one run: what the sweep itself has spent on the same data, and the choice, are not "
                 "covered."
@@ -189,12 +196,8 @@ def sweep_experiment(
         variants = [_selection(experiment, point, how, folder) for point in points]
         batch = prepare_batch(variants, source, [point.label for point in points])
         if any(variant.shown.is_restricted for variant in batch.variants):
-            raise InputError(
-                field="privacy.noise",
-                value="system",
-                but="a sweep chooses by scores, which no epsilon of a private run covers: it must be 'seeded', a "
-                "simulation, or the data be declared public",
-            )
+            _check_restricted(experiment, how)
+            judged_by(experiment, how.metric, batch.variants[0].plan)  # says what may not be chosen by
         swept = next((key for key in experiment.sweep if key.partition(".")[0] == "loss"), None)
         if swept is not None and any(variant.data.targets != "classes" for variant in batch.variants):
             raise InputError(
@@ -218,7 +221,10 @@ def sweep_experiment(
         points = _checked(experiment, how)
         # Whatever is wrong is said before the folder is made; Optuna's points are not known yet, but the file is.
         batch = prepared(points or [Point(())])
+        paid = _paid(batch, len(experiment.seeds))
     with locked(experiment_folder(experiment)), named(source):
+        for words in paid:
+            tell(words)
         if how.optuna is not None:
             tell(f"{how.optuna} settings x {seeds} seeds, chosen by Optuna as it goes")
             judged = judged_by(experiment, how.metric, batch.variants[0].plan)
@@ -232,6 +238,52 @@ def sweep_experiment(
         if not ranking[0].is_complete:
             raise UpcycledError(f"every one of {len(ranking)} settings diverged: lower local.lr in [sweep]")
         return _finished(experiment, source, how, ranking, folder, repeat, options)
+
+
+def _check_restricted(experiment: Experiment, how: How) -> None:
+    """Refuse a sweep of private runs that nobody pays for, or that would choose by what nobody may see."""
+    privacy = experiment.privacy
+    if privacy is None or privacy.account is None:
+        raise InputError(
+            field="privacy.noise",
+            value="system",
+            but="every trial of a sweep is a release of the same data: privacy.account must name an account that pays "
+            "for all of them, or the noise be 'seeded', a simulation, or the data be declared public",
+        )
+    if not experiment.is_restricted:
+        raise InputError(
+            field="privacy.noise",
+            value=experiment.noise,
+            must="'system' in the file itself, where a point of its sweep has that: one score chooses among all points",
+        )
+    if privacy.scores is None:
+        raise InputError(
+            "is missing, but a sweep of private runs must choose by scores that are charged, such as "
+            "{ noise_std = 10.0, every = 100 }",
+            field="privacy.scores",
+        )
+    if how.optuna is not None:
+        raise InputError(
+            "--optuna chooses settings as it goes, but what private runs cost must be known before the first: use a "
+            "grid or --random"
+        )
+
+
+def _paid(batch: Batch, seeds: int) -> list[str]:
+    """Return, for each account, what all trials and the chosen run will cost it, in words; refuse what does not fit."""
+    found = []
+    for folder, (costs, runs) in batch.owed.items():
+        account = Account(folder)
+        # The chosen settings are run once more, with the file's seeds: they cost no more than the costliest.
+        runs_of = [each for variant in batch.variants for each in variant.owed]
+        last = max(runs_of, key=account.share_of) * seeds
+        account.check((*costs, *last), f"the {runs} trials and the chosen settings together")
+        found.append(
+            f"{runs} trials will be charged to account {account.id}, and the chosen settings once more: "
+            f"{percent(account.share_of((*costs, *last)))} of the worst client's budget of epsilon "
+            f"{general(account.terms.epsilon)} at delta {general(account.terms.delta)}"
+        )
+    return found
 
 
 def _finished(

@@ -13,6 +13,7 @@ from upcycled.core.mechanism import Charge, Promise, Release
 from upcycled.privacy import audit
 from upcycled.privacy.accounting import *  # noqa: F403
 from upcycled.privacy.accounting import __all__ as _accounting
+from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.ledger import Ledger
@@ -32,6 +33,7 @@ MECHANISMS: dict[str, type[Any]] = {
 __all__ = [
     "DPSGD",
     "MECHANISMS",
+    "Account",
     "BoltOnSGD",
     "Budget",
     "BudgetSpentError",

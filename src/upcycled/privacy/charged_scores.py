@@ -19,7 +19,7 @@ from upcycled.core.sampler import everybody
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
-from upcycled.privacy.ledger.composition import squared_ratio
+from upcycled.privacy.accounting.gaussian import squared_ratio
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise
 

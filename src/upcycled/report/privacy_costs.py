@@ -26,6 +26,8 @@ class Cost:
     paper: float
     """What the paper's formula prints, which is no guarantee; NaN if it has none for the mechanism."""
     noise: str | None
+    scope: str
+    """What the epsilon is about: this run only, or a part of an account."""
     statement: tuple[tuple[str, str], ...]
 
     @property
@@ -48,6 +50,7 @@ def _cost(one: Drawn, worst: Seed) -> Cost:
         number(table.get("median")) if isinstance(table, dict) else math.nan,
         _paper(privacy.get("paper_epsilon")),
         str(privacy["noise"]) if "noise" in privacy else None,
+        str(privacy.get("scope", "this run only")),
         tuple(_statement(privacy, worst.evidence)),
     )
 

@@ -50,6 +50,7 @@ from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.privacy.mechanisms.projection import about_projection
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
+from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
 from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
 
 BALANCED_WORDS = (
@@ -95,6 +96,8 @@ class Plan:
     """What was noticed when the data were read."""
     names: Names | None = None
     """What the source of the data calls its clients; None where there are no data."""
+    records_hash: str | None = None
+    """Of all training samples, for the holder's account, which keeps it under a key; None without an account."""
     warned: tuple[str, ...] = ()
     """What whoever asked for the run should know about its data; nothing in a restricted run."""
 
@@ -302,6 +305,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         is_public=data.public,
         notes=data.notes,
         names=data.names,
+        records_hash=None if plan.spec.account_path is None else hash_of_shards(data.train),
         warned=() if bound is None or is_restricted else about_projection(data.train, bound),
     )
 

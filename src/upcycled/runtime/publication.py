@@ -63,7 +63,7 @@ class Publication:
             return plan
         task, engine = plan.on_data
         nothing = replace(task, train=_without_rows(task.train), test=None)
-        return replace(plan, on_data=(nothing, engine), validation=None, notes=(), warned=())
+        return replace(plan, on_data=(nothing, engine), validation=None, notes=(), warned=(), records_hash=None)
 
     def step(self, step: Step) -> Step:
         """Return an iteration as measurements may see it.

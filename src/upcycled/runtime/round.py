@@ -187,7 +187,7 @@ def _joined_charges(charges: Sequence[Charge], order: Ints) -> Charge:
 
 def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
     """Return the coming round's cohort without the clients whose budget is spent."""
-    state, seed, budget = run.state, plan.spec.seed, plan.spec.budget
+    state, seed = run.state, plan.spec.seed
     everybody, round, epochs = plan.facts.num_clients, state.data_rounds + 1, plan.solver.local.epochs
     if plan.mechanism.draws_secretly:
         noise = run.noise_for(plan, round, state.attempt)
@@ -195,15 +195,17 @@ def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
         drawn = np.flatnonzero(coins < plan.participation.sampler.fraction).astype(np.int64)
         return plan.participation.cohort_of(drawn, seed, round, epochs, state.attempt), state.attempt
     cohort, attempt = plan.participation.draw_nonempty(seed, round, everybody, epochs, state.attempt)
-    if budget is None or run.ledger is None:
+    if run.ledger is None or not run.ledger.is_limited:
         return cohort, attempt
     paying = run.ledger.can_pay(plan.mechanism.charge(cohort), round, attempt)
     if not paying.all():
         run.ledger.leave_out(state.iteration + 1, round, attempt, cohort.clients[~paying])
     if not paying.any():
+        most = plan.spec.budget or run.ledger.account
+        assert most is not None  # what limits it
         raise BudgetSpentError(
             f"no client of data round {round} can pay for it: the budget of epsilon "
-            f"{budget.epsilon:g} at delta {budget.delta:g} is spent; plan fewer rounds or more noise"
+            f"{most.epsilon:g} at delta {most.delta:g} is spent; plan fewer rounds or more noise"
         )
     return cohort[paying], attempt
 

@@ -30,7 +30,9 @@ from upcycled.runtime.history import SCALARS
 NOISES = ("seeded", "system")
 CHOSEN_BY = ("loss", "accuracy")
 """What an iterate may be the best by."""
-NOT_IN_BITS = ("ledger", "ledger_key", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks")
+NOT_IN_BITS = (
+    *("ledger", "ledger_key", "account", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks"),
+)
 """How a run is kept and shown: none of it changes what it computes."""
 
 
@@ -74,6 +76,9 @@ class RunSpec:
         ledger_key: a file with the holder's own key, made where there is none: the ledger's heads are signed with it,
             so that nobody else can make one for a ledger with fewer charges. With ``noise="system"`` and a checkpoint
             it lies in that folder, unless another is named; otherwise there is none.
+        account: the folder of the data holder's account (:class:`~upcycled.privacy.Account`), which every charge of a
+            run with ``noise="system"`` is written to as well, durably, before its releases leave. A run that it cannot
+            pay for is refused before it trains; a simulation is charged to nobody.
         checkpoint: a folder that the run is kept in. Started again with the same arguments, the run goes on from there
             and ends in the same bits as one that was never stopped; a finished one is returned at once. A private run
             then keeps its ledger there too, unless ``ledger`` names another file; with ``noise="system"`` a repeated
@@ -118,6 +123,7 @@ class RunSpec:
     device: str = "cpu"
     ledger: str | Path | None = None
     ledger_key: str | Path | None = None
+    account: str | Path | None = None
     checkpoint: str | Path | None = None
     checkpoint_every: int | str = "1s"
     resume_anyway: bool = False
@@ -148,6 +154,11 @@ class RunSpec:
     def has_real_noise(self) -> bool:
         """Whether the run protects somebody, and is no simulation of that."""
         return self.privacy is not None and self.noise == "system"
+
+    @property
+    def account_path(self) -> Path | None:
+        """The account that pays; a simulation costs nobody anything."""
+        return Path(self.account) if self.account is not None and self.has_real_noise else None
 
     @property
     def ledger_path(self) -> Path | None:
@@ -243,7 +254,8 @@ def _check_kinds(spec: RunSpec) -> None:
     for name in ("engine", "device"):
         if not isinstance(getattr(spec, name), str):
             raise InputError(field=name, value=getattr(spec, name), must="a name in quotes")
-    for name, what in (("checkpoint", "a folder"), ("ledger", "a file"), ("ledger_key", "a file")):
+    paths = (("checkpoint", "a folder"), ("ledger", "a file"), ("ledger_key", "a file"), ("account", "a folder"))
+    for name, what in paths:
         path = getattr(spec, name)
         if path is not None and (not isinstance(path, str | Path) or not str(path)):
             raise InputError(field=name, value=path, must=f"None or the path of {what}")
@@ -262,6 +274,7 @@ def _check_agreement(spec: RunSpec) -> None:
         ("charged_scores", "charge"),
         ("ledger", "write down"),
         ("ledger_key", "sign"),
+        ("account", "pay for"),
     ):
         if getattr(spec, name) is not None and spec.privacy is None:
             reason = f"is given without privacy, but only a private run has something to {what}"

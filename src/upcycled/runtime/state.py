@@ -14,6 +14,7 @@ from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.ledger.ledger_file import run_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.checkpointing.fingerprint import hash_of
+from upcycled.runtime.holder.charging import begin_in_account
 from upcycled.runtime.plan import Plan
 
 
@@ -80,4 +81,5 @@ def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
         run = hash_of([spec.plain(), setting.sizes.tolist(), setting.num_parameters])[:16]
     key_path = spec.ledger_key_path
     key = None if key_path is None else key_at(key_path)
-    return Ledger(plan.mechanism, spec.noise, setting, spec.budget, path, run, key)
+    payer = begin_in_account(plan, setting, run)
+    return Ledger(plan.mechanism, spec.noise, setting, spec.budget, path, run, key, payer)

@@ -23,6 +23,7 @@ from upcycled.runtime.checkpointing.checkpoint_files import tell_user
 from upcycled.runtime.checkpointing.checkpointer import Checkpointer
 from upcycled.runtime.display.run_progress import LiveProgress
 from upcycled.runtime.history import History, Record
+from upcycled.runtime.holder.charging import check_account
 from upcycled.runtime.loop import iterate
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
@@ -91,6 +92,8 @@ def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Re
 def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpointer: Checkpointer | None) -> Result:
     module = _as_trained(plan)
     found = None if checkpointer is None else checkpointer.restore()
+    # Before a ledger is begun: what cannot be paid for leaves nothing.
+    check_account(plan, *((0, 0) if found is None else (found.run.state.data_rounds, found.run.state.iteration)))
     last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)

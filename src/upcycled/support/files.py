@@ -90,7 +90,7 @@ def write_together(folder: Path, files: Mapping[str, bytes], *, private: bool = 
             for name in files:
                 path = folder / name
                 temporary[name].replace(path)
-            _flush_folder(folder)
+            flush_folder(folder)
         finally:
             for left in temporary.values():
                 left.unlink(missing_ok=True)
@@ -116,7 +116,7 @@ def cannot_write(path: Path, error: OSError) -> WriteError:
     return WriteError(f"{path} cannot be written ({reason}): free the way or choose another folder")
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Flush the rename itself; not every file system offers that."""
     try:
         handle = os.open(folder, os.O_RDONLY)

@@ -72,6 +72,17 @@ def epsilon(value: float | None) -> str:
     return significant(value) if value is None or not 1e-3 <= value < 1e3 else f"{value:.3f}"
 
 
+def percent(share: float | None) -> str:
+    """Return a part of a whole in percent, with two significant digits or all before the point.
+
+    >>> percent(0.5321), percent(1.0), percent(0.00412), percent(None)
+    ('53 %', '100 %', '0.41 %', '–')
+    """
+    if share is None or not math.isfinite(share):
+        return NONE
+    return f"{100 * share:.0f} %" if share >= 0.095 or share == 0 else f"{general(100 * share, 2)} %"
+
+
 def count(value: float | None) -> str:
     """Return a whole number in groups of three; a mean that is not whole keeps a digit.
 

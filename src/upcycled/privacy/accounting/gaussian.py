@@ -14,6 +14,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike
 
+from upcycled.core.mechanism import Charge
+from upcycled.core.vectors import Real
 from upcycled.privacy.accounting.gdp import gdp_delta, gdp_epsilon, gdp_mu
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 
@@ -145,6 +147,13 @@ def gaussian_mu(*, sensitivities: ArrayLike, noise_stds: ArrayLike) -> float:
         noise_stds=numbers("noise_stds", noise_stds, above=0),
     )
     return float(np.linalg.norm(np.ravel(moves / stds)))
+
+
+def squared_ratio(charge: Charge) -> Real:
+    """Return (sensitivity / noise_std)^2 of each client, infinite without noise."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: Real = (charge.sensitivity / charge.noise_std) ** 2
+    return ratio
 
 
 def _mu(rounds: ArrayLike, sensitivity: ArrayLike, noise_std: ArrayLike) -> Floats:

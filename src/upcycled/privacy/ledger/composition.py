@@ -18,6 +18,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu, pure_composition_epsilon, sampled_gaussian_epsilon
+from upcycled.privacy.accounting.gaussian import squared_ratio
 from upcycled.privacy.accounting.sampler import epsilon_of_draws, most_draws
 from upcycled.privacy.ledger.budget import Budget, set_aside
 
@@ -174,13 +175,6 @@ def pareto(points: Iterable[Point]) -> list[Point]:
         if not any(all(a <= b for a, b in zip(point, other, strict=True)) for other in found):
             found.append(point)
     return found
-
-
-def squared_ratio(charge: Charge) -> Real:
-    """Return (sensitivity / noise_std)^2, infinite without noise."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: Real = (charge.sensitivity / charge.noise_std) ** 2
-    return ratio
 
 
 def _pure_epsilon(point: Point, delta: float) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from upcycled.core.errors import FRACTION, SHARE, InputError, shown
 from upcycled.core.mechanism import Fitted, PaperClaim, Promise, Setting
 from upcycled.core.vectors import Ints
+from upcycled.privacy.accounts.pots import Commitment, commitment_of
 from upcycled.privacy.ledger import paper_claim
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.entries import Entry
@@ -39,6 +40,8 @@ class Header:
     participation: float | None = None
     paper: PaperClaim | None = None
     """What the paper claims for the mechanism, if it does."""
+    account: Commitment | None = None
+    """The terms of the holder's account that the run is charged to, if there is one."""
     format: int = FORMAT
 
     @property
@@ -59,7 +62,8 @@ class Header:
         The other one may plan more data rounds: whether a run may be extended is not decided here.
         """
         mine, theirs = (
-            (one.run, one.mechanism, one.noise, one.promise.unit, one.budget, one.num_clients) for one in (self, other)
+            (one.run, one.mechanism, one.noise, one.promise.unit, one.budget, one.num_clients, one.account)
+            for one in (self, other)
         )
         return mine == theirs and self.data_rounds <= other.data_rounds
 
@@ -72,7 +76,14 @@ class Header:
         )
 
 
-def header_of(mechanism: Fitted, noise: str, setting: Setting, budget: Budget | None, run: str) -> Header:
+def header_of(
+    mechanism: Fitted,
+    noise: str,
+    setting: Setting,
+    budget: Budget | None,
+    run: str,
+    account: Commitment | None = None,
+) -> Header:
     """Return the header of a run's ledger."""
     # A client that plans for itself knows its own size only.
     knows_all = setting.sizes.size == setting.num_clients
@@ -88,6 +99,7 @@ def header_of(mechanism: Fitted, noise: str, setting: Setting, budget: Budget | 
         sampling=setting.sampling,
         participation=setting.participation,
         paper=mechanism.paper if knows_all else None,
+        account=account,
     )
 
 
@@ -119,6 +131,7 @@ def to_json(header: Header) -> dict[str, Any]:
         "sampling": header.sampling,
         "participation": header.participation,
         "paper": None if header.paper is None else header.paper.to_json(),
+        **({} if header.account is None else {"account": header.account.to_json()}),
     }
 
 
@@ -166,6 +179,7 @@ def _parsed(line: Mapping[str, Any], version: int) -> Header:
         sampling=None if version == 1 else _text(line, "sampling"),
         participation=participation,
         paper=_paper(line.get("paper"), num_clients),
+        account=commitment_of(line["account"]) if "account" in line else None,
         format=version,
     )
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
 from upcycled.core.vectors import Ints, Real
+from upcycled.privacy.accounts.pots import Commitment
 from upcycled.privacy.ledger.budget import Budget, planned_draws
 from upcycled.privacy.ledger.chain import Head, as_head, check_key, check_mac, head_of
 from upcycled.privacy.ledger.composition import Spent
@@ -44,6 +45,20 @@ class EpsilonOverRounds:
     """Epsilon; infinite where none is provable."""
     is_complete: bool
     """Whether it is stated after every charge."""
+
+
+class Payer(Protocol):
+    """What pays for a run's charges before they are written down: a run of an account."""
+
+    @property
+    def terms(self) -> Commitment:
+        """What the account is committed to."""
+
+    def fits(self, charge: Charge) -> Any:
+        """Return which of a charge's clients can pay by now; a mask over them."""
+
+    def pay(self, entry: Entry) -> None:
+        """Charge, durably; BudgetSpentError if somebody cannot pay."""
 
 
 class Ledger:
@@ -82,6 +97,7 @@ class Ledger:
         path: Path | None = None,
         run: str = "",
         key: bytes | None = None,
+        account: Payer | None = None,
     ) -> None:
         """Open a run's ledger, and go on from what its file holds.
 
@@ -93,17 +109,20 @@ class Ledger:
             path: the file; None keeps it in memory.
             run: what names the run.
             key: the holder's own, 32 bytes, which heads are made with.
+            account: the holder's, which pays for every charge before it is written here.
         """
         if key is not None:
             check_key(key)
-        header = header_of(mechanism, noise, setting, budget, run)
+        header = header_of(mechanism, noise, setting, budget, run, None if account is None else account.terms)
         self._planned_draws = 0 if budget is None else planned_draws(mechanism, setting)
         file = None if path is None else LedgerFile(path, header)
         if file is None:
             self._begin(header, key, [], None)
+            self._account = account
             return
         header = replace(header, format=file.format)
         self._begin(header, key, file.tips, "anchored" if file.is_new else _unanchored(header), file)
+        self._account = account
         for entry in file.found:
             self._add(entry)
         if file.planned < header.data_rounds:
@@ -169,6 +188,7 @@ class Ledger:
         self._file, self._is_read = file, is_read
         self._tips, self._chain = tips, chain  # the tips are the file's own list, which grows with it
         self._key, self._is_keyed = key, key is not None
+        self._account: Payer | None = None
         self._anchor: Head | None = None
         self._last_head: Head | None = None
         self._entries: list[Entry] = []
@@ -177,7 +197,8 @@ class Ledger:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is sent to another process, or stored, is a record: it writes nothing, and the holder's key stays here.
-        return vars(self) | {"_file": None, "_is_read": True, "_key": None, "_last_head": self.head}
+        away: dict[str, Any] = {"_file": None, "_is_read": True, "_key": None, "_account": None}
+        return vars(self) | away | {"_last_head": self.head}
 
     @property
     def run(self) -> str:
@@ -198,6 +219,16 @@ class Ledger:
     def budget(self) -> Budget | None:
         """The most a client may spend, where a filter holds it to that."""
         return self._header.budget
+
+    @property
+    def account(self) -> Commitment | None:
+        """The terms of the account that the run is charged to; None where its epsilon is that of this run only."""
+        return self._header.account
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a client may be unable to pay: for its budget in this run, or in an account."""
+        return self.budget is not None or self._account is not None
 
     @property
     def noise(self) -> str:
@@ -337,12 +368,19 @@ class Ledger:
         return self._can_pay(charge, Entry(iteration, "scores", round, 0, charge.clients, charge).key)
 
     def _can_pay(self, charge: Charge | None, key: tuple[Any, ...]) -> Any:
-        if self.budget is None or charge is None:
+        if not self.is_limited or charge is None:
             return np.ones(0 if charge is None else charge.clients.size, dtype=bool)
+        if self._account is not None:
+            can_pay = self._account.fits(charge)
+            return can_pay if self.budget is None else can_pay & self._within(charge, self.budget, key)
+        assert self.budget is not None
+        return self._within(charge, self.budget, key)
+
+    def _within(self, charge: Charge, budget: Budget, key: tuple[Any, ...]) -> Any:
         paid = self._known.get(key) if self.is_simulation else None
         if paid is not None:
             return np.isin(charge.clients, paid.clients)
-        return self._spent.fits(charge, self.budget, self._planned_draws)
+        return self._spent.fits(charge, budget, self._planned_draws)
 
     def charge(self, iteration: int, round: int, attempt: int, charge: Charge) -> None:
         """Write a round's charge, before its releases leave."""
@@ -450,6 +488,8 @@ class Ledger:
             check_entry(entry, self._header.num_clients, rounds)
         except ValueError as error:
             raise InputError(f"a charge of '{self.mechanism}' cannot stand in a ledger ({error})") from None
+        if self._account is not None and entry.charge is not None:
+            self._account.pay(entry)
         if self._file is not None:
             self._file.append(entry, durable=entry.charge is not None)
         self._add(entry)

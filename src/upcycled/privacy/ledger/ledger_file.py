@@ -108,6 +108,14 @@ class LedgerFile:
         except _Damage as damage:
             raise InputError(f"{damage.of(self.path)}: give the run another file") from None
         if held is not None:
+            payer = held.header.account
+            if payer != header.account and held.header.goes_on_as(replace(header, account=payer)):
+                ours, theirs = (one.account.id if one.account else "none" for one in (header, held.header))
+                raise InputError(
+                    field="account",
+                    value=ours,
+                    must=f"{theirs}: ledger '{self.path}' holds charges of this run that were charged there",
+                )
             if not held.header.goes_on_as(header):
                 raise InputError(
                     f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"

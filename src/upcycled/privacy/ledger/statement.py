@@ -34,9 +34,27 @@ def statement_items(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]
         ("the user's word", "; ".join(promise.trusted) or "public constants do not come from private data"),
         ("sampling of clients", _sampling(ledger)),
         ("schedule", _schedule(ledger)),
-        ("not covered", f"{NOT_COVERED}; this is the cost of this run only"),
+        *_account(ledger),
+        ("not covered", f"{NOT_COVERED}; this is the cost of this run only" if ledger.account is None else NOT_COVERED),
         *(() if ledger.chain is None else (("ledger", evidence(ledger)),)),
     )
+
+
+def _account(ledger: Ledger) -> tuple[tuple[str, str], ...]:
+    account = ledger.account
+    if account is None:
+        return ()
+    most, delta = general(account.epsilon), general(account.delta)
+    words = (
+        f"{account.id}; a filter holds every client within epsilon {most} at delta {delta} over all studies that are "
+        f"charged to it, per {account.unit}: that is the claim, and the epsilon above is a part of it"
+    )
+    return (("account", words),)
+
+
+def scope_of(account_id: str | None) -> str:
+    """Return what an epsilon is about, to stand beside it."""
+    return "this run only" if account_id is None else f"this run's part of account {account_id}"
 
 
 def _scores(ledger: Ledger) -> tuple[tuple[str, str], ...]:
@@ -76,7 +94,7 @@ def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
         return "epsilon", "none is claimed, this is not private"
     proven = ledger.epsilon(delta)
     worst, middle, best = general(proven.max()), general(np.median(proven)), general(proven.min())
-    words = f"{worst} for the worst client, {middle} median, {best} best"
+    words = f"{worst} for the worst client, {middle} median, {best} best; {scope_of(_id_of(ledger))}"
     if ledger.kind == "pure" and delta > 0:
         words += f"; the plain sum, at delta = 0, is {general(ledger.max_epsilon(0.0))} for the worst client"
     if ledger.states_paper_epsilon:
@@ -84,6 +102,10 @@ def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
         words += f"; the paper's formula would print {paper} at most, which rests on an assumption that is not proven "
         words += "for this model"
     return "epsilon (proven)", words
+
+
+def _id_of(ledger: Ledger) -> str | None:
+    return None if ledger.account is None else ledger.account.id
 
 
 def _sampling(ledger: Ledger) -> str:

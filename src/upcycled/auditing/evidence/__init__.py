@@ -1,0 +1,1 @@
+"""What somebody needs to check an epsilon without trusting whoever states it."""

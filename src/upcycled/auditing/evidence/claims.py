@@ -1,0 +1,180 @@
+"""What is claimed, and what it follows from: of a run's ledger, or of a data holder's account."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.mechanism import Charge
+from upcycled.core.vectors import Real
+from upcycled.privacy.accounts.account import Account
+from upcycled.privacy.ledger.joint import (
+    Event,
+    charges_of,
+    deltas_of_events,
+    draws_of,
+    epsilon_of_events,
+    events_as_json,
+    events_of,
+    group_epsilon,
+)
+from upcycled.privacy.ledger.ledger import Ledger
+
+POINTS = 61
+WRONGLY = (0.01, 0.05, 0.1, 0.25, 0.5)
+"""False-positive rates of the table."""
+GROUPS = (1, 2, 5, 10)
+SAME_FOR_GROUPS = ("model_clipping", "update_clipping")
+"""Their sensitivity is two clip norms, however many records of a client are replaced."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """What one client was charged for, or several that were charged alike."""
+
+    names: tuple[str, ...]
+    epsilon: float
+    """As stated: the ledger's, or the account's so far; infinite where none is proven."""
+    events: Mapping[Event, int] | None
+    draws: int
+
+    def as_json(self, delta: float) -> dict[str, Any]:
+        is_proven = self.events is not None and math.isfinite(self.epsilon)
+        return {
+            "clients": list(self.names),
+            "stated_epsilon": self.epsilon if is_proven else None,
+            "draws_of_real_noise": self.draws,
+            "delta_for_events": _left(delta, self.epsilon, self.draws) if is_proven else None,
+            "events": None if self.events is None else events_as_json(self.events),
+        }
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An epsilon at a delta, and everything that it follows from."""
+
+    title: str
+    delta: float
+    epsilon: float
+    """Of the worst client; of an account the budget, which is the claim."""
+    spent: float
+    """Of the worst client by the charges so far; of a run it is epsilon."""
+    unit: str
+    clients: tuple[Client, ...]
+    items: tuple[tuple[str, str], ...]
+    """The statement: topics, and what is said of each."""
+    is_account: bool
+    is_simulation: bool
+    is_clipping: bool
+    """Whether a group of records moves a release no further than one of them."""
+
+    @property
+    def worst(self) -> Client:
+        """The client that spent most."""
+        return max(self.clients, key=lambda client: client.epsilon)
+
+    @cached_property
+    def curve(self) -> tuple[Real, Real]:
+        """(epsilon, delta) of the worst client's charges."""
+        most = self.spent if math.isfinite(self.spent) else 1.0
+        epsilons = np.linspace(0.0, 1.5 * max(most, 0.1), POINTS)
+        return epsilons, deltas_of_events(self.worst.events, self.worst.draws, epsilons.tolist())
+
+    def least_misses(self) -> list[tuple[float, float]]:
+        """Return for each false-positive rate the least false-negative rate that any test can have."""
+        epsilons, deltas = self.curve
+        return [(wrongly, missed(wrongly, epsilons, deltas)) for wrongly in WRONGLY]
+
+    def groups(self) -> list[tuple[int, float, float]]:
+        """Return (records, epsilon, delta) for groups of records of one person in one client."""
+        found = []
+        for k in GROUPS:
+            alone = self.spent if k == 1 or self.is_clipping else None
+            exact = group_epsilon(self.worst.events, self.worst.draws, self.delta, k) if alone is None else alone
+            found.append((k, exact, self.delta) if exact is not None else self._any_group(k))
+        return found
+
+    def _any_group(self, k: int) -> tuple[int, float, float]:
+        """(k epsilon, delta (e^(k epsilon) - 1)/(e^epsilon - 1)), which holds for every mechanism."""
+        if not 0 < self.spent < 100:
+            return k, k * self.spent, self.delta if self.spent == 0 else 1.0
+        return k, k * self.spent, min(1.0, self.delta * math.expm1(k * self.spent) / math.expm1(self.spent))
+
+
+def missed(wrongly: float, epsilons: Real, deltas: Real) -> float:
+    """Return the least false-negative rate at a false-positive rate: what a curve of (epsilon, delta) leaves a test.
+
+    >>> missed(0.05, np.array([math.log(2)]), np.array([0.01]))  # max(1 - d - 2 a, (1 - d - a)/2)
+    0.89
+    """
+    left = 1 - deltas - wrongly
+    bounds = np.maximum(1 - deltas - np.exp(epsilons) * wrongly, np.exp(-epsilons) * left)
+    return float(max(bounds.max(), 0.0))
+
+
+def claim_of_ledger(ledger: Ledger, delta: float, title: str) -> Claim:
+    """Return a run's claim."""
+    epsilons = ledger.epsilon(delta)
+    found = [(str(i), float(epsilons[i]), charges_of(ledger, i)) for i in range(epsilons.size)]
+    worst = float(epsilons.max())
+    return Claim(
+        title,
+        delta,
+        worst,
+        worst,
+        ledger.promise.unit,
+        _grouped(found),
+        ledger.statement_items(delta),
+        is_account=False,
+        is_simulation=ledger.is_simulation,
+        is_clipping=ledger.mechanism in SAME_FOR_GROUPS,
+    )
+
+
+def claim_of_account(account: Account, title: str) -> Claim:
+    """Return an account's claim: its budget, over all studies together."""
+    terms = account.terms
+    found = [(name, account.epsilon(name), account.charges_of(name)) for name in account.clients]
+    mechanisms = {study.mechanism for study in account.studies}
+    return Claim(
+        title,
+        terms.delta,
+        terms.epsilon,
+        max((epsilon for _, epsilon, _ in found), default=0.0),
+        terms.unit,
+        _grouped(found or [("", 0.0, [])]),
+        account.statement_items(),
+        is_account=True,
+        is_simulation=False,
+        is_clipping=bool(mechanisms) and mechanisms <= set(SAME_FOR_GROUPS),
+    )
+
+
+def recomputed(client: Client, delta: float) -> float:
+    """Return what ``dp_accounting`` gives for a client's events."""
+    return epsilon_of_events(client.events, client.draws, delta)
+
+
+def _grouped(found: list[tuple[str, float, list[tuple[Charge, int]]]]) -> tuple[Client, ...]:
+    """Put clients together that were charged alike."""
+    alike: dict[Any, Client] = {}
+    for name, epsilon, charges in found:
+        events, draws = events_of(charges), draws_of(charges)
+        key = (epsilon, draws, None if events is None else tuple(sorted(events.items())))
+        others = alike[key].names if key in alike else ()
+        alike[key] = Client((*others, name), epsilon, events, draws)
+    return tuple(alike.values())
+
+
+def _left(delta: float, epsilon: float, draws: int) -> float:
+    """Return what drawing integers in the place of real numbers leaves of delta.
+
+    An epsilon too large for that is stated by the discrete Gaussian's own divergence, which needs next to nothing.
+    """
+    cost = float(deltas_of_events({}, draws, [epsilon])[0])
+    return delta - cost if cost <= delta / 10 else delta * (1 - 2.0**-10)

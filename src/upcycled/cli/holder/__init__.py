@@ -1,0 +1,1 @@
+"""Commands of `upcycled privacy` for who holds the data: accounts, ledgers, evidence."""

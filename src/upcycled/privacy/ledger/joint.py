@@ -1,0 +1,219 @@
+"""Several runs' charges together: as events that ``dp_accounting`` composes, and the epsilon of whole ledgers.
+
+This is for schedules that were fixed before the first release; what accounts claim is not composed here.
+
+Pitfalls of ``dp_accounting`` 0.6 that the events avoid: its REPLACE_ONE takes a plain Gaussian to move by two
+sensitivities, so the noise multiplier is doubled; it ignores how often a RandomizedResponseDpEvent is to be counted, so
+that each pure round is an event of its own; and its RDP accountant knows neither Poisson draws with REPLACE_ONE nor
+randomised response: only the PLD accountant serves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from upcycled.core.errors import InputError
+from upcycled.core.mechanism import Charge
+from upcycled.core.vectors import Ints, Real
+from upcycled.privacy.accounting import gdp_delta, gdp_epsilon
+from upcycled.privacy.accounting.sampler import epsilon_of_draws, sampler_delta
+from upcycled.privacy.ledger.composition import Spent
+from upcycled.privacy.ledger.ledger import Ledger
+
+Event: TypeAlias = tuple[str, float, float]
+"""(class, noise multiplier or parameter, sampling rate)."""
+GAUSSIAN, SAMPLED, PURE = "GaussianDpEvent", "PoissonSampledDpEvent", "RandomizedResponseDpEvent"
+FIXED_ONLY = "a guarantee only if all schedules were fixed before the first release"
+
+
+def events_of(charges: Iterable[tuple[Charge, int]]) -> Counter[Event] | None:
+    """Return one client's charges, each with its place in the columns, as events; None where nothing bounds them.
+
+    >>> one = np.ones(1)
+    >>> events_of([(Charge("gaussian", np.array([0]), one, 4 * one), 0)] * 3)
+    Counter({('GaussianDpEvent', 8.0, 1.0): 3})
+    """
+    found = Counter[Event]()
+    for charge, place in charges:
+        moves, std = float(charge.sensitivity[place]), float(charge.noise_std[place])
+        if charge.kind == "pure" and charge.epsilon is not None:
+            epsilon = float(charge.epsilon[place])
+            if epsilon > 0:
+                found[PURE, 2 / (1 + math.exp(min(epsilon, 700.0))), 1.0] += 1
+            continue
+        if charge.kind == "none" or not math.isfinite(moves) or (moves > 0 and std == 0):
+            return None
+        if moves == 0:
+            continue
+        if charge.sampling_rate is not None and charge.steps is not None:
+            rate, steps = float(charge.sampling_rate[place]), int(charge.steps[place])
+            if rate > 0 and steps:
+                found[SAMPLED, std / moves, rate] += steps
+        else:
+            found[GAUSSIAN, 2 * std / moves, 1.0] += 1
+    return found
+
+
+def events_as_json(events: Mapping[Event, int]) -> list[dict[str, Any]]:
+    """Return events with the words of ``dp_accounting``."""
+    rows: list[dict[str, Any]] = []
+    for (kind, number, rate), count in sorted(events.items()):
+        if kind == PURE:
+            rows.append({"event": kind, "noise_parameter": number, "num_buckets": 2, "count": count})
+        elif kind == SAMPLED:
+            rows.append({"event": kind, "sampling_probability": rate, "noise_multiplier": number, "count": count})
+        else:
+            rows.append({"event": kind, "noise_multiplier": number, "count": count})
+    return rows
+
+
+def draws_of(charges: Iterable[tuple[Charge, int]]) -> int:
+    """Return the numbers of real noise in one client's charges."""
+    return sum(int(charge.draws[place]) for charge, place in charges if charge.draws is not None)
+
+
+def charges_of(ledger: Ledger, client: int) -> list[tuple[Charge, int]]:
+    """Return a client's charges in a ledger, each with its place in the columns."""
+    found = []
+    for entry in ledger:
+        if entry.charge is not None:
+            found += [(entry.charge, int(place)) for place in np.flatnonzero(entry.clients == client)]
+    return found
+
+
+def joint_epsilon(ledgers: Sequence[Ledger], delta: float) -> Real:
+    """Return what each client spent in all of the ledgers together; infinite where none is provable.
+
+    Of one kind of releases it is exact or optimal; of several kinds, or of sampled ones, the joint privacy loss
+    distribution's, an upper bound. Clients are the same by their numbers.
+
+    Raises:
+        InputError: in one sentence, for ledgers that are not about the same clients, or one that is given twice.
+    """
+    _check_alike(ledgers)
+    for ledger in ledgers:
+        ledger.max_epsilon(delta)  # refuses a delta that this ledger does
+    num_clients = ledgers[0].rounds.size
+    charges = [entry for ledger in ledgers for entry in ledger if entry.charge is not None]
+    kinds = {entry.charge.kind for entry in charges if entry.charge is not None}
+    if kinds <= {"gaussian"} or kinds <= {"pure"}:
+        spent = Spent(num_clients)
+        for entry in charges:
+            assert entry.charge is not None
+            # Every charge is a release: the optimal theorem for equal ones counts them.
+            spent.add(entry.charge)
+        return spent.epsilon(delta)
+    found = np.zeros(num_clients)
+    for client in range(num_clients):
+        own = [one for ledger in ledgers for one in charges_of(ledger, client)]
+        found[client] = epsilon_of_events(events_of(own), draws_of(own), delta)
+    return found
+
+
+def epsilon_of_events(events: Mapping[Event, int] | None, draws: int, delta: float) -> float:
+    """Return the epsilon of events at what the draws of real noise leave of delta."""
+    if events is None:
+        return math.inf
+    if not events:
+        return 0.0
+    rows, mu = tuple(sorted(events.items())), _mu(events)
+
+    def exact(places: Ints, left: float) -> Real:
+        return np.array([gdp_epsilon(mu=mu, delta=left) if _is_gaussian(events) else _pld_epsilon(rows, left)])
+
+    with np.errstate(all="ignore"):
+        return float(epsilon_of_draws(exact, np.array([mu]), np.array([draws], dtype=np.int64), delta)[0])
+
+
+@lru_cache(maxsize=256)  # clients of one size have the same events
+def _pld_epsilon(rows: tuple[tuple[Event, int], ...], delta: float) -> float:
+    with np.errstate(all="ignore"):
+        return float(_accountant(rows).get_epsilon(delta))
+
+
+def _is_gaussian(events: Mapping[Event, int]) -> bool:
+    return all(kind == GAUSSIAN for kind, _, _ in events)
+
+
+def _mu(events: Mapping[Event, int]) -> float:
+    """Return the shift of all of it as one Gaussian, an upper bound where steps are sampled; pure rounds have none."""
+    if any(kind == PURE for kind, _, _ in events):
+        return math.inf
+    return math.sqrt(math.fsum(count * (2 / number) ** 2 for (_, number, _), count in events.items()))
+
+
+def _accountant(rows: tuple[tuple[Event, int], ...]) -> Any:
+    import dp_accounting  # takes a second
+    from dp_accounting.pld import PLDAccountant
+
+    mu = _mu(dict(rows))
+    # As fine as the library's own, but for losses so large that it would take minutes.
+    interval = max(1e-4, (mu**2 / 2 + 6 * mu) / 50_000) if math.isfinite(mu) else 1e-4
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, value_discretization_interval=interval)
+    with np.errstate(all="ignore"):
+        for (kind, number, rate), count in rows:
+            if kind == PURE:
+                for _ in range(count):
+                    accountant.compose(dp_accounting.RandomizedResponseDpEvent(number, 2))
+            elif kind == SAMPLED:
+                step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(number))
+                accountant.compose(step, count)
+            else:
+                accountant.compose(dp_accounting.GaussianDpEvent(number), count)
+    return accountant
+
+
+def _check_alike(ledgers: Sequence[Ledger]) -> None:
+    if not ledgers:
+        raise InputError("there must be one ledger at least")
+    names = [ledger.run for ledger in ledgers]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"the ledger of run {twice} is given twice, but each run counts once")
+    for ledger in ledgers:
+        if ledger.rounds.size != ledgers[0].rounds.size:
+            raise InputError(
+                f"the ledgers are of {ledgers[0].rounds.size} and {ledger.rounds.size} clients, but clients are the "
+                "same by their numbers"
+            )
+        if ledger.promise.unit != ledgers[0].promise.unit:
+            raise InputError(
+                f"the ledgers protect a {ledgers[0].promise.unit} and a {ledger.promise.unit}, but what adds up must "
+                "be about the same"
+            )
+
+
+def deltas_of_events(events: Mapping[Event, int] | None, draws: int, epsilons: Sequence[float]) -> Real:
+    """Return delta(epsilon) of events, the cost of drawing real noise included; one where nothing is proven."""
+    if events is None:
+        return np.ones(len(epsilons))
+    if _is_gaussian(events):
+        found = np.asarray(gdp_delta(mu=_mu(events), epsilon=np.asarray(epsilons)))
+    else:
+        with np.errstate(all="ignore"):
+            found = np.asarray(_accountant(tuple(sorted(events.items()))).get_delta(list(epsilons)), dtype=np.float64)
+    return np.minimum(found + sampler_delta(epsilon=np.asarray(epsilons, dtype=np.float64), draws=draws), 1.0)
+
+
+def group_epsilon(events: Mapping[Event, int] | None, draws: int, delta: float, records: int) -> float | None:
+    """Return the epsilon at ``delta`` for so many records of one person, all replaced; None if not that simple.
+
+    Gaussian releases whose sensitivity grows with the records: mu becomes k mu. Pure ones: k epsilon.
+    """
+    if events is None:
+        return None
+    grown = Counter[Event]()
+    for (kind, number, rate), count in events.items():
+        if kind == SAMPLED:
+            return None
+        if kind == PURE:
+            grown[kind, 2 / (1 + (2 / number - 1) ** records), rate] += count
+        else:
+            grown[kind, number / records, rate] += count
+    return epsilon_of_events(grown, draws, delta)

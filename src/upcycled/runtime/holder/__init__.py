@@ -1,0 +1,1 @@
+"""What a run owes to the holder of its data."""

@@ -1,0 +1,66 @@
+"""What a plan is going to cost, and the data holder's account that pays for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from upcycled.core.mechanism import Setting
+from upcycled.core.sampler import everybody
+from upcycled.core.vectors import Ints
+from upcycled.privacy.accounts.account import Account, AccountedRun, Cost
+from upcycled.runtime.plan import Plan, plan_of
+from upcycled.runtime.spec import RunSpec
+
+
+def costs_of(plan: Plan, rounds: int = 0, iterations: int = 0) -> tuple[Cost, ...]:
+    """Return what is still to be charged after so many data rounds and iterations: it follows from public facts."""
+    if plan.setting is None:
+        return ()
+    cohort, ids = everybody(plan.facts.sizes.size), plan.facts.ids
+    charge = plan.mechanism.charge(cohort if ids is None else replace(cohort, clients=ids, rows=cohort.clients))
+    names, found = client_names(plan), []
+    if charge is not None:
+        found.append(Cost(names, charge, _rounds_left(plan, rounds)[charge.clients]))
+    if plan.scores is not None and plan.task.test is not None:
+        clients = np.flatnonzero(plan.task.test.sizes)
+        due = sum(plan.scores.is_due(i) for i in range(iterations + 1, plan.iterations + 1))
+        found.append(Cost(names, plan.scores.charge(clients), np.full(clients.size, due)))
+    return tuple(found)
+
+
+def replan(plan: Plan, spec: RunSpec) -> Plan:
+    """Return another run on the same data, as far as its costs go: from public facts, without touching samples."""
+    return replace(plan_of(plan.facts, spec), on_data=plan.on_data, names=plan.names)
+
+
+def client_names(plan: Plan) -> tuple[str, ...]:
+    """Return what the holder calls the clients: an account knows them by that."""
+    numbers = range(plan.facts.num_clients)
+    return tuple(str(i) if plan.names is None else plan.names.called(i) for i in numbers)
+
+
+def check_account(plan: Plan, rounds: int = 0, iterations: int = 0) -> None:
+    """Refuse a run that its account cannot pay to the end; without an account there is nothing to check."""
+    if plan.spec.account_path is not None:
+        Account(plan.spec.account_path).check(costs_of(plan, rounds, iterations))
+
+
+def begin_in_account(plan: Plan, setting: Setting, run: str) -> AccountedRun | None:
+    """Return the run as its account knows it; None without an account."""
+    if plan.spec.account_path is None:
+        return None
+    account, mechanism = Account(plan.spec.account_path), plan.mechanism
+    begun = account.begin(run, mechanism.name, mechanism.promise, client_names(plan), setting.sizes)
+    if plan.records_hash is not None:
+        account.note_data(begun.study, plan.records_hash)
+    return begun
+
+
+def _rounds_left(plan: Plan, done: int) -> Ints:
+    """Return the data rounds of each client that are still to come, by the public schedule."""
+    clients, who, seed = plan.facts.num_clients, plan.participation, plan.spec.seed
+    if plan.mechanism.draws_secretly:
+        return np.full(clients, plan.data_rounds - done)
+    return who.rounds_of_clients(seed, clients, plan.data_rounds) - who.rounds_of_clients(seed, clients, done)

@@ -1,0 +1,198 @@
+"""Evidence: what is stated, recomputed by another library alone, and what it means for people."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import runpy
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import upcycled as up
+from tests.privacy.runs import QUIET, wide
+from upcycled.auditing.evidence.claims import claim_of_account, claim_of_ledger, recomputed
+from upcycled.auditing.evidence.folder import write_evidence
+from upcycled.cli.main import main
+from upcycled.privacy import Account, Ledger
+from upcycled.privacy.accounting import gdp_epsilon
+
+DELTA = 1e-5
+FILES = {
+    *("BOARD.md", "STATEMENT.md", "VERIFY.md", "config.toml", "curve.csv", "curve.png", "events.json", "head.json"),
+    *("ledger.jsonl", "verify.py", "versions.json"),
+}
+EXPERIMENT = """
+name = "small"
+iterations = 4
+[data]
+source = "synthetic"
+alpha = "iid"
+clients = 3
+[algorithm]
+name = "fedprox"
+[privacy]
+mechanism = "erm_output"
+norm_bound = 1.0
+noise_std = 0.5
+noise = "system"
+"""
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory):
+    """An account that paid for three studies with different mechanisms, and for a retry."""
+    folder = tmp_path_factory.mktemp("studies")
+    account, data = Account.open(folder / "account", epsilon=4.0, delta=DELTA), wide()
+    common = {"noise": "system", "account": account.folder, **QUIET}
+    erm = up.privacy.ErmOutput(norm_bound=1.0, noise_std=4.0)
+    up.train(data, algorithm=up.FedProx(mu=0.5), privacy=erm, iterations=4, **common)
+    pure = up.privacy.ObjectivePerturbation(0.5, norm_bound=1.0)
+    up.train(data, algorithm=up.FedProx(mu=2.0), privacy=pure, iterations=3, **common)
+
+    def breaks_off(record):
+        raise RuntimeError("gone")
+
+    local = {"local": up.LocalSGD(batch_size=6), "algorithm": up.FedAvg(), "privacy": up.privacy.DPSGD(1.0, 8.0)}
+    kept = {"checkpoint": folder / "kept", "checkpoint_every": 10, **local, "iterations": 3, **common}
+    with pytest.raises(RuntimeError):
+        up.train(data, callbacks=[breaks_off], **kept)
+    shutil.rmtree(folder / "kept")  # nothing is left but what the account knows: the retry pays in full
+    up.train(data, **kept)
+    return Account.read(account.folder)
+
+
+def test_an_account_is_never_below_what_dp_accounting_gives_and_not_far_above(studies):
+    claim = claim_of_account(studies, "it")
+    assert len(studies.studies) == 4
+    assert [one.entry.round for one in studies.charges] == [1, 2, 3, 4, 1, 2, 3, 1, 1, 2, 3]
+    for client in claim.clients:
+        theirs = recomputed(client, claim.delta)
+        assert theirs <= client.epsilon <= studies.terms.epsilon
+    # One fixed order costs up to a tenth of mu where the budget is nearly spent.
+    worst = claim.worst
+    assert studies.share(worst.names[0]) > 0.5
+    assert recomputed(worst, claim.delta) > 0.75 * worst.epsilon
+
+
+def test_a_fourth_study_that_cannot_pay_is_refused_before_training(studies, monkeypatch):
+    before = studies.content
+    monkeypatch.setattr("upcycled.engines.sequential.Sequential.train", None)
+    erm = up.privacy.ErmOutput(norm_bound=1.0, noise_std=2.0)
+    with pytest.raises(up.InputError, match=r"% of its budget left, which buys \d+ of its 400 data rounds"):
+        up.train(wide(), algorithm=up.FedProx(), privacy=erm, iterations=400, noise="system", account=studies.folder)
+    assert Account.read(studies.folder).content == before
+
+
+def verified(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    runpy.run_path("verify.py")
+    return capsys.readouterr().out
+
+
+def test_the_evidence_of_an_account_is_recomputed_by_its_script(studies, tmp_path, monkeypatch, capsys):
+    claim, files = write_evidence(studies.folder, tmp_path / "evidence")
+    assert set(files) == FILES - {"config.toml", "ledger.jsonl"} | {"account.jsonl"}
+    assert (claim.epsilon, claim.delta) == (4.0, DELTA)
+    assert "verified" in verified(tmp_path / "evidence", monkeypatch, capsys)
+    document = json.loads((tmp_path / "evidence" / "events.json").read_text())
+    kinds = {event["event"] for one in document["clients"] for event in one["events"]}
+    assert kinds == {"GaussianDpEvent", "RandomizedResponseDpEvent", "PoissonSampledDpEvent"}
+    # It can say no: a tenth of the noise is not what was stated.
+    for one in document["clients"]:
+        for event in one["events"]:
+            event["noise_multiplier"] = event.get("noise_multiplier", 1.0) / 10
+    (tmp_path / "evidence" / "events.json").write_text(json.dumps(document))
+    with pytest.raises(AssertionError, match="too small"):
+        runpy.run_path("verify.py")
+    # The holder's own stays where it is.
+    assert not any("hmac" in (tmp_path / "evidence" / name).read_bytes().decode(errors="ignore") for name in files
+                   if name.endswith(".jsonl"))  # fmt: skip
+
+
+@pytest.fixture
+def seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(EXPERIMENT)
+    assert main(["run", "small.toml", "--quiet"]) == 0
+    return tmp_path / "results" / "small" / "seed-0"
+
+
+def test_the_evidence_of_a_run_needs_nothing_of_the_holders_own(seed, tmp_path, monkeypatch, capsys):
+    shutil.rmtree(seed / "private")
+    (tmp_path / "audit.json").write_text('{"epsilon_lower": 0.1}')
+    words = ["privacy", "evidence", str(seed), "-o", "evidence", "--audit", "audit.json", "--json"]
+    capsys.readouterr()
+    assert main(words) == 0
+    found, folder = json.loads(capsys.readouterr().out), tmp_path / "evidence"
+    assert set(found["files"]) == FILES | {"audit.json"} == {path.name for path in folder.iterdir()}
+    stated = json.loads((seed / "summary.json").read_text())["privacy"]["epsilon"]["max"]
+    assert found["epsilon"] == stated
+    assert f"stated {stated}" in verified(folder, monkeypatch, capsys)
+    # The chain, as VERIFY.md says it.
+    tip = "0" * 64
+    for line in (folder / "ledger.jsonl").read_text().splitlines():
+        text, _, value = line.rpartition(',"chain":"')
+        tip = hashlib.sha256((tip + text + "}").encode()).hexdigest()
+        assert value == f'{tip}"}}'
+    assert json.loads((folder / "head.json").read_text())["tip"] == tip
+    rows = np.loadtxt(folder / "curve.csv", delimiter=",", skiprows=1)
+    assert np.interp(stated, rows[:, 0], np.log(rows[:, 1])) == pytest.approx(math.log(DELTA), abs=0.05)
+    for name in ("STATEMENT.md", "BOARD.md", "VERIFY.md"):
+        assert "epsilon" in (folder / name).read_text()
+
+
+def test_what_gives_no_evidence_is_refused_in_a_sentence(seed, tmp_path, capsys):
+    assert main(["privacy", "evidence", "results", "-o", "evidence"]) == 2
+    assert main(["privacy", "evidence", str(seed), "-o", "results"]) == 2
+    assert main(["privacy", "evidence", str(seed), "-o", "evidence", "--audit", "small.toml"]) == 2
+    lines = (seed / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (seed / "ledger.jsonl").write_bytes(b"".join(lines[:-1]))
+    assert main(["privacy", "evidence", str(seed), "-o", "evidence"]) == 2
+    assert "by its head" in capsys.readouterr().err
+    assert not (tmp_path / "evidence").exists()
+
+
+def test_the_boards_table_is_the_gaussians_trade_off_and_groups_grow_with_mu(tmp_path):
+    clipping = up.privacy.ErmOutput(norm_bound=1.0, noise_std=1.0)
+    asked = {"algorithm": up.FedProx(mu=0.5), "privacy": clipping, "iterations": 5, **QUIET}
+    up.train(wide(), **asked, ledger=tmp_path / "ledger.jsonl")
+    ledger = Ledger.read(tmp_path / "ledger.jsonl")
+    claim = claim_of_ledger(ledger, DELTA, "it")
+    charge = next(iter(ledger)).charge
+    mu = math.sqrt(5) * float((charge.sensitivity / charge.noise_std).max())
+    for wrongly, misses in claim.least_misses():
+        exact = norm.cdf(norm.ppf(1 - wrongly) - mu)
+        assert exact - 0.02 < misses <= exact + 1e-6
+    for k, epsilon, delta in claim.groups():
+        assert (epsilon, delta) == (pytest.approx(gdp_epsilon(mu=k * mu, delta=DELTA), rel=2e-3), DELTA)
+    assert claim.is_simulation
+    clipped = up.train(wide(), **asked | {"privacy": up.privacy.ModelClipping(1.0, 20.0)}).privacy
+    assert len({epsilon for _, epsilon, _ in claim_of_ledger(clipped, DELTA, "it").groups()}) == 1
+
+
+def test_a_sampled_run_states_groups_by_the_rule_that_always_holds(tmp_path):
+    sampled = {"privacy": up.privacy.DPSGD(1.0, 4.0), "local": up.LocalSGD(batch_size=6), "algorithm": up.FedAvg()}
+    ledger = up.train(wide(), **sampled, iterations=1, **QUIET).privacy
+    claim = claim_of_ledger(ledger, 1e-3, "it")
+    one, two, *_ = claim.groups()
+    assert two[1] == pytest.approx(2 * one[1])
+    assert two[2] == pytest.approx(1e-3 * (math.exp(2 * one[1]) - 1) / (math.exp(one[1]) - 1))
+
+
+@pytest.mark.slow
+def test_the_evidence_is_verified_where_nothing_but_dp_accounting_is_installed(studies, tmp_path):
+    write_evidence(studies.folder, tmp_path / "evidence")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    got = subprocess.run([python, "-m", "pip", "install", "-q", "dp-accounting==0.6.0"], check=False)
+    if got.returncode:
+        pytest.skip("pip cannot install dp-accounting here")
+    assert subprocess.run([python, "-c", "import upcycled"], check=False, cwd=tmp_path).returncode
+    said = subprocess.run([python, "verify.py"], cwd=tmp_path / "evidence", check=True, capture_output=True, text=True)
+    assert "verified" in said.stdout

@@ -1,0 +1,109 @@
+"""Ledgers of several runs together: totals by hand, by other formulas, and by dp_accounting itself."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import upcycled as up
+from tests.privacy.runs import cohort, setting
+from upcycled.cli.main import main
+from upcycled.core.mechanism import Charge
+from upcycled.privacy import DPSGD, CentralDPFedAvg, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
+from upcycled.privacy.accounting import gdp_epsilon, pure_composition_epsilon
+from upcycled.privacy.ledger.joint import FIXED_ONLY, epsilon_of_events, events_as_json, events_of, joint_epsilon
+
+DELTA = 1e-5
+
+
+def ledger(mechanism, rounds, clients=(0, 1, 2), path=None, run=None, noise="seeded", **changes):
+    facts = setting(noise=noise, **changes)
+    fitted = mechanism.fit(facts)
+    made = Ledger(fitted, noise, facts, path=path, run=run or repr((mechanism, rounds)))
+    for m in range(1, rounds + 1):
+        made.charge(m, m, 0, fitted.charge(cohort(clients)))
+    return made
+
+
+def test_gaussian_ledgers_add_up_their_squares():
+    one, other = ledger(ModelClipping(1.0, 8.0), 3), ledger(ErmOutput(norm_bound=1.0, noise_std=0.5), 5, clients=(0, 1))
+    squares = sum(
+        (entry.charge.sensitivity[0] / entry.charge.noise_std[0]) ** 2 for each in (one, other) for entry in each
+    )
+    found = joint_epsilon([one, other], DELTA)
+    assert found[0] == pytest.approx(gdp_epsilon(mu=math.sqrt(squares), delta=DELTA))
+    assert found[2] == pytest.approx(one.epsilon(DELTA)[2])  # it took no part in the other
+
+
+def test_pure_ledgers_compose_optimally():
+    one, other = (ledger(ObjectivePerturbation(alpha, norm_bound=1.0), 20) for alpha in (2.0, 3.0))
+    each = [float(entry.charge.epsilon[1]) for ledger in (one, other) for entry in ledger]
+    expected = pure_composition_epsilon(epsilons=np.array(each), delta=DELTA)
+    assert joint_epsilon([one, other], DELTA)[1] == pytest.approx(expected)
+
+
+def test_different_kinds_are_one_privacy_loss_and_less_than_their_sum():
+    gaussian = ledger(ErmOutput(norm_bound=1.0, noise_std=0.5), 10)
+    pure = ledger(ObjectivePerturbation(2.0, norm_bound=1.0), 10)
+    sampled = ledger(DPSGD(clip_norm=1.0, noise_multiplier=2.0), 5, local=up.LocalSGD(batch_size=20))
+    together = joint_epsilon([gaussian, pure, sampled], DELTA)
+    alone = [each.epsilon(DELTA) for each in (gaussian, pure, sampled)]
+    assert (together < np.sum(alone, axis=0)).all()
+    assert (together > np.max(alone, axis=0)).all()
+    # A kind alone, as events, is the ledger's own number: what the evidence's script relies on.
+    for each in (gaussian, pure, sampled):
+        charges = [(entry.charge, 0) for entry in each]
+        assert epsilon_of_events(events_of(charges), 0, DELTA) == pytest.approx(each.epsilon(DELTA)[0], rel=5e-3)
+
+
+def test_events_avoid_the_librarys_pitfalls():
+    ones = np.ones(1)
+    charges = [
+        (Charge("gaussian", np.array([0]), ones, 3 * ones), 0),
+        (Charge("gaussian", np.array([0]), ones, 3 * ones), 0),
+        (Charge("pure", np.array([0]), ones, ones, epsilon=0.5 * ones), 0),
+        (Charge("sampled", np.array([0]), ones, 2 * ones, sampling_rate=0.1 * ones, steps=np.array([7])), 0),
+    ]
+    assert events_as_json(events_of(charges)) == [
+        {"event": "GaussianDpEvent", "noise_multiplier": 6.0, "count": 2},
+        {"event": "PoissonSampledDpEvent", "sampling_probability": 0.1, "noise_multiplier": 2.0, "count": 7},
+        {
+            "event": "RandomizedResponseDpEvent",
+            "noise_parameter": 2 / (1 + math.exp(0.5)),
+            "num_buckets": 2,
+            "count": 1,
+        },
+    ]
+    assert events_of([(Charge("gaussian", np.array([0]), ones, 0 * ones), 0)]) is None
+    assert epsilon_of_events(None, 0, DELTA) == math.inf
+    assert epsilon_of_events(events_of(charges), 10**9, DELTA) > epsilon_of_events(events_of(charges), 0, DELTA)
+    # No room for so many draws, and a pure round has no divergence of a Gaussian: nothing is proven.
+    assert epsilon_of_events(events_of(charges), 2**50, DELTA) == math.inf
+
+
+def test_what_cannot_be_added_up_is_refused_in_a_sentence():
+    one = ledger(ModelClipping(1.0, 8.0), 3)
+    with pytest.raises(up.InputError, match="given twice"):
+        joint_epsilon([one, one], DELTA)
+    with pytest.raises(up.InputError, match="3 and 2 clients"):
+        joint_epsilon([one, ledger(ModelClipping(1.0, 8.0), 2, clients=(0, 1), sizes=[50, 50])], DELTA)
+    clients = ledger(CentralDPFedAvg(1.0, 4.0), 2)
+    with pytest.raises(up.InputError, match="a record and a client"):
+        joint_epsilon([one, clients], 1e-5)
+
+
+def test_the_command_composes_files_and_says_when_that_holds(tmp_path, capsys):
+    files = [tmp_path / name / "ledger.jsonl" for name in ("a", "b")]
+    made = [ledger(ModelClipping(1.0, 8.0), 3 + i, path=file, run=str(i)) for i, file in enumerate(files)]
+    assert main(["privacy", "ledger", str(files[0]), str(files[1].parent), "--delta", "1e-5"]) == 0
+    shown = capsys.readouterr()
+    assert FIXED_ONLY in shown.out
+    assert "simulations" in shown.err
+    assert main(["privacy", "ledger", *map(str, files), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["clients"][0]["rounds"] == 7
+    assert found["clients"][0]["epsilon"] == pytest.approx(joint_epsilon(made, 1e-5)[0])
+    assert main(["privacy", "ledger", str(tmp_path / "c")]) == 2
