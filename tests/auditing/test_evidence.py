@@ -193,6 +193,7 @@ def test_the_evidence_is_verified_where_nothing_but_dp_accounting_is_installed(s
     got = subprocess.run([python, "-m", "pip", "install", "-q", "dp-accounting==0.6.0"], check=False)
     if got.returncode:
         pytest.skip("pip cannot install dp-accounting here")
-    assert subprocess.run([python, "-c", "import upcycled"], check=False, cwd=tmp_path).returncode
-    said = subprocess.run([python, "verify.py"], cwd=tmp_path / "evidence", check=True, capture_output=True, text=True)
+    assert subprocess.run([python, "-Ic", "import upcycled"], check=False, cwd=tmp_path).returncode
+    command = [python, "-I", "verify.py"]
+    said = subprocess.run(command, cwd=tmp_path / "evidence", check=True, capture_output=True, text=True)
     assert "verified" in said.stdout

@@ -13,6 +13,7 @@ from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.experiments.batch import Options, run_experiment
 from upcycled.integrations import TRACKERS, open_trackers
+from upcycled.privacy import Ledger
 
 FROM_ELSEWHERE = [
     # Packages of others, and what they warn about when they are imported or write files.
@@ -168,3 +169,24 @@ def opened():
     monkeypatch.setitem(TRACKERS, "lines", "lines")
     run("lines")
     assert (here / "small-0.txt").read_text() == "1 2 3 4 "
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+@pytest.mark.parametrize("stop_at", [None, 3])
+def test_epsilon_is_there_after_every_data_round_of_a_private_run(here, tracker, stop_at):
+    privacy = "\n[privacy]\nmechanism = 'model_clipping'\nclip_norm = 1.0\nnoise_std = 9.0\n"
+    with (here / "small.toml").open("a") as file:
+        file.write(privacy)
+    if stop_at is not None:
+        with pytest.raises(KeyboardInterrupt):
+            run(tracker, stop_at=stop_at)
+    run(tracker)
+    folder = here / "results" / "small" / "seed-0"
+    found = Ledger.read(folder / "ledger.jsonl").epsilon_over_rounds(1e-5)
+    if tracker == "tensorboard":
+        logged = read_tensorboard(folder / "tensorboard")["epsilon"]
+    else:
+        logged = read_mlflow(here / "results")["seed-0"][1]["epsilon"]
+    assert [step for step, _ in logged] == list(found.iterations)
+    assert len(logged) > 1
+    assert [value for _, value in logged] == pytest.approx(list(found.worst), rel=1e-6)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upcycled.config.experiment import Experiment
 from upcycled.core.errors import UpcycledError, unknown
+from upcycled.privacy import Ledger
 from upcycled.runtime import Callback, Record
 from upcycled.runtime.history import SCALARS
 from upcycled.runtime.plan import Plan
@@ -49,6 +51,23 @@ def numbers_of(record: Record) -> dict[str, float]:
     values: dict[str, Any] = {name: getattr(record, name) for name in SCALARS if name not in ("iteration", "kind")}
     values |= record.metrics
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def epsilons_of(plan: Plan) -> dict[int, float]:
+    """Return the worst client's proven epsilon after each charge, by iteration, from the run's ledger on the disk.
+
+    For the end of a run: a process of its own may have written the file.
+    """
+    path = plan.spec.ledger_path
+    if plan.spec.privacy is None or path is None or not path.is_file():
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the run itself warned of a large delta
+        ledger = Ledger.read(path)
+        found = ledger.epsilon_over_rounds(ledger.default_delta)
+    # A round that was repeated after a kill was charged twice: the last counts both.
+    spent = dict(zip(found.iterations, found.worst, strict=True))
+    return {iteration: epsilon for iteration, epsilon in spent.items() if math.isfinite(epsilon)}
 
 
 @dataclass(frozen=True)

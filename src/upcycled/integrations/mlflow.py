@@ -9,12 +9,13 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.config.experiment import Experiment, flat
-from upcycled.integrations import Tracker, numbers_of
+from upcycled.integrations import Tracker, epsilons_of, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
@@ -54,6 +55,7 @@ class Mlflow:
         self._lock = lock
         """Runs that start together look for the same MLflow experiment."""
         self._client: Any = None
+        self._epsilons: Callable[[], dict[int, float]] = dict
         self._run = ""
         self._logged: dict[str, int] = {}
         """The last step of each number that is there already."""
@@ -70,6 +72,7 @@ class Mlflow:
         store = Path(self._experiment.results).resolve() / STORE
         self._client = MlflowClient(tracking_uri=store.as_uri())
         self._total = plan.iterations
+        self._epsilons = partial(epsilons_of, plan)
         self._shows_times = not publication_of(plan).is_restricted
         with self._lock:
             self._run = self._found() or self._created()
@@ -89,8 +92,15 @@ class Mlflow:
             self._flush()
 
     def finish(self) -> None:
-        """Write what is left and say how it ended."""
+        """Write what is left, what each data round cost, and say how it ended."""
         if self._run:
+            from mlflow.entities import Metric
+
+            for iteration, epsilon in self._epsilons().items():
+                if iteration > self._logged.get("epsilon", 0):
+                    self._waiting.append(Metric("epsilon", epsilon, self._now(), iteration))
+                if len(self._waiting) >= MOST_AT_ONCE:
+                    self._flush()
             self._flush()
             status = "FINISHED" if self._iteration == self._total else "KILLED"
             self._client.set_terminated(self._run, status, self._now())

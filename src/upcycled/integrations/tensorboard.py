@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.config.experiment import Experiment
 from upcycled.experiments.results import seed_folder
-from upcycled.integrations import Tracker, numbers_of
+from upcycled.integrations import Tracker, epsilons_of, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
@@ -34,6 +35,7 @@ class TensorBoard:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: Any = None
+        self._epsilons: Callable[[], dict[int, float]] = dict
         self._shows_times = True
         """Whether numbers have the time at which they were written; in a restricted run that follows from the data."""
 
@@ -42,6 +44,7 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self._shows_times = not publication_of(plan).is_restricted
+        self._epsilons = partial(epsilons_of, plan)
         for path in self._folder.glob("events.out.tfevents.*"):
             path.unlink()
         self._writer = SummaryWriter(str(self._folder))
@@ -50,8 +53,14 @@ class TensorBoard:
 
     def record(self, record: Record, run: Run | None) -> None:
         for name, value in numbers_of(record).items():
-            self._writer.add_scalar(name, value, record.iteration, walltime=None if self._shows_times else 0.0)
+            self._add(name, value, record.iteration)
 
     def finish(self) -> None:
+        """Write what each data round cost, and close the file."""
         if self._writer is not None:
+            for iteration, epsilon in self._epsilons().items():
+                self._add("epsilon", epsilon, iteration)
             self._writer.close()
+
+    def _add(self, name: str, value: float, iteration: int) -> None:
+        self._writer.add_scalar(name, value, iteration, walltime=None if self._shows_times else 0.0)

@@ -77,6 +77,18 @@ def sampled_gaussian_epsilon(
     return min(_refined(_grid_epsilon, q, noise_multiplier, int(steps), delta, adjacency), unsampled)
 
 
+def quick_sampled_epsilon(q: float, noise_multiplier: float, steps: int, delta: float, *, is_rough: bool) -> float:
+    """Return an upper bound of epsilon in milliseconds, for curves of many points; a rough one in less than one."""
+    if q == 0 or steps == 0:
+        return 0.0
+    unsampled = gdp_epsilon(mu=math.sqrt(steps) * _shift("replace") / noise_multiplier, delta=delta)
+    if q == 1 or unsampled == 0:
+        return unsampled
+    if is_rough:
+        return min(_replace_one(q, noise_multiplier, steps, delta, "replace", _FEWEST_POINTS), unsampled)
+    return min(_refined(_replace_one, q, noise_multiplier, steps, delta, "replace"), unsampled)
+
+
 def sampled_gaussian_noise_multiplier(
     *, q: float, epsilon: float, steps: int, delta: float, adjacency: str = "replace"
 ) -> float:

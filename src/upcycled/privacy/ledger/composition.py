@@ -19,6 +19,7 @@ from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu, pure_composition_epsilon, sampled_gaussian_epsilon
 from upcycled.privacy.accounting.gaussian import squared_ratio
+from upcycled.privacy.accounting.sampled import quick_sampled_epsilon
 from upcycled.privacy.accounting.sampler import epsilon_of_draws, most_draws
 from upcycled.privacy.ledger.budget import Budget, set_aside
 
@@ -137,6 +138,19 @@ class Spent:
             return [_sampled_epsilon(steps, q, -less, draws, delta) for steps, q, less, draws in points]
         return [float("inf") for _ in points]
 
+    def most(self, points: Iterable[Point], delta: float) -> float:
+        """Return the largest epsilon of points, an upper bound: for curves, where each number must be quick."""
+        if self.kind != "sampled":
+            return max(self.values(points, delta), default=0.0)
+        # Rough bounds say which points can be the largest: few need a closer look.
+        rough = sorted(((_quick_epsilon(*point, delta, True), point) for point in points), reverse=True)
+        largest = 0.0
+        for bound, point in rough:
+            if bound <= largest:
+                break
+            largest = max(largest, min(bound, _quick_epsilon(*point, delta, False)))
+        return largest
+
     def _points(self) -> dict[int, Point]:
         """Return what the epsilon of each client that took part follows from."""
         clients = np.flatnonzero(self.rounds)
@@ -190,6 +204,17 @@ def _most_squares(epsilon: float, delta: float) -> float:
 def _gaussian_epsilon(squares: Real, draws: Ints, delta: float) -> Real:
     mu = np.sqrt(squares)
     return epsilon_of_draws(lambda places, left: np.asarray(gdp_epsilon(mu=mu[places], delta=left)), mu, draws, delta)
+
+
+def _quick_epsilon(steps: float, q: float, less: float, draws: float, delta: float, is_rough: bool) -> float:
+    if not -less > 0:
+        return float("inf")
+
+    def exact(places: Ints, left: float) -> Real:
+        return np.array([quick_sampled_epsilon(q, -less, int(steps), left, is_rough=is_rough)])
+
+    mu = np.array([2 * np.sqrt(steps) / -less])
+    return float(epsilon_of_draws(exact, mu, np.array([draws], dtype=np.int64), delta)[0])
 
 
 @lru_cache(maxsize=4096)  # seeds of one experiment, and rounds of one run, ask for the same numbers

@@ -28,8 +28,9 @@ from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
 from upcycled.privacy.ledger.statement import statement_items
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 
-MOST_COMPUTED = {"pure": 60, "sampled": 8}
-"""Where an epsilon takes long to compute, a run's history has it after so many charges, evenly spread."""
+MOST_COMPUTED = {"pure": 60, "sampled": 6000}
+"""Where an epsilon takes long to compute, a run's history has it after so many charges, evenly spread; where it is that
+of several clients who may each be the worst, after fewer."""
 
 
 @dataclass(frozen=True)
@@ -433,6 +434,8 @@ class Ledger:
         charged = [(entry, entry.charge) for entry in self._entries if entry.charge is not None]
         last, so_far, points = len(charged) - 1, Spent(self._header.num_clients), []
         most = MOST_COMPUTED.get(self.kind or "", last + 1)
+        if self.kind == "sampled":
+            most = max(8, most // max(1, len(self._spent.worst_points())))
         kept = sorted({int(np.rint(k)) for k in np.linspace(0, last, min(last + 1, most))}) if charged else []
         before_last = set(kept[:-1])
         for place, (entry, charge) in enumerate(charged):
@@ -440,14 +443,19 @@ class Ledger:
             if place in before_last:
                 points.append(so_far.worst_points())
         stated = [charged[place][0] for place in kept]
-        flat = so_far.values([point for each in points for point in each], delta) if points else []
-        ends = np.cumsum([len(each) for each in points], dtype=np.int64).tolist()
-        worst = [max(flat[end - len(each) : end], default=0.0) for each, end in zip(points, ends, strict=True)]
+        end = self._spent.worst(delta) if kept else 0.0
+        if self.kind == "sampled":
+            # Upper bounds, none above what all charges together cost.
+            worst = [min(so_far.most(each, delta), end) for each in points]
+        else:
+            flat = so_far.values([point for each in points for point in each], delta) if points else []
+            ends = np.cumsum([len(each) for each in points], dtype=np.int64).tolist()
+            worst = [max(flat[stop - len(each) : stop], default=0.0) for each, stop in zip(points, ends, strict=True)]
         return EpsilonOverRounds(
             delta,
             tuple(entry.iteration for entry in stated),
             tuple(entry.round for entry in stated),
-            (*worst, *((self._spent.worst(delta),) if kept else ())),
+            (*worst, *((end,) if kept else ())),
             len(kept) == len(charged),
         )
 
