@@ -38,14 +38,15 @@ def _run(args: argparse.Namespace) -> int:
     ledgers = [Ledger.read(path) for path in paths]
     delta = number_of("delta", args.delta)
     delta = min(ledger.default_delta for ledger in ledgers) if delta is None else delta
-    together, rounds = joint_epsilon(ledgers, delta), sum(ledger.rounds for ledger in ledgers)
+    together = joint_epsilon(ledgers, delta)
+    rounds = [int(sum(each)) for each in zip(*(ledger.rounds for ledger in ledgers), strict=True)]
     simulated = [str(path) for path, ledger in zip(paths, ledgers, strict=True) if ledger.is_simulation]
     order = sorted(range(together.size), key=lambda client: -together[client])
     if args.json:
         clients = [
             {
                 "client": i,
-                "rounds": int(rounds[i]),
+                "rounds": rounds[i],
                 "epsilon": float(together[i]) if together[i] < float("inf") else None,
             }
             for i in range(together.size)

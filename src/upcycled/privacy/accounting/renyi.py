@@ -146,7 +146,7 @@ def _step(q: float, z: float, order: float) -> float:
     step, low, high = min(z, z**2) / 4, -_REACH * z, 2 * order - 1 + _REACH * z
     if 2 * (high - low) / step > _MOST_POINTS:
         return unsampled  # an upper bound: sampling never costs more
-    x = np.arange(int(2 * (high - low) / step) + 2) * (step / 2) + low
+    x = np.arange(int(2 * (high - low) / step) + 2, dtype=np.float64) * (step / 2) + low
     logs = _log_integrand(x, q, z, order)
     log_sum = max(_log_total(logs, step / 2), _log_total(logs[::2], step))
     # Below the first point it rises at least like N(0, z^2), past the last it falls at least like N(2 alpha - 1, z^2).

@@ -280,8 +280,9 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
                 return
             if self._is_closed:
                 raise InputError(f"account '{self.folder}' is closed, but {what} would be charged to it")
-            place, client = max(needed, key=lambda key: self._over(*key, *needed[key]))
-            if self._over(place, client, *needed[place, client]) > 1 + ROOM:
+            full = {key: self._over(key[0], key[1], more, drawn) for key, (more, drawn) in needed.items()}
+            place, client = max(full, key=lambda key: full[key])
+            if full[place, client] > 1 + ROOM:
                 raise InputError(self._refusal(place, client, costs, what))
 
     def share_of(self, costs: Sequence[Cost]) -> float:
@@ -402,9 +403,10 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             return np.zeros(charge.clients.size, dtype=bool)
         place, names = self._place(charge), self._file.studies[study - 1].clients
         pot = self.terms.pots[place]
-        rows = _rows(charge, pot)
+        full = [self._over(place, names[number], more, drawn) for number, more, drawn in _rows(charge, pot)]
         # Twice the room of a whole run's check: sums of many charges are rounded.
-        return np.array([self._over(place, names[i], *more) <= 1 + 2 * ROOM for i, *more in rows], dtype=bool)
+        within: NDArray[np.bool_] = np.array(full, dtype=np.float64) <= 1 + 2 * ROOM
+        return within
 
     def _needed(self, costs: Sequence[Cost]) -> dict[tuple[int, str], tuple[float, int]]:
         """Return what costs add to each pot of each client."""

@@ -169,10 +169,10 @@ def _line(line: Mapping[str, Any], studies: list[Study]) -> Line:
     kind = line.get("kind")
     try:
         if kind == "study":
-            words = [line[name] for name in ("run", "mechanism", "unit", "sees")]
-            if not _are_texts([*words, *line["clients"]]) or line["sees"] not in _SEES:
+            words = {name: line[name] for name in ("run", "mechanism", "unit", "sees")}
+            if not _are_texts([*words.values(), *line["clients"]]) or line["sees"] not in _SEES:
                 raise ValueError("it names no study")
-            return Study(*words, tuple(line["clients"]))
+            return Study(**words, clients=tuple(line["clients"]))
         if kind == "charge":
             number = line["study"]
             if type(number) is not int or not 1 <= number <= len(studies):

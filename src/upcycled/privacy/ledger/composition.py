@@ -143,12 +143,12 @@ class Spent:
         if self.kind != "sampled":
             return max(self.values(points, delta), default=0.0)
         # Rough bounds say which points can be the largest: few need a closer look.
-        rough = sorted(((_quick_epsilon(*point, delta, True), point) for point in points), reverse=True)
+        rough = sorted(((_quick_epsilon(point, delta, is_rough=True), point) for point in points), reverse=True)
         largest = 0.0
         for bound, point in rough:
             if bound <= largest:
                 break
-            largest = max(largest, min(bound, _quick_epsilon(*point, delta, False)))
+            largest = max(largest, min(bound, _quick_epsilon(point, delta, is_rough=False)))
         return largest
 
     def _points(self) -> dict[int, Point]:
@@ -206,7 +206,8 @@ def _gaussian_epsilon(squares: Real, draws: Ints, delta: float) -> Real:
     return epsilon_of_draws(lambda places, left: np.asarray(gdp_epsilon(mu=mu[places], delta=left)), mu, draws, delta)
 
 
-def _quick_epsilon(steps: float, q: float, less: float, draws: float, delta: float, is_rough: bool) -> float:
+def _quick_epsilon(point: Point, delta: float, *, is_rough: bool) -> float:
+    steps, q, less, draws = point
     if not -less > 0:
         return float("inf")
 

@@ -112,6 +112,7 @@ class Ledger:
             key: the holder's own, 32 bytes, which heads are made with.
             account: the holder's, which pays for every charge before it is written here.
         """
+        self._account: Payer | None
         if key is not None:
             check_key(key)
         header = header_of(mechanism, noise, setting, budget, run, None if account is None else account.terms)
@@ -189,7 +190,7 @@ class Ledger:
         self._file, self._is_read = file, is_read
         self._tips, self._chain = tips, chain  # the tips are the file's own list, which grows with it
         self._key, self._is_keyed = key, key is not None
-        self._account: Payer | None = None
+        self._account = None
         self._anchor: Head | None = None
         self._last_head: Head | None = None
         self._entries: list[Entry] = []
