@@ -36,6 +36,10 @@ _NEARBY = 0.02
 """Between so much less and so much more noise, as parts of it, the slope is taken."""
 _ROUNDING = 2e-12
 """Times the steps: the delta below which transforms' rounding errors may show in the fourth figure."""
+_FAR = 0.25
+"""A coarse grid's root that is off by so much, as a part of the noise, has no slope to go by."""
+_STEEP = 4.0
+"""Steps by which a result that spends too much is corrected are this much shorter than what it spends too much."""
 _ROOM = 1e-4
 """The part of noise that a result has beyond the root."""
 
@@ -125,18 +129,9 @@ def sampled_gaussian_noise_multiplier(
         spent = on_grid(q, math.exp(log_multiplier), int(steps), delta, adjacency, points)
         return math.log(max(spent, 1e-3 * epsilon) / epsilon)
 
-    on_coarse = functools.cache(functools.partial(excess, _FEWEST_POINTS))
     # The mean of many small steps is nearly that of Gaussian ones whose shift is q times as long.
     near = math.log(enough * q)
-    found = _root(on_coarse, near, on_coarse(near), tolerance=0.01)
-    # How fast ln(epsilon) falls; it hardly depends on the grid.
-    slope = max((on_coarse(found - _NEARBY) - on_coarse(found + _NEARBY)) / (2 * _NEARBY), 0.1)
-    found += on_coarse(found) / slope
-    points, gap = _FEWEST_POINTS, 1.0
-    while abs(gap) > _NEARLY_SETTLED and 4 * points <= _MOST_POINTS:
-        points *= 4
-        gap = excess(points, found)
-        found += gap / slope
+    found, slope = _by_slope(excess, near) or (_grid_by_grid(excess, math.log(enough)), _STEEP)
     # What is returned was looked at itself, on a grid that what is stated in the end only refines, and refining lowers
     # epsilon: no noise is ever smaller than needed.
     found += _ROOM
@@ -149,6 +144,38 @@ def sampled_gaussian_noise_multiplier(
             break
         found += math.log(spent / epsilon) / slope + _ROOM
     return min(math.exp(found), enough)
+
+
+def _by_slope(excess: Callable[[int, float], float], near: float) -> tuple[float, float] | None:
+    """Return the root on a fine grid by the slope of a coarse one, and that slope; None where a coarse grid is far off.
+
+    It is where q is small: nearly all of its loss is then that of rounding upwards.
+    """
+    on_coarse = functools.cache(functools.partial(excess, _FEWEST_POINTS))
+    coarse = _root(on_coarse, near, on_coarse(near), tolerance=0.01)
+    # How fast ln(epsilon) falls; it hardly depends on the grid.
+    slope = max((on_coarse(coarse - _NEARBY) - on_coarse(coarse + _NEARBY)) / (2 * _NEARBY), 0.1)
+    found = coarse + on_coarse(coarse) / slope
+    points, gap = _FEWEST_POINTS, 1.0
+    while abs(gap) > _NEARLY_SETTLED and 4 * points <= _MOST_POINTS:
+        points *= 4
+        gap = excess(points, found)
+        found += gap / slope
+    is_far = abs(gap) > _NEARLY_SETTLED or abs(found - coarse) > _FAR
+    return None if is_far else (found, slope)
+
+
+def _grid_by_grid(excess: Callable[[int, float], float], found: float) -> float:
+    """Return the root, sought on each grid anew, from where it is on the one before."""
+    points, moved = _FEWEST_POINTS, 1.0
+    while moved > _NEARLY_SETTLED and points <= _MOST_POINTS:
+        # A coarse grid is far off where q is small, so its root need not be sharp.
+        on_grid = functools.partial(excess, points)
+        gap = on_grid(found)
+        found = _root(on_grid, found, gap, tolerance=min(max(abs(gap) / 50, 1e-4), 0.02))
+        moved = abs(gap) if points > _FEWEST_POINTS else 1.0  # from one grid to the next
+        points *= 4
+    return found
 
 
 def _root(falling: Callable[[float], float], start: float, value: float, *, tolerance: float) -> float:
