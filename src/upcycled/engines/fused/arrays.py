@@ -54,7 +54,10 @@ class FlatRows:
         return np.concatenate([[0], cuts, [block.size]]).astype(np.int64)
 
 
-def rows_of(shards: Shards) -> FlatRows:
-    """Return views of the shards' arrays; ``support`` has checked their types."""
-    targets = plain(shards.y, np.int64 if shards.y.dtype.kind == "i" else np.float32).reshape(-1)
+def rows_of(shards: Shards, as_labels: bool) -> FlatRows:
+    """Return views of the shards' arrays, which ``support`` has checked; targets of another type are copied.
+
+    Cross-entropy takes whole numbers and every other loss float32, so that kernels know their loss when compiled.
+    """
+    targets = plain(shards.y, np.int64 if as_labels else np.float32).reshape(-1)
     return FlatRows(plain(shards.x, np.float32).reshape(-1), targets, plain(shards.offsets, np.int64))

@@ -28,14 +28,14 @@ from upcycled.engines.fused.score_kernels import score_clients, score_rows
 from upcycled.engines.fused.support import loss_of, stack_of
 from upcycled.engines.fused.thread_pool import ThreadPool
 from upcycled.engines.fused.train_kernels import train_moreau, train_optimised, train_sgd
-from upcycled.engines.fused.workspace import CLASSES, SIZE, TILE, Floats, workspace_for
+from upcycled.engines.fused.workspace import CLASSES, CROSS_ENTROPY, SIZE, TILE, Floats, workspace_for
 from upcycled.engines.scoring import NO_SCORES, module_outputs, personal_outputs
 from upcycled.support.kernel_cache import prepare
 
 Kernel: TypeAlias = Callable[..., None]
 
 TARGETS_PLACE = 3
-"""Where every kernel takes the targets: labels are int64, numbers float32, and each is compiled by itself."""
+"""Where every kernel takes the targets: int64 for cross-entropy, else float32, and each is compiled by itself."""
 _PART = 256
 """Test samples that a thread scores before it takes the next part."""
 _SMALL = 3_000_000
@@ -105,8 +105,9 @@ class FusedEngine:
         self._has_classes, self._threshold = loss.classes > 0, float(loss.threshold)
         self._local = _local_of(task.solver.at(1, task.rounds))
         self._batch = task.solver.local.batch_size or 0
-        self._train = rows_of(task.train)
-        self._test = None if task.test is None else rows_of(task.test)
+        as_labels = loss.code == CROSS_ENTROPY
+        self._train = rows_of(task.train, as_labels)
+        self._test = None if task.test is None else rows_of(task.test, as_labels)
         self._no_b = np.zeros((0, task.layout.size), dtype=np.float32)
         workspace = workspace_for(stack, loss)
         self._table, self._places = workspace.table, workspace.places

@@ -132,7 +132,7 @@ def step_by_gram(
         for j in range(0, units * TILE, LANES):
             store(work, outs + j, load(work, driven + j))
         above(work, table, theta, count)
-        deltas(work, table, places, theta, count, _ONE / np.float32(count))
+        deltas(work, table, places, y, theta, count, _ONE / np.float32(count))
         products(work, table, 1, places[MOVE], _ZERO, count)
         inner_step(work, places, rest, places[SIZE], inner_lr, lam, _ZERO, False)
         outers(work, driven, TILE, keep, outs, TILE, 1, gram, TILE, units, columns, count)

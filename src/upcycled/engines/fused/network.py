@@ -16,6 +16,7 @@ from upcycled.engines.fused.simd import (
     divide,
     exp,
     fma,
+    holds_labels,
     larger,
     load,
     load_tail,
@@ -29,7 +30,6 @@ from upcycled.engines.fused.workspace import (
     ACTS,
     BIAS,
     BINARY,
-    CROSS_ENTROPY,
     FLAT_BIAS,
     FLAT_WEIGHT,
     HUBER,
@@ -104,8 +104,11 @@ def gather(
     tail, one = table[0, PITCH] > whole, np.float32(table[0, BIAS])
     for s in range(count):
         source = first + order[at + s]
-        for k in range(targets):
-            work[labels + k * TILE + s] = np.float32(y[source * targets + k])
+        if holds_labels(y):
+            work[labels + s] = np.float32(y[source])
+        else:
+            for k in range(targets):
+                work[labels + k * TILE + s] = np.float32(y[source * targets + k])
         start, to = source * width, acts + s * row
         for j in range(0, whole, LANES):
             store(work, to + j, load(x, start + j))
@@ -195,10 +198,10 @@ def _by_outputs(work: Floats, table: Ints, places: Ints, count: int, weight: flo
 
 
 @inlined
-def deltas(work: Floats, table: Ints, places: Ints, theta: int, count: int, weight: float) -> None:
+def deltas(work: Floats, table: Ints, places: Ints, y: Ints, theta: int, count: int, weight: float) -> None:
     """Turn every layer's outputs into weight times the derivative of the samples' losses by them."""
     last = table.shape[0] - 1
-    if places[LOSS] == CROSS_ENTROPY:
+    if holds_labels(y):
         _by_logits(work, table, places[LABELS], count, weight)
     else:
         _by_outputs(work, table, places, count, weight)
@@ -248,6 +251,6 @@ def gradient(
         if fresh or count > TILE:
             gather(work, table, places, x, y, first, order, at, here)
         forward(work, table, theta, here)
-        deltas(work, table, places, theta, here, weight)
+        deltas(work, table, places, y, theta, here, weight)
         kept = keep if at == start else _ONE
         products(work, table, 0, out, kept, here)

@@ -298,7 +298,7 @@ def train_noisy(
                 some = min(TILE, count - at)
                 gather(work, table, places, x, y, first, order, at, some)
                 forward(work, table, places[POINT], some)
-                deltas(work, table, places, places[POINT], some, _ONE)
+                deltas(work, table, places, y, places[POINT], some, _ONE)
                 _scale_rows(work, table, wide, some, clip, slack)
                 _list_factors(work, table, factors, wide, listed, slots, counts, some, kept)
                 kept += some

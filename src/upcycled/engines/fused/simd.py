@@ -136,6 +136,12 @@ def nearest(builder: Build, x: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.rint.f64"), [x])
 
 
+@operation(types.boolean, ARRAY)
+def holds_labels(builder: Build, targets: Any) -> Any:
+    """Return whether targets are whole numbers: known when a kernel is compiled, so the other way costs nothing."""
+    return ir.Constant(ir.IntType(1), isinstance(targets.type.pointee, ir.IntType))
+
+
 @operation(types.int64, ARRAY)
 def take(builder: Build, counter: Any) -> Any:
     """Return counter[0] and add one to it, as one step that no other thread can come between."""
