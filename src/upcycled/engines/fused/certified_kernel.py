@@ -15,29 +15,49 @@ from numpy.typing import NDArray
 from upcycled.core.engine import Task, Work
 from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.arrays import plain
-from upcycled.engines.fused.compiled_streams import client_key, shuffle
+from upcycled.engines.fused.compiled_streams import client_key, exponential, shuffle
 from upcycled.engines.fused.simd import take
 from upcycled.engines.fused.workspace import BINARY, CROSS_ENTROPY, LOSS, OUTPUTS, TARGETS, TILE, Floats, Ints, Order
-from upcycled.support.kernel_cache import kernel
+from upcycled.support.kernel_cache import compiled, kernel
 
 Doubles = NDArray[np.float64]
+
+_KEPT = 1 << 17
+"""Numbers that stay laid out over the passes of one client: what a core's own cache holds."""
+
+
+@compiled
+def _exponentials(scores: Doubles, tops: Doubles, classes: int) -> None:
+    """Put e^(z - the largest) in the place of a tile's logits; ``exponential`` counts on its sums' order."""
+    for s in range(TILE):
+        tops[s] = scores[0, s]
+    for k in range(1, classes):
+        for s in range(TILE):
+            tops[s] = max(tops[s], scores[k, s])
+    for k in range(classes):
+        for s in range(TILE):
+            scores[k, s] = exponential(scores[k, s] - tops[s])
 
 
 # Sums over a tile may be reordered, which lets them be vectorised: a fixed order once compiled, for any thread.
 @numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
-def _softmax_slopes(scores: Doubles, classes: int, y: Ints, first: int, order: Order, begin: int, here: int) -> None:
+def _softmax_slopes(
+    scores: Doubles, tops: Doubles, classes: int, y: Ints, first: int, order: Order, begin: int, here: int
+) -> None:
     """Put p - e_y in the place of a tile's logits, and zeros where there is no sample."""
+    _exponentials(scores, tops, classes)
     for s in range(TILE):
-        top, mass = scores[0, s], 0.0
-        for k in range(1, classes):
-            top = max(top, scores[k, s])
-        for k in range(classes):
-            scores[k, s] = math.exp(scores[k, s] - top)
-            mass += scores[k, s]
-        for k in range(classes):
-            scores[k, s] = scores[k, s] / mass if s < here else 0.0
-        if s < here:
-            scores[int(y[first + order[begin + s]]), s] -= 1.0
+        tops[s] = 0.0
+    for k in range(classes):
+        for s in range(TILE):
+            tops[s] += scores[k, s]
+    for k in range(classes):
+        for s in range(TILE):
+            scores[k, s] = scores[k, s] / tops[s]
+        for s in range(here, TILE):
+            scores[k, s] = 0.0
+    for s in range(here):
+        scores[int(y[first + order[begin + s]]), s] -= 1.0
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
@@ -83,20 +103,28 @@ def _add_gradient(
     order: Order,
     at: int,
     count: int,
-    tile: Doubles,
+    tiles: Doubles,
+    kept: bool,
+    ready: bool,
     scores: Doubles,
+    tops: Doubles,
     total: Doubles,
 ) -> None:
-    """Add the gradients of samples order[at .. at+count-1] to ``total``; the samples of a tile lie side by side."""
+    """Add the gradients of samples order[at .. at+count-1] to ``total``; the samples of a tile lie side by side.
+
+    ``kept`` gives every tile a place of its own, and ``ready`` says that the samples are there from the last call.
+    """
     for begin in range(at, at + count, TILE):
         here = min(TILE, at + count - begin)
-        for s in range(here):
-            row = (first + order[begin + s]) * features
-            for j in range(features):
-                tile[j, s] = x[row + j]
-        for s in range(here, TILE):
-            for j in range(features):
-                tile[j, s] = 0.0
+        tile = tiles[(begin - at) // TILE if kept else 0]
+        if not (kept and ready):
+            for s in range(here):
+                row = (first + order[begin + s]) * features
+                for j in range(features):
+                    tile[j, s] = x[row + j]
+            for s in range(here, TILE):
+                for j in range(features):
+                    tile[j, s] = 0.0
         for k in range(outputs):
             scores[k, :] = point[bias + k] if bias >= 0 else 0.0
             for j in range(features):
@@ -104,7 +132,7 @@ def _add_gradient(
                 for s in range(TILE):
                     scores[k, s] += w * tile[j, s]
         if kind == CROSS_ENTROPY:
-            _softmax_slopes(scores, outputs, y, first, order, begin, here)
+            _softmax_slopes(scores, tops, outputs, y, first, order, begin, here)
         else:
             _other_slopes(kind, threshold, targets, scores, outputs, y, first, order, begin, here)
         for k in range(outputs):
@@ -152,7 +180,9 @@ def descend(
     From w, or ``shifted`` to w - b/a. ``threshold`` is Huber's, in float64: rounded up it would break a promise.
     """
     outputs, kind, targets = table[0, OUTPUTS], places[LOSS], places[TARGETS]
-    tile, scores = np.zeros((features, TILE)), np.zeros((outputs, TILE))
+    room = _KEPT // (features * TILE)
+    tiles = np.zeros((max(1, room if batch == 0 else 1), features, TILE))
+    scores, tops = np.zeros((outputs, TILE)), np.zeros(TILE)
     total, point = np.zeros(start.size), np.zeros(start.size)
     while True:
         turn = take(queue)
@@ -162,6 +192,7 @@ def descend(
         first = offsets[rows[lane]]
         samples = offsets[rows[lane] + 1] - first
         size: int = min(batch, samples) if batch > 0 else samples  # type: ignore[assignment]
+        kept = batch == 0 and samples <= room * TILE
         own = client_key(key, clients[lane])
         point[:] = start
         if shifted and b.shape[0] > 0:
@@ -177,7 +208,7 @@ def descend(
                 total[:] = 0.0
                 _add_gradient(
                     *(kind, threshold, targets, point, weight, bias, outputs, features),
-                    *(x, y, first, order, at, count, tile, scores, total),
+                    *(x, y, first, order, at, count, tiles, kept, epoch > 0, scores, tops, total),
                 )
                 for j in range(start.size):
                     linear = b[lane, j] if b.shape[0] > 0 else 0.0
