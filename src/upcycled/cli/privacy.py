@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import add_config, add_json
+from upcycled.cli.batches import add_config, add_json, experiment_of
 from upcycled.cli.holder.accounts import add_account
 from upcycled.cli.holder.evidence_folder import add_evidence
 from upcycled.cli.holder.ledgers import add_ledger
@@ -181,9 +181,8 @@ def _own(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     from upcycled.auditing.explain import explain
-    from upcycled.config.experiment import load_config
 
-    found = explain(load_config(args.config, args.overrides), args.config, number_of("delta", args.delta))
+    found = explain(experiment_of(args), args.config, number_of("delta", args.delta))
     for words in found.warnings:
         note(f"warning: {words}")
     if args.json:
