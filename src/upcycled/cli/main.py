@@ -85,6 +85,8 @@ def _dispatch(words: list[str]) -> int:
         raise InputError(f"the command '{command}' is not available yet (known: {', '.join(COMMANDS)})")
     if command is not None and command not in COMMANDS:
         raise InputError(f"the command '{command}' is not known{suggest(command, COMMANDS)}")
+    if command == "privacy":
+        privacy.check_formula(words)
     parser = _parser()
     if not words:
         parser.print_help(sys.stderr)
