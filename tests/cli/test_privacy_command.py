@@ -173,7 +173,9 @@ def test_explain_prints_words_and_three_ways_to_run_side_by_side(capsys):
     assert main(["privacy", "explain", "small.toml", "clients.participation=1.0", "--clients"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.startswith("simulation: not private")
+    assert out.startswith("protected: nothing, for this is a simulation")
+    assert "\nnot protected: that a client takes part" in out
+    assert "\nIn detail\nsimulation: not private" in out
     assert "not covered:" in out
     rows = [line.split("  ") for line in out.splitlines()]
     rounds = next([cell.strip() for cell in row if cell.strip()] for row in rows if row[0] == "data rounds")

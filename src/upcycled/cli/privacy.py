@@ -244,6 +244,10 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _show(found: Explanation, every_client: bool) -> None:
+    for topic, text in found.plain:
+        print(f"{topic}: {text}")
+    if found.plain:
+        print("\nIn detail")
     for line in found.sentences:
         print(line)
     if not found.variants:
