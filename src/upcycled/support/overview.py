@@ -17,7 +17,7 @@ class Overview:
       samples  80
       classes  10
     >>> Overview("a < b", (("n", "1"),)).html
-    '<table><caption>a &lt; b</caption><tbody><tr><th>n</th><td>1</td></tr></tbody></table>'
+    '<table><caption>a &lt; b</caption><tbody><tr><th>n</th><td style="text-align:left">1</td></tr></tbody></table>'
     """
 
     title: str
@@ -37,9 +37,11 @@ class Overview:
     @property
     def html(self) -> str:
         """The table as HTML, in which every text is escaped; the notebook's own style applies."""
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.head)
+        # Notebooks have cells to the right, which is for columns of numbers.
+        cell = "<td>" if self.head else '<td style="text-align:left">'
+        head = "".join(f"<th>{html.escape(text)}</th>" for text in self.head)
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>"
+            f"<tr><th>{html.escape(name)}</th>{''.join(f'{cell}{html.escape(text)}</td>' for text in cells)}</tr>"
             for name, *cells in self.rows
         )
         return (
