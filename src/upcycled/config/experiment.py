@@ -250,8 +250,9 @@ def load_config(
         for key in (("data", "path"), ("data", "schema"), ("privacy", "account")):
             raw = _with_absolute_path(raw, *key, Path(path).parent)
         found = parse(raw)
-    for sentence in sentences if tell is not None else ():
-        tell(sentence)
+    if tell is not None:
+        for sentence in sentences:
+            tell(sentence)
     return found
 
 

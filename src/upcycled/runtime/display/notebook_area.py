@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import importlib
 import sys
 from typing import Any
 
@@ -28,8 +29,8 @@ class NotebookArea:
 
     def show(self, share: float, words: str) -> None:
         """Show how much is done, from 0 to 1, and what is to be said of it."""
-        from IPython.display import display
-
+        # By name: a kernel brings IPython, this package neither needs nor installs it.
+        display = importlib.import_module("IPython.display").display
         content = {
             "text/plain": words,
             "text/html": f'<progress max="1" value="{fixed(share, 3)}"></progress> {html.escape(words)}',
