@@ -87,6 +87,7 @@ def test_a_result_before_the_first_iteration_and_one_that_ended_early_are_shown(
 def test_what_is_shown_of_a_restricted_run_does_not_depend_on_its_scores(restricted):
     other = replace(restricted, private=replace(restricted.private, history=up.History(()), notes=("odd",)))
     assert ways(other) == ways(restricted)
+    assert all("the data holder" in text for text in ways(restricted))
     accuracy = restricted.private.history.last_scored().accuracy
     for text in (*ways(restricted), *ways(restricted.history)):
         assert f"{100 * accuracy:.2f}" not in text
