@@ -382,6 +382,8 @@ class Ledger:
         ]
         if self.budget is not None:
             rows.append(("budget", f"{epsilon_in_words(self.budget.epsilon)} at delta {general(self.budget.delta)}"))
+        if self.account is not None:
+            rows.append(("account", self.account.id))
         if self.chain is not None:
             rows.append(("file", self.chain))
         return Overview(f"Ledger of {self.mechanism}", tuple(rows))
