@@ -3,57 +3,59 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import pytest
 
 from tests.experiments.small import small_file
-from upcycled.auditing.calculators import FORMULAS
+from upcycled.auditing.calculators import ANSWERS
+from upcycled.auditing.formula_table import FORMULAS
 from upcycled.cli import privacy
 from upcycled.cli.main import main
 
 D = "--delta 1e-5"
 GOLDEN = [
-    (f"epsilon --formula gaussian --rounds 40 --sensitivity 0.0892857142857 --noise-std 0.8 {D}", "epsilon",
+    (f"epsilon gaussian --rounds 40 --sensitivity 0.0892857142857 --noise-std 0.8 {D}", "epsilon",
      2.93736807),
-    ("epsilon --formula gaussian --rounds 1 --sensitivity 1 --noise-std 1 --epsilon 1", "delta", 0.1269367375),
-    (f"noise --formula gaussian --rounds 40 --sensitivity 2 --epsilon 8 {D}", "noise_std", 7.592363944),
-    (f"rounds --formula gaussian --sensitivity 0.0892857142857 --noise-std 0.8 --epsilon 2.93737 {D}", "rounds", 40),
-    (f"epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 {D}", "paper_epsilon",
+    ("epsilon gaussian --rounds 1 --sensitivity 1 --noise-std 1 --epsilon 1", "delta", 0.1269367375),
+    (f"noise gaussian --rounds 40 --sensitivity 2 --epsilon 8 {D}", "noise_std", 7.592363944),
+    (f"rounds gaussian --sensitivity 0.0892857142857 --noise-std 0.8 --epsilon 2.93737 {D}", "rounds", 40),
+    (f"epsilon paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 {D}", "paper_epsilon",
      1.755837836),
-    (f"epsilon --formula paper-output --rounds 1 --clip-norm 10 --noise-std 1 --n 100 {D}", "epsilon", 284.3918495),
-    (f"epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 {D}", "epsilon_if_assumed",
+    (f"epsilon paper-output --rounds 1 --clip-norm 10 --noise-std 1 --n 100 {D}", "epsilon", 284.3918495),
+    (f"epsilon paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 {D}", "epsilon_if_assumed",
      2.9373680667),
-    ("epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --epsilon 1.5", "paper_delta",
+    ("epsilon paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --epsilon 1.5", "paper_delta",
      0.0002492011409),
-    (f"noise --formula paper-output --rounds 80 --clip-norm 10 --n 224 --epsilon 1 {D}", "paper_noise_std",
+    (f"noise paper-output --rounds 80 --clip-norm 10 --n 224 --epsilon 1 {D}", "paper_noise_std",
      1.956781158),
-    (f"rounds --formula paper-output --clip-norm 10 --n 224 --noise-std 0.8 --epsilon 1.755838 {D}", "paper_rounds",
+    (f"rounds paper-output --clip-norm 10 --n 224 --noise-std 0.8 --epsilon 1.755838 {D}", "paper_rounds",
      40),
-    ("epsilon --formula paper-objective --alpha 10 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80", "paper_epsilon",
+    ("epsilon paper-objective --alpha 10 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80", "paper_epsilon",
      7.362857143),
-    ("epsilon --formula paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40", "epsilon_if_bounded",
+    ("epsilon paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40", "epsilon_if_bounded",
      7.182123578),
-    ("epsilon --formula paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40 --norm-bound 1",
+    ("epsilon paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40 --norm-bound 1",
      "epsilon", 14.64127218),
-    ("noise --formula paper-objective --epsilon 7.362857143 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80",
+    ("noise paper-objective --epsilon 7.362857143 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80",
      "paper_alpha", 10),
-    ("rounds --formula paper-objective --epsilon 7.37 --u1 1 --u2 0.11 --n 224 --a 0.5 --alpha 10", "paper_rounds", 80),
-    ("epsilon --formula objective --alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40 --classes 10", "epsilon",
+    ("rounds paper-objective --epsilon 7.37 --u1 1 --u2 0.11 --n 224 --a 0.5 --alpha 10", "paper_rounds", 80),
+    ("epsilon objective --alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40 --classes 10", "epsilon",
      14.92799813),
-    ("noise --formula objective --epsilon 14.64127218 --norm-bound 1 --n 224 --a 0.5 --rounds 40", "alpha", 20),
-    ("rounds --formula objective --epsilon 14.65 --norm-bound 1 --n 224 --a 0.5 --alpha 20", "rounds", 40),
-    (f"epsilon --formula pure --epsilon-each 0.092 --rounds 80 {D}", "epsilon", 3.432648936),
-    ("noise --formula pure --epsilon 7.36 --rounds 80", "epsilon_each", 0.092),
-    (f"rounds --formula pure --epsilon 3.4327 --epsilon-each 0.092 {D}", "rounds", 80),
-    (f"epsilon --formula erm --norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 {D}", "epsilon", 1.05874311),
-    (f"noise --formula erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "noise_std", 0.45035633),
-    (f"noise --formula erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "sensitivity", 0.03571428571),
-    (f"noise --formula gd --norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --epsilon 2 {D}", "sensitivity",
+    ("noise objective --epsilon 14.64127218 --norm-bound 1 --n 224 --a 0.5 --rounds 40", "alpha", 20),
+    ("rounds objective --epsilon 14.65 --norm-bound 1 --n 224 --a 0.5 --alpha 20", "rounds", 40),
+    (f"epsilon pure --epsilon-each 0.092 --rounds 80 {D}", "epsilon", 3.432648936),
+    ("noise pure --epsilon 7.36 --rounds 80", "epsilon_each", 0.092),
+    (f"rounds pure --epsilon 3.4327 --epsilon-each 0.092 {D}", "rounds", 80),
+    (f"epsilon erm --norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 {D}", "epsilon", 1.05874311),
+    (f"noise erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "noise_std", 0.45035633),
+    (f"noise erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "sensitivity", 0.03571428571),
+    (f"noise gd --norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --epsilon 2 {D}", "sensitivity",
      0.03509494536),
-    (f"noise --formula sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --rounds 1 --epsilon 2 {D}", "sensitivity",
+    (f"noise sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --rounds 1 --epsilon 2 {D}", "sensitivity",
      0.0625),
-    (f"rounds --formula sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --n 224 --a 0.5 --noise-std 1 --epsilon 2 "
+    (f"rounds sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --n 224 --a 0.5 --noise-std 1 --epsilon 2 "
      f"{D}",
      "sensitivity", 0.03194297568),
 ]  # fmt: skip
@@ -70,7 +72,7 @@ def test_a_calculator_gives_the_golden_number(words, name, value, capsys):
 
 
 def test_the_sampled_calculator_gives_the_golden_numbers_of_both_adjacencies(capsys):
-    words = f"epsilon --formula sampled --q 0.01 --noise-multiplier 1.1 --steps 1000 {D}"
+    words = f"epsilon sampled --q 0.01 --noise-multiplier 1.1 --steps 1000 {D}"
     replaced = answers(words, capsys)["epsilon"]
     other = answers(f"{words} --adjacency add_remove", capsys)["epsilon"]
     assert replaced["value"] == pytest.approx(2.4778, rel=1e-3)
@@ -86,18 +88,41 @@ def test_what_is_the_papers_is_never_called_epsilon_and_never_proven(capsys):
             assert one["meaning"]
 
 
+def page(question, formula, capsys):
+    assert main(["privacy", question, formula, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_formulas_page_has_its_own_flags_and_no_others(capsys):
+    flags = set(re.findall(r"^  (--[a-z0-9-]+)", page("epsilon", "gaussian", capsys), flags=re.MULTILINE))
+    assert flags == {"--rounds", "--sensitivity", "--noise-std", "--delta", "--epsilon", "--json"}
+    flags = set(re.findall(r"^  (--[a-z0-9-]+)", page("noise", "pure", capsys), flags=re.MULTILINE))
+    assert flags == {"--rounds", "--epsilon", "--delta", "--json"}
+    assert main(["privacy", "epsilon", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert set(re.findall(r"^  (--[a-z0-9-]+)", out, flags=re.MULTILINE)) == set()
+    assert all(name in out for name in FORMULAS)
+
+
+def test_the_formula_as_a_flag_gives_the_same_answer(capsys):
+    given = "--rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5"
+    assert answers(f"epsilon --formula gaussian {given}", capsys) == answers(f"epsilon gaussian {given}", capsys)
+
+
 def test_every_formula_of_the_table_can_be_asked_for_and_has_an_example_that_runs(capsys):
-    assert tuple(FORMULAS) == privacy.FORMULAS
-    lines = [line.strip() for line in (privacy.FORMULA_EXAMPLES + privacy.EXAMPLES).splitlines()]
-    commands = [line for line in lines if line.startswith("upcycled privacy") and "--formula" in line]
-    assert {shlex.split(line)[4] for line in commands} == set(FORMULAS)
-    for line in commands:
+    assert set(FORMULAS) == set(ANSWERS) == set(privacy.FORMULA_EXAMPLES)
+    own = [line.strip() for line in privacy.EXAMPLES.splitlines() if shlex.split(line)[2:3] == ["epsilon"]]
+    pages = [page(question, name, capsys) for question in privacy.QUESTIONS for name in FORMULAS]
+    every = [*own, *(text.splitlines()[-1].strip() for text in pages)]
+    assert len(every) > 3 * len(FORMULAS)
+    # To search for a number is dear where an epsilon is: the other formulas show that such examples are whole.
+    for line in (line for line in every if shlex.split(line)[2:4] not in (["noise", "sampled"], ["rounds", "sampled"])):
         assert main(shlex.split(line)[1:]) == 0
         assert " = " in capsys.readouterr().out
 
 
 def test_an_answer_in_words_labels_what_is_not_proven(capsys):
-    main(shlex.split(f"privacy epsilon --formula paper-output --rounds 1 --clip-norm 10 --noise-std 1 --n 100 {D}"))
+    main(shlex.split(f"privacy epsilon paper-output --rounds 1 --clip-norm 10 --noise-std 1 --n 100 {D}"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("epsilon = 284.39")
     assert "sensitivity 2 clip_norm" in lines[2]
@@ -108,8 +133,11 @@ def test_an_answer_in_words_labels_what_is_not_proven(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("epsilon --rounds 4", "--formula is missing, but it must be one of gaussian"),
-        ("epsilon --formula gausian", "--formula is 'gausian', but it must be known; did you mean 'gaussian'?"),
+        ("epsilon --rounds 4", "FORMULA is missing, but it must be one of gaussian"),
+        ("epsilon --formula gausian", "FORMULA is 'gausian', but it must be known; did you mean 'gaussian'?"),
+        ("epsilon gausian --rounds 4", "FORMULA is 'gausian', but it must be known; did you mean 'gaussian'?"),
+        ("epsilon gaussian --clip-norm 4", "'--clip-norm' is not an argument of this command; see --help"),
+        ("epsilon gaussian --rounds 4 --sensitivity 1 --delta 1e-5", "--noise-std is missing, but gaussian"),
         ("epsilon --formula gaussian --rounds 4 --sensitivity 1 --delta 1e-5", "--noise-std is missing, but gaussian"),
         ("epsilon --formula pure --epsilon-each 1 --rounds 4 --n 9", "--n is 9, but it must be left out with pure"),
         ("epsilon --formula pure --epsilon-each 1 --rounds many", "--rounds is 'many', but it must be an integer"),
@@ -146,7 +174,9 @@ def test_explain_prints_words_and_three_ways_to_run_side_by_side(capsys):
     assert main(["privacy", "explain", "small.toml", "clients.participation=1.0", "--clients"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert out.startswith("simulation: not private")
+    assert out.startswith("protected: nothing, for this is a simulation")
+    assert "\nnot protected: that a client takes part" in out
+    assert "\nIn detail\nsimulation: not private" in out
     assert "not covered:" in out
     rows = [line.split("  ") for line in out.splitlines()]
     rounds = next([cell.strip() for cell in row if cell.strip()] for row in rows if row[0] == "data rounds")

@@ -274,7 +274,8 @@ def test_a_wrong_file_is_answered_by_one_sentence_and_writes_nothing(case, here,
         ("name.first=a", ["name is 'small'", "a table"]),
         ("local.lr=fast", ["local.lr is 'fast'", "> 0"]),
         ("local.lrr=1", ["local.lrr is 1", "did you mean 'lr'?"]),
-        ("algorithm.name=fedavg", ["algorithm.mu is 0.5", "no such key"]),
+        ("algorithm.name=fedporx", ["algorithm.name is 'fedporx'", "did you mean 'fedprox'"]),
+        ("~algorithm.nu", ["~algorithm.nu unsets a key that no file has", "did you mean 'mu'"]),
     ],
 )
 def test_a_wrong_override_is_answered_by_one_sentence(override, fragments, here, capsys):

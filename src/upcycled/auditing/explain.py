@@ -18,6 +18,7 @@ from upcycled.core.sampler import everybody
 from upcycled.core.vectors import Real
 from upcycled.privacy import Ledger
 from upcycled.privacy.charged_scores import pay_for_scores
+from upcycled.privacy.ledger.plain_words import plain_words
 from upcycled.privacy.ledger.statement import NOT_COVERED
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.support.formats import significant
@@ -121,6 +122,8 @@ class Explanation:
     variants: tuple[Scenario, ...] = ()
     remarks: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    plain: tuple[tuple[str, str], ...] = ()
+    """What is protected, from whom, how far and what is not, for those whose records they are: topics and sentences."""
 
     @property
     def is_private(self) -> bool:
@@ -166,7 +169,9 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
         own = variants[1] if spec.upcycle is not None else variants[0]
         words = tuple(own.ledger.statement(own.delta).splitlines())
     remarks = (*_remarks(experiment, variants), *_read_off(data.inferred))
-    return Explanation(words, tuple(variants), remarks, tuple(found))
+    ledger = own.ledger
+    plain = plain_words(ledger.promise, ledger.is_simulation, float(own.epsilon.max()), own.delta)
+    return Explanation(words, tuple(variants), remarks, tuple(found), plain)
 
 
 def planned_ledger(plan: Plan) -> Ledger:

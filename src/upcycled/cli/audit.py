@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import Subparsers, add_command, add_config, add_json
+from upcycled.cli.batches import Subparsers, add_command, add_config, add_json, experiment_of
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.support.formats import NONE, fixed
 
@@ -51,10 +51,9 @@ def add_parser(subparsers: Subparsers) -> None:
 def _run(args: argparse.Namespace) -> int:
     from upcycled.auditing.attack import audit
     from upcycled.cli.privacy import number_of
-    from upcycled.config.experiment import load_config
 
     found = audit(
-        load_config(args.config, args.overrides),
+        experiment_of(args),
         args.config,
         test=args.test,
         replays=number_of("replays", args.replays, int),

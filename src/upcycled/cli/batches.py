@@ -67,7 +67,12 @@ def add_metric(parser: argparse.ArgumentParser, what: str) -> None:
 def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file") -> None:
     """Add what every command takes that reads an experiment file."""
     parser.add_argument("config", metavar="CONFIG.toml", help=help)
-    parser.add_argument("overrides", metavar="key=value", nargs="*", help="values that replace those of the file")
+    parser.add_argument(
+        "overrides",
+        metavar="key=value",
+        nargs="*",
+        help="values that replace those of the file; '~key' takes one out, such as '~upcycle' or '~algorithm.mu'",
+    )
     parser.add_argument(
         "--path",
         action="append",
@@ -75,6 +80,13 @@ def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file
         metavar="DIR",
         help="a folder with code that the file names as 'module:Name', which is run; may be given several times",
     )
+
+
+def experiment_of(args: argparse.Namespace) -> Experiment:
+    """Read and check a command's experiment file, and say what a change on the command line left out of it."""
+    from upcycled.config.experiment import load_config
+
+    return load_config(args.config, args.overrides, tell=lambda words: note(f"note: {words}"))
 
 
 def options_of(args: argparse.Namespace, tell: Tell) -> Options:

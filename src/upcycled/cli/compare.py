@@ -10,6 +10,7 @@ from upcycled.cli.batches import (
     add_batch_options,
     add_command,
     add_metric,
+    experiment_of,
     names_of,
     options_of,
     resumable,
@@ -51,11 +52,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.config.experiment import load_config
     from upcycled.experiments.compare import compare_experiment
     from upcycled.experiments.seed_lines import tell_failures
 
-    experiment = load_config(args.config, args.overrides)
+    experiment = experiment_of(args)
     if experiment.sweep and not args.quiet:
         note("note: compare ignores the table [sweep] and runs the file's own values")
     with resumable(args):

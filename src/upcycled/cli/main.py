@@ -85,13 +85,15 @@ def _dispatch(words: list[str]) -> int:
         raise InputError(f"the command '{command}' is not available yet (known: {', '.join(COMMANDS)})")
     if command is not None and command not in COMMANDS:
         raise InputError(f"the command '{command}' is not known{suggest(command, COMMANDS)}")
+    if command == "privacy":
+        privacy.check_formula(words)
     parser = _parser()
     if not words:
         parser.print_help(sys.stderr)
         return 2
     args, rest = parser.parse_known_args(words)
     # argparse leaves out positional arguments that stand after an option: `run FILE --json key=value`.
-    if rest and hasattr(args, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
+    if rest and hasattr(args, "overrides") and all(_is_override(word) for word in rest):
         args.overrides = [*args.overrides, *rest]
     elif rest:
         raise InputError(f"{rest[0]!r} is not an argument of this command; see --help")
@@ -99,6 +101,10 @@ def _dispatch(words: list[str]) -> int:
     chosen: Callable[[argparse.Namespace], int] = args.run
     with _code_in(getattr(args, "path", [])):
         return chosen(args)
+
+
+def _is_override(word: str) -> bool:
+    return word.startswith("~") or ("=" in word and not word.startswith("-"))
 
 
 @contextmanager

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import add_config, add_json
+from upcycled.auditing.formula_table import FORMULAS
+from upcycled.cli.batches import Subparsers, add_config, add_json, experiment_of
 from upcycled.cli.holder.accounts import add_account
 from upcycled.cli.holder.evidence_folder import add_evidence
 from upcycled.cli.holder.ledgers import add_ledger
@@ -17,35 +20,35 @@ from upcycled.support.formats import fixed, general
 if TYPE_CHECKING:
     from upcycled.auditing.explain import Explanation, Scenario
 
-FORMULAS = ("gaussian", "paper-output", "paper-objective", "objective", "sampled", "pure", "erm", "gd", "sgd")
 QUESTIONS = {
     "epsilon": "what releases cost (with --epsilon in place of --delta: the delta)",
     "noise": "the noise that reaches an epsilon",
     "rounds": "the data rounds (sampled: noisy steps) that an epsilon pays for",
 }
+PAGE_WIDTH = 79
 EXAMPLES = """\
 examples:
-  upcycled privacy epsilon --formula gaussian --rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5
-  upcycled privacy noise --formula erm --rounds 40 --n 224 --a 0.5 --norm-bound 1 --epsilon 2 --delta 1e-5
-  upcycled privacy rounds --formula pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5
+  upcycled privacy epsilon gaussian --rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5
+  upcycled privacy noise erm --rounds 40 --n 224 --a 0.5 --norm-bound 1 --epsilon 2 --delta 1e-5
+  upcycled privacy rounds pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5
   upcycled privacy explain experiment.toml
   upcycled privacy own results/NAME --scores
   upcycled privacy account open ACCOUNT --epsilon 4 --delta 1e-5
   upcycled privacy ledger results/NAME/seed-*/ledger.jsonl
   upcycled privacy evidence results/NAME/seed-0 -o evidence
 """
-FORMULA_EXAMPLES = """\
-examples, one for each formula (epsilon; for noise and rounds give --epsilon and leave out what is asked for):
-  upcycled privacy epsilon --formula gaussian --rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5
-  upcycled privacy epsilon --formula paper-output --rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --delta 1e-5
-  upcycled privacy epsilon --formula paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40
-  upcycled privacy epsilon --formula objective --alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40
-  upcycled privacy epsilon --formula sampled --q 0.01 --noise-multiplier 1.1 --steps 1000 --delta 1e-5
-  upcycled privacy epsilon --formula pure --epsilon-each 0.092 --rounds 80 --delta 1e-5
-  upcycled privacy epsilon --formula erm --norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 --delta 1e-5
-  upcycled privacy epsilon --formula gd --norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --noise-std 0.8 --delta 1e-5
-  upcycled privacy epsilon --formula sgd --norm-bound 1 --lr 0.05 --passes 10 --batch 32 --rounds 40 --noise-std 0.8 --delta 1e-5
-"""  # noqa: E501 - a command stands on one line
+FORMULA_EXAMPLES = {
+    "gaussian": "--rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5",
+    "paper-output": "--rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --delta 1e-5",
+    "paper-objective": "--alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40",
+    "objective": "--alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40",
+    "sampled": "--q 0.01 --noise-multiplier 1.1 --steps 1000 --delta 1e-5",
+    "pure": "--epsilon-each 0.092 --rounds 80 --delta 1e-5",
+    "erm": "--norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 --delta 1e-5",
+    "gd": "--norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --noise-std 0.8 --delta 1e-5",
+    "sgd": "--norm-bound 1 --lr 0.05 --passes 10 --batch 32 --rounds 40 --noise-std 0.8 --delta 1e-5",
+}
+"""Of `privacy epsilon`; a formula's page has those of its own question."""
 OPTIONS: dict[str, tuple[type, str]] = {
     "rounds": (int, "data rounds"),
     "sensitivity": (float, "how far one record moves the release (L2)"),
@@ -73,9 +76,14 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "epsilon_each": (float, "pure epsilon of a round"),
 }
 """Every number that a formula may need: its type and what it is. Flags are the names with dashes."""
+WORDS = {
+    "no_bias": "softmax regression without a bias",
+    "adjacency": "replace (default) or add_remove",
+}
+"""What else a formula may take, which is no number."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     layout = argparse.RawDescriptionHelpFormatter
     parser = subparsers.add_parser(
         "privacy", help="privacy calculators; explain a config file", description=__doc__, epilog=EXAMPLES,
@@ -83,16 +91,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )  # fmt: skip
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for question, text in QUESTIONS.items():
-        command = commands.add_parser(
-            question, help=text, description=text, epilog=FORMULA_EXAMPLES, formatter_class=layout, allow_abbrev=False
-        )
-        command.add_argument("--formula", metavar="NAME", help=", ".join(FORMULAS))
-        for name, (kind, words) in OPTIONS.items():
-            command.add_argument(_flag(name), metavar="K" if kind is int else "X", help=words)
-        command.add_argument("--no-bias", action="store_true", help="softmax regression without a bias")
-        command.add_argument("--adjacency", metavar="NAME", help="sampled: replace (default) or add_remove")
-        add_json(command)
-        command.set_defaults(run=_calculate, question=question)
+        _add_question(commands, question, text)
     text = "what a config file protects, against whom, under which assumptions, at what epsilon; nothing is trained"
     command = commands.add_parser(
         "explain", help=text, description=text, formatter_class=layout, allow_abbrev=False,
@@ -117,6 +116,58 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_evidence(commands)
 
 
+def check_formula(words: Sequence[str]) -> None:
+    """Refuse a formula that there is not in one sentence, before argparse does so in its own way."""
+    for command, question, word in zip(words, words[1:], words[2:], strict=False):
+        if command == "privacy" and question in QUESTIONS and not word.startswith("-") and word not in FORMULAS:
+            raise unknown("FORMULA", word, FORMULAS)
+
+
+def _add_question(commands: Subparsers, question: str, text: str) -> None:
+    """Add a question, and below it each formula with the flags that it has for this question."""
+    layout = argparse.RawDescriptionHelpFormatter
+    epilog = f"the flags of a formula: upcycled privacy {question} {next(iter(FORMULAS))} --help\n"
+    command = commands.add_parser(
+        question, help=text, description=text, epilog=epilog, formatter_class=layout, allow_abbrev=False
+    )
+    # The formula as a flag is how it was asked for once: it still is understood, and no page speaks of it.
+    command.add_argument("--formula", help=argparse.SUPPRESS)
+    for name in (*OPTIONS, *WORDS):
+        _add_number(command, name, is_shown=False)
+    command.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    command.set_defaults(run=_calculate, question=question)
+    formulas = command.add_subparsers(metavar="FORMULA", dest="formula_word")
+    for name, formula in FORMULAS.items():
+        about = textwrap.fill(f"{name}: {formula.about}. Answers with {text}.", PAGE_WIDTH)
+        made = formulas.add_parser(
+            name, help=formula.about, description=about, epilog=_example(question, name), formatter_class=layout,
+            allow_abbrev=False,
+        )  # fmt: skip
+        needed = formula.needed(question)
+        for option in formula.options(question):
+            _add_number(made, option, is_needed=option in needed)
+        add_json(made)
+
+
+def _add_number(parser: argparse.ArgumentParser, name: str, is_shown: bool = True, is_needed: bool = True) -> None:
+    kind, words = OPTIONS.get(name, (str, WORDS.get(name, "")))
+    text = (words if is_needed else f"may be given: {words}") if is_shown else argparse.SUPPRESS
+    if name == "no_bias":
+        parser.add_argument(_flag(name), action="store_true", help=text)
+    else:
+        parser.add_argument(_flag(name), metavar={int: "K", float: "X"}.get(kind, "NAME"), help=text)
+
+
+def _example(question: str, formula: str) -> str:
+    """Return a formula's example: that of epsilon, with the number that is asked for in the place of epsilon."""
+    made, words = FORMULAS[formula], FORMULA_EXAMPLES[formula].split()
+    asked = {"noise": made.noise, "rounds": made.count}.get(question)
+    if asked is not None:
+        at = words.index(_flag(asked))
+        words[at : at + 2] = ["--epsilon", "2"]
+    return f"example:\n  upcycled privacy {question} {formula} {' '.join(words)}\n"
+
+
 def number_of(name: str, text: str | None, kind: type = float) -> Any:
     """Return the number of a flag, or None where it was not given; a wrong word is one sentence."""
     if text is None:
@@ -133,14 +184,14 @@ def _flag(name: str) -> str:
 
 
 def _calculate(args: argparse.Namespace) -> int:
-    from upcycled.auditing.calculators import FORMULAS as TABLE
     from upcycled.auditing.calculators import calculate
     from upcycled.config.wording import in_keys
 
+    args.formula = args.formula_word or args.formula
     if args.formula is None:
-        raise InputError(field="--formula", must=f"one of {', '.join(TABLE)}")
-    if args.formula not in TABLE:
-        raise unknown("--formula", args.formula, TABLE)
+        raise InputError(field="FORMULA", must=f"one of {', '.join(FORMULAS)}")
+    if args.formula not in FORMULAS:
+        raise unknown("FORMULA", args.formula, FORMULAS)
     values = {name: number_of(name, getattr(args, name), kind) for name, (kind, _) in OPTIONS.items()}
     values |= {"no_bias": True if args.no_bias else None, "adjacency": args.adjacency}
     # The accounting functions name their arguments; a user knows the flags.
@@ -152,7 +203,7 @@ def _calculate(args: argparse.Namespace) -> int:
         rows = [{"name": a.name, "value": a.value, "proven": a.is_proven, "meaning": a.words} for a in answers]
         print_json({"question": args.question, "formula": args.formula, "given": given, "answers": rows})
         return 0
-    print(f"{args.formula}: {TABLE[args.formula].about}")
+    print(f"{args.formula}: {FORMULAS[args.formula].about}")
     for answer in answers:
         label = "" if answer.is_proven else "  (not proven)"
         print(f"{answer.name} = {general(answer.value, 10)}{label}\n    {answer.words}")
@@ -181,9 +232,8 @@ def _own(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace) -> int:
     from upcycled.auditing.explain import explain
-    from upcycled.config.experiment import load_config
 
-    found = explain(load_config(args.config, args.overrides), args.config, number_of("delta", args.delta))
+    found = explain(experiment_of(args), args.config, number_of("delta", args.delta))
     for words in found.warnings:
         note(f"warning: {words}")
     if args.json:
@@ -194,6 +244,10 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _show(found: Explanation, every_client: bool) -> None:
+    for topic, text in found.plain:
+        print(f"{topic}: {text}")
+    if found.plain:
+        print("\nIn detail")
     for line in found.sentences:
         print(line)
     if not found.variants:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import Subparsers, add_batch_options, add_command, options_of, resumable
+from upcycled.cli.batches import Subparsers, add_batch_options, add_command, experiment_of, options_of, resumable
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.support.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
 
@@ -18,6 +18,7 @@ EXAMPLES = """\
 examples:
   upcycled run experiment.toml
   upcycled run experiment.toml local.lr=0.1 algorithm.name=fedavg 'seeds=[0, 1]'
+  upcycled run experiment.toml '~upcycle' name=vanilla      without the file's table [upcycle]
   upcycled run experiment.toml --show-config     print the complete file, defaults included
 """
 BASELINE = "learning nothing from features"
@@ -38,11 +39,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.config.experiment import load_config
     from upcycled.experiments.batch import run_experiment
     from upcycled.experiments.seed_lines import seed_line
 
-    experiment = load_config(args.config, args.overrides)
+    experiment = experiment_of(args)
     if args.show_config:
         if args.json:
             print_json(experiment.resolved())

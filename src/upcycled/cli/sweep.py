@@ -10,6 +10,7 @@ from upcycled.cli.batches import (
     add_batch_options,
     add_command,
     add_metric,
+    experiment_of,
     names_of,
     options_of,
     resumable,
@@ -50,13 +51,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.config.experiment import load_config
     from upcycled.experiments.seed_lines import tell_failures
     from upcycled.experiments.sweep import How, sweep_experiment
 
     check_number("--top", args.top, at_least=1, integer=True)
     how = How(args.random, args.optuna, args.draw_seed, _seeds(args.seeds), args.metric)
-    experiment = load_config(args.config, args.overrides)
+    experiment = experiment_of(args)
     warn_about_tuning(experiment, "tuning")
     with resumable(args):
         found = sweep_experiment(

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import Subparsers, add_command, add_config, add_json
+from upcycled.cli.batches import Subparsers, add_command, add_config, add_json, experiment_of
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError
 from upcycled.support.formats import fixed, significant
@@ -94,10 +94,9 @@ def _calculate(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
 
 
 def _analyse(args: argparse.Namespace) -> int:
-    from upcycled.config.experiment import load_config
     from upcycled.experiments.theorem_check import analyse
 
-    found = analyse(load_config(args.config, args.overrides), args.config, run=args.measure)
+    found = analyse(experiment_of(args), args.config, run=args.measure)
     for words in found.warnings:
         note(f"warning: {words}")
     if args.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -12,13 +12,14 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 
-from upcycled.config.overrides import put, with_overrides
+from upcycled.config.left_out import fitted_to_changes
+from upcycled.config.overrides import UNSET, Overrides, parse_overrides, put, value_at
 from upcycled.config.ranges import Range, as_values, is_range
-from upcycled.config.registry import CLIENTS, LOCALS, TABLES, Choice, PrivacyTable, places
+from upcycled.config.registry import CLIENTS, LOCALS, TABLES, Choice, PrivacyTable, keys_within, places
 from upcycled.config.sources import DataTable, Logistic, LstmTable, ModelTable, model_arguments
 from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, Seed, Table, Word
 from upcycled.config.wording import Place, from_validation, in_keys, named
-from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, unknown
+from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, suggest, unknown
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
@@ -223,22 +224,49 @@ class Experiment(Table):
         return self.model_copy(update={"seeds": (seed,), "sweep": {}})
 
 
-def load_config(path: str | os.PathLike[str], overrides: Iterable[str] = ()) -> Experiment:
+def load_config(
+    path: str | os.PathLike[str], overrides: Iterable[str] = (), tell: Callable[[str], None] | None = None
+) -> Experiment:
     """Read and check an experiment file.
 
     Args:
         path: a TOML file. Relative ``data.path``, ``data.schema`` and ``privacy.account`` in it are relative to the
             file, ``results`` to the current folder.
-        overrides: texts ``key=value`` that replace values of the file.
+        overrides: texts ``key=value`` that replace values of the file, and ``~key`` that take them out. A table whose
+            kind is another then (``algorithm.name=fedavg``) loses the file's options that this kind does not have.
+        tell: is given a sentence about what was lost.
 
     Raises:
         InputError: one sentence with file, key, value and what would be right.
     """
     with named(str(path)):
-        raw = with_overrides(_read(Path(path)), overrides)
+        file, changes = _read(Path(path)), parse_overrides(overrides)
+        _check_unset(file, changes)
+        file = {key: _long_form(key, value) for key, value in file.items()}
+        if isinstance(file.get("sweep"), dict):
+            file["sweep"] = flat(file["sweep"])
+        given = [key for key, _ in changes.given]
+        raw, sentences = fitted_to_changes(file, changes.applied(file), given, changes.removed)
         for key in (("data", "path"), ("data", "schema"), ("privacy", "account")):
             raw = _with_absolute_path(raw, *key, Path(path).parent)
-        return parse(raw)
+        found = parse(raw)
+    if tell is not None:
+        for sentence in sentences:
+            tell(sentence)
+    return found
+
+
+def _check_unset(file: Mapping[str, Any], changes: Overrides) -> None:
+    """Refuse to unset what no file has; what this one merely does not have is unset already."""
+    for path in changes.removed:
+        if value_at(file, path) is not None:
+            continue
+        top = [*Experiment.model_fields]
+        if path[0] not in top:
+            raise InputError(f"{UNSET}{'.'.join(path)} unsets a key that no file has{suggest(path[0], top)}")
+        within = keys_within(path[0])
+        if len(path) > 1 and path[1] not in within:
+            raise InputError(f"{UNSET}{'.'.join(path)} unsets a key that no file has{suggest(path[1], within)}")
 
 
 def parse(raw: Mapping[str, Any]) -> Experiment:

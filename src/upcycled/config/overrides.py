@@ -1,27 +1,66 @@
-"""``key=value`` on the command line: dotted keys, values as in the file, bare words as texts."""
+"""``key=value`` and ``~key`` on the command line: dotted keys, values as in the file, bare words as texts."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from upcycled.core.errors import InputError, shown
 
+UNSET = "~"
 _BARE = re.compile(r"[^\s\"'\[\]{},=#][^\"'\[\]{},=#\n]*")
 
 
+@dataclass(frozen=True)
+class Overrides:
+    """What a command line changes in a file: keys that are given, and keys that are unset."""
+
+    given: tuple[tuple[tuple[str, ...], Any], ...] = ()
+    removed: tuple[tuple[str, ...], ...] = ()
+
+    def applied(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return the file's content with the changes; the content passed in stays as it is.
+
+        What is unset goes first: ``~upcycle upcycle.kind=anderson`` is a table of that kind and nothing else.
+
+        >>> parse_overrides(["local.lr=0.2", "~upcycle"]).applied({"local": {"lr": 0.1}, "upcycle": {}})
+        {'local': {'lr': 0.2}}
+        """
+        for path in self.removed:
+            raw = without(raw, path)
+        for path, value in self.given:
+            raw = put(raw, path, value)
+        return raw
+
+
 def with_overrides(raw: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return the file's content with some values replaced; the content passed in stays as it is.
+    """Return a file's content with the changes of a command line's words.
 
     >>> with_overrides({"local": {"lr": 0.1}}, ["local.lr=0.2", "algorithm.name=fedavg"])
     {'local': {'lr': 0.2}, 'algorithm': {'name': 'fedavg'}}
     """
-    for text in overrides:
-        path, value = parse_override(text)
-        raw = put(raw, path, value)
-    return raw
+    return parse_overrides(overrides).applied(raw)
+
+
+def parse_overrides(texts: Iterable[str]) -> Overrides:
+    """Return what the words of a command line change.
+
+    >>> parse_overrides(["local.lr=0.2", "~algorithm.mu"])
+    Overrides(given=((('local', 'lr'), 0.2),), removed=(('algorithm', 'mu'),))
+    """
+    words = tuple(texts)
+    removed = tuple(_removed(text) for text in words if text.startswith(UNSET))
+    return Overrides(tuple(parse_override(text) for text in words if not text.startswith(UNSET)), removed)
+
+
+def _removed(text: str) -> tuple[str, ...]:
+    key = text.removeprefix(UNSET).strip()
+    if not key or "=" in key:
+        raise InputError(f"override {shown(text)} must have the form ~key, such as ~upcycle or ~algorithm.mu")
+    return _path(key, text)
 
 
 def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
@@ -45,6 +84,31 @@ def put(raw: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any
     if not isinstance(inner, dict):
         raise InputError(field=first, value=inner, must=f"a table to have a key {'.'.join(rest)}")
     return {**raw, first: put(inner, rest, value)}
+
+
+def without(raw: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Return a copy without one key; the same content where it is not there.
+
+    >>> without({"algorithm": {"name": "fedprox", "mu": 1.0}}, ("algorithm", "mu"))
+    {'algorithm': {'name': 'fedprox'}}
+    """
+    first, rest = path[0], path[1:]
+    if not rest:
+        return {key: value for key, value in raw.items() if key != first}
+    inner = raw.get(first)
+    return {**raw, first: without(inner, rest)} if isinstance(inner, dict) else raw
+
+
+def value_at(raw: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """Return the value of a key; None where it is not there.
+
+    >>> value_at({"local": {"lr": 0.1}}, ("local", "lr")), value_at({"local": 3}, ("local", "lr"))
+    (0.1, None)
+    """
+    value: Any = raw
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _path(key: str, text: str) -> tuple[str, ...]:

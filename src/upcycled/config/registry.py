@@ -228,6 +228,19 @@ TABLES: dict[str, Choice | type[Table]] = {
 """A dotted one is a table within a table, in the place of a plain value."""
 
 
+def keys_within(table: str) -> list[str]:
+    """Return the keys that some kind of a table has.
+
+    >>> keys_within("upcycle")[:3]
+    ['kind', 'coefficient', 'lam']
+    """
+    choice = TABLES.get(table)
+    if choice is None:
+        return []
+    kinds = choice.tables.values() if isinstance(choice, Choice) else [choice]
+    return list(dict.fromkeys(key for kind in kinds for key in kind.model_fields))
+
+
 def places() -> dict[str, str]:
     """Return where keys belong that somebody wrote into another table, quoted for a sentence."""
     found: dict[str, str] = {}

@@ -7,8 +7,10 @@ range of a number is declared once, as :class:`Limits`, for the check, for its s
 from __future__ import annotations
 
 import difflib
+import linecache
 import math
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -25,6 +27,20 @@ class UpcycledError(Exception):
 
     result: Any = None
     """Of a run that this ended: its ``Result`` up to the last whole iteration, its ledger with every charge."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the line of the user's that led here, and the sentence.
+
+        The way through this package tells its reader nothing. What somebody else's code raised, and this followed
+        from, is shown in full: it may be the user's own.
+        """
+        lines = [f"{type(self).__name__}: {self}"]
+        called = _called_from(self)
+        if called:
+            lines.insert(0, called)
+        if self.__cause__ is not None and not isinstance(self.__cause__, UpcycledError):
+            lines[:0] = [line.rstrip("\n") for line in traceback.format_exception(self.__cause__)]
+        return lines
 
 
 class Absent(Enum):
@@ -126,6 +142,17 @@ class DivergedError(UpcycledError, ArithmeticError):
 
 class BudgetSpentError(UpcycledError):
     """No client is left that may pay for another data round (exit code 1 on the command line); see ``result``."""
+
+
+def _called_from(error: BaseException) -> str:
+    """Return the last line of code before this package's own; nothing where there is none."""
+    own, line = __name__.partition(".")[0], ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").partition(".")[0] == own:
+            return line
+        text = linecache.getline(frame.f_code.co_filename, number).strip()
+        line = f"line {number}: {text}" if text else ""
+    return ""
 
 
 def one_line(text: str) -> str:

@@ -11,10 +11,12 @@ import numpy as np
 from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
-from upcycled.support.formats import count, fixed
+from upcycled.support.formats import count, fixed, shortened
+from upcycled.support.overview import Overview
 
 _BLOCK_VALUES = 1 << 20
 _CLASSES_SHOWN = 20
+_LONGEST_NAME = 24
 FROM_DATA = " (from the data)"
 """Said behind a public fact that was not given."""
 
@@ -49,9 +51,10 @@ class Description:
     def rows(self) -> list[tuple[str, str]]:
         """Return (what, value) pairs for a table."""
         labels = self.label_names or tuple(str(i) for i in range(self.classes))
-        counts = [f"{name}: {count(n)}" for name, n in zip(labels, self.class_counts, strict=False)]
-        if len(counts) > _CLASSES_SHOWN:
-            counts = [*counts[:_CLASSES_SHOWN], f"and {len(counts) - _CLASSES_SHOWN} more"]
+        first = zip(labels[:_CLASSES_SHOWN], self.class_counts, strict=False)
+        counts = [f"{shortened(name, _LONGEST_NAME)}: {count(n)}" for name, n in first]
+        if len(self.class_counts) > _CLASSES_SHOWN:
+            counts.append(f"and {len(self.class_counts) - _CLASSES_SHOWN} more")
         mean, sd = fixed(self.mean, 1), fixed(self.sd, 1)
         rows = [
             ("clients", count(self.clients)),
@@ -82,6 +85,12 @@ class Description:
         rows = self.rows()
         width = max(len(what) for what, _ in rows)
         return "\n".join(f"{what:<{width}}  {value}" for what, value in rows)
+
+    def __repr__(self) -> str:
+        return f"<Description of {count(self.clients)} clients with {count(self.samples)} training samples>"
+
+    def _repr_html_(self) -> str:
+        return Overview("What the data look like", tuple(self.rows())).html
 
 
 def describe(

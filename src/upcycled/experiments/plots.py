@@ -13,11 +13,7 @@ import numpy as np
 from upcycled.core.vectors import Real
 from upcycled.support.extras import needs
 from upcycled.support.files import write_whole
-
-# Okabe and Ito's colours, told apart by colour-blind readers too.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444")
-METRICS = {"accuracy": "test accuracy (%)", "loss": "test loss"}
-INK, MUTED, GRID = "#222222", "#666666", "#e4e4e4"
+from upcycled.support.plotting import COLOURS, INK, MUTED, TITLES, style
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,12 @@ def write_comparison(path: Path, curves: Sequence[PlotCurve], title: str, subtit
     figure.subplots_adjust(left=left, right=0.98, top=0.82, bottom=0.09, wspace=0.08, hspace=0.22)
     figure.text(left, 0.945, title, fontsize=15, fontweight="bold", color=INK)
     figure.text(left, 0.905, subtitle, fontsize=9.5, color=MUTED)
-    panels = figure.subplots(len(METRICS), len(groups), sharex=True, sharey="row", squeeze=False)
-    for row, (metric, words) in zip(panels, METRICS.items(), strict=True):
+    panels = figure.subplots(len(TITLES), len(groups), sharex=True, sharey="row", squeeze=False)
+    for row, (metric, words) in zip(panels, TITLES.items(), strict=True):
         limits = _limits([getattr(c, metric).mean(axis=0) for c in curves])
         for axes, group, colour in zip(row, groups, COLOURS * len(groups), strict=False):
-            _style(axes, limits)
+            axes.set_ylim(*limits)
+            style(axes)
             for c in (c for c in curves if c.group == group):
                 _draw(axes, c, getattr(c, metric), colour)
         row[0].set_title(words, loc="left", fontsize=10.5, color=MUTED)
@@ -96,18 +93,6 @@ def _draw(axes: Any, curve: PlotCurve, values: Real, colour: str) -> None:
     if len(values) > 1:
         spread = values.std(axis=0, ddof=1)
         axes.fill_between(curve.rounds, mean - spread, mean + spread, color=shade, alpha=0.11, linewidth=0)
-    style: Any = "-" if curve.is_upcycled else (0, (3.5, 1.8))
+    line: Any = "-" if curve.is_upcycled else (0, (3.5, 1.8))
     marker = "o" if len(mean) == 1 else None
-    axes.plot(curve.rounds, mean, color=colour, linestyle=style, linewidth=2, marker=marker, label=curve.label)
-
-
-def _style(axes: Any, limits: tuple[float, float]) -> None:
-    axes.set_ylim(*limits)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.02)
-    axes.tick_params(colors=MUTED, length=0)
-    axes.locator_params(axis="x", integer=True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(GRID)
+    axes.plot(curve.rounds, mean, color=colour, linestyle=line, linewidth=2, marker=marker, label=curve.label)

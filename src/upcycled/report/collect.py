@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
+from upcycled.privacy.ledger.plain_words import plain_words
 from upcycled.privacy.ledger.statement import evidence
 from upcycled.support.files import PRIVATE, check_format
 from upcycled.support.formats import general
@@ -47,6 +48,8 @@ class Seed:
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
+    plain: tuple[tuple[str, str], ...] = ()
+    """What its ledger protects, for those whose records they are; none where it has none that can be read."""
     """How far a private run's ledger, held against the summary's head, shows that it is whole."""
 
     @property
@@ -279,7 +282,10 @@ def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
     ledger: Ledger | None = reader.read(ledgers[-1], lambda _: Ledger.read(ledgers[-1], head))
     if ledger is None:
         return replace(seed, evidence="not this run's, or damaged; the numbers are the summary's")
-    return replace(seed, spent=spending(ledger, float(delta)), evidence=evidence(ledger))
+    spent = spending(ledger, float(delta))
+    worst = spent.worst[-1] if spent is not None else 0.0
+    plain = plain_words(ledger.promise, ledger.is_simulation, worst, float(delta))
+    return replace(seed, spent=spent, evidence=evidence(ledger), plain=plain)
 
 
 def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part, ...]:

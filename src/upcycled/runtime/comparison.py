@@ -14,10 +14,24 @@ from upcycled.core.mechanism import meets_epsilon
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.metrics.measure import as_metrics
+from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.runtime.display import run_plots
 from upcycled.runtime.executor import train_many
 from upcycled.runtime.result import Result
-from upcycled.support.formats import count, epsilon, fixed, general, interval, score_digits, signed
-from upcycled.support.statistics import Paired
+from upcycled.support.formats import (
+    count,
+    epsilon,
+    fixed,
+    general,
+    interval,
+    mean_sd,
+    megabytes,
+    score_digits,
+    score_title,
+    signed,
+)
+from upcycled.support.overview import Overview
+from upcycled.support.statistics import Paired, mean_and_sd
 
 EQUALS = ("work", "epsilon")
 SCORES = ("accuracy", "loss")
@@ -78,11 +92,10 @@ class Comparison:
     def _costs(self) -> str:
         words = []
         for name, runs in (("vanilla", self.vanilla), ("upcycled", self.upcycled)):
-            worst = [run.privacy.max_epsilon(run.privacy.default_delta) for run in runs if run.privacy is not None]
             messages = count(runs[0].history.total("messages"))
             words.append(
                 f"{name} {runs[0].history[-1].data_round} data rounds, {messages} messages, worst epsilon "
-                f"{epsilon(max(worst, default=None))}"
+                f"{epsilon(_worst_epsilon(runs))}"
             )
         return f"{'; '.join(words)}; accuracies are the data holder's own"
 
@@ -100,6 +113,80 @@ class Comparison:
             f"{signed(self.gain, digits, scale)}{points}, {general(100 * self.confidence)} % interval "
             f"{interval(*self.interval, digits, scale)}: {self.paired.verdict}"
         )
+
+    @property
+    def overview(self) -> Overview:
+        """Both sides in a few rows, means over seeds."""
+        sides = (self.vanilla, self.upcycled)
+        rows = [
+            ("data rounds", *(count(runs[0].history[-1].data_round) for runs in sides)),
+            ("iterations", *(count(len(runs[0].history)) for runs in sides)),
+            ("messages", *(count(_mean_total(runs, "messages")) for runs in sides)),
+            ("MB sent up", *(megabytes(_mean_total(runs, "bytes_up")) for runs in sides)),
+        ]
+        if not self.is_restricted:
+            cells = (mean_sd(mean_and_sd(score_of(run, self.metric) for run in runs), *self._digits) for runs in sides)
+            rows.insert(0, (score_title(self.metric), *cells))
+        ledgers = _ledgers((*self.vanilla, *self.upcycled))
+        if ledgers:
+            word = " (simulation: not private)" if any(ledger.is_simulation for ledger in ledgers) else ""
+            rows.append((f"worst client's epsilon{word}", *(epsilon(_worst_epsilon(runs)) for runs in sides)))
+        return Overview(str(self), tuple(rows), (f"{len(self.vanilla)} seeds each", "vanilla", "upcycled"))
+
+    @property
+    def _digits(self) -> tuple[int, float]:
+        return score_digits(self.metric)
+
+    def plot(self, metric: str | None = None, *, against: str = "data_round", ax: Any = None) -> Any:
+        """Draw vanilla and upcycled in one plot, means over seeds with a band (needs the extra ``report``).
+
+        The band is one standard deviation. Of restricted runs it draws what is public: charged scores, and epsilon.
+
+        Args:
+            metric: ``"accuracy"``, ``"loss"``, another one that was measured, or ``"epsilon"``; left out, the score
+                that is compared, or what is public.
+            against: ``"data_round"``, which is what costs, or ``"iteration"``.
+            ax: matplotlib's axes to draw on; left out, those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InputError: in one sentence, if that was not measured, or is the data holder's own.
+        """
+        every = (*self.vanilla, *self.upcycled)
+        asked = self.metric if metric is None and not self.is_restricted else metric
+        histories, ledgers = [run.history for run in every], [run.privacy for run in every]
+        found = run_plots.chosen(asked, histories, ledgers, self.is_restricted)
+        lines = []
+        for name, runs in (("vanilla", self.vanilla), ("upcycled", self.upcycled)):
+            if found == run_plots.EPSILON:
+                lines.append((name, [run_plots.spent(_costliest(runs), against)]))
+            else:
+                lines.append((name, [run_plots.points(run.history, found, against) for run in runs]))
+        return run_plots.draw(ax, run_plots.titled(found, every[0].privacy), against, lines)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {self}>"
+
+    def _repr_html_(self) -> str:
+        return self.overview.html
+
+
+def _ledgers(runs: Sequence[Result]) -> list[Ledger]:
+    return [run.privacy for run in runs if run.privacy is not None]
+
+
+def _costliest(runs: Sequence[Result]) -> Ledger:
+    return max(_ledgers(runs), key=lambda ledger: ledger.max_epsilon(ledger.default_delta))
+
+
+def _worst_epsilon(runs: Sequence[Result]) -> float | None:
+    return max((ledger.max_epsilon(ledger.default_delta) for ledger in _ledgers(runs)), default=None)
+
+
+def _mean_total(runs: Sequence[Result], name: str) -> float | None:
+    return mean_and_sd(run.history.total(name) for run in runs)["mean"]
 
 
 def compare(

@@ -10,7 +10,14 @@ import numpy as np
 
 from upcycled.core.strategy import Kind
 from upcycled.core.vectors import Ints
+from upcycled.runtime.display import run_plots
 from upcycled.support.extras import needs
+from upcycled.support.formats import count, fixed, score_digits, score_title, shortened
+from upcycled.support.overview import Overview
+
+ENDS_SHOWN = 3
+"""Records of its beginning and of its end by which a history is shown."""
+METRICS_SHOWN = 3
 
 
 def _nobody() -> Ints:
@@ -44,9 +51,9 @@ class Record:
     """Minibatch gradients computed by all clients together."""
     seconds: float | None
     eval_seconds: float | None
-    clients: Ints | None = field(default_factory=_nobody)
+    clients: Ints | None = field(default_factory=_nobody, repr=False)
     """Who took part."""
-    client_steps: Ints | None = field(default_factory=_nobody)
+    client_steps: Ints | None = field(default_factory=_nobody, repr=False)
     """K_i of each of them."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What else was measured of the iteration, by name: the run's ``metrics`` where it was evaluated, but for those
@@ -103,3 +110,54 @@ class History:
 
         rows = self.rows()
         return pandas.DataFrame(rows, columns=list(dict.fromkeys([*SCALARS, *(name for row in rows for name in row)])))
+
+    def plot(self, metric: str | None = None, *, against: str = "data_round", ax: Any = None) -> Any:
+        """Draw a metric over the run (needs the extra ``report``).
+
+        Args:
+            metric: ``"accuracy"``, ``"loss"`` or the name of another one that was measured; left out, the first of
+                them that was.
+            against: ``"data_round"``, which is what costs, or ``"iteration"``.
+            ax: matplotlib's axes to draw on; left out, those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InputError: in one sentence, if that was not measured.
+        """
+        found = run_plots.chosen(metric, [self], [None])
+        lines = [(None, [run_plots.points(self, found, against)])]
+        return run_plots.draw(ax, run_plots.titled(found, None), against, lines)
+
+    @property
+    def overview(self) -> Overview:
+        """Its first and its last records."""
+        names = [name for name in run_plots.measured(self) if not name.startswith("global_")]
+        shown = names[: METRICS_SHOWN + 2]
+        places = range(len(self))
+        if len(self) > 2 * ENDS_SHOWN + 1:
+            places_shown: list[int | None] = [*places[:ENDS_SHOWN], None, *places[-ENDS_SHOWN:]]
+        else:
+            places_shown = [*places]
+        rows = tuple(
+            ("…", *[""] * (2 + len(shown))) if place is None else _cells(self.records[place], shown)
+            for place in places_shown
+        )
+        head = ("iteration", "kind", "data round", *(shortened(score_title(name), 20) for name in shown))
+        return Overview(f"History of {count(len(self))} iterations", rows, head if rows else ())
+
+    def __repr__(self) -> str:
+        return f"<History of {count(len(self))} iterations>"
+
+    def __str__(self) -> str:
+        return self.overview.text
+
+    def _repr_html_(self) -> str:
+        return self.overview.html
+
+
+def _cells(record: Record, names: list[str]) -> tuple[str, ...]:
+    values = [getattr(record, name) if name in SCALARS else record.metrics.get(name) for name in names]
+    scores = (fixed(value, *score_digits(name)) for name, value in zip(names, values, strict=True))
+    return (count(record.iteration), record.kind, count(record.data_round), *scores)

@@ -18,13 +18,19 @@ from upcycled.data.checks import Names
 from upcycled.metrics.measure import GLOBAL, as_metrics
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.fingerprint import versions
+from upcycled.runtime.display import run_plots
 from upcycled.runtime.history import History
 from upcycled.runtime.spec import RunSpec
 from upcycled.serving.model_card import ModelCard
 from upcycled.serving.model_files import WEIGHTS, model_files, personal_file
 from upcycled.serving.privacy_statement import statement_of
 from upcycled.support.files import PRIVATE, make_private, write_together
+from upcycled.support.formats import count, fixed, megabytes, score_digits, shortened
+from upcycled.support.overview import Overview
 from upcycled.theory import Report
+
+METRICS_SHOWN = 6
+OWN = "the data holder's own (result.private)"
 
 
 class PersonalModels(Mapping[int, nn.Module]):
@@ -181,3 +187,84 @@ class Result:
             vectors = {client: kept.params(client) for client in kept}
             (public if self.private is None else own).update(personal_file(vectors, kept.names.called, public[WEIGHTS]))
         return public, own
+
+    def plot(self, metric: str | None = None, *, against: str = "data_round", ax: Any = None) -> Any:
+        """Draw a metric, or what privacy cost, over the run (needs the extra ``report``).
+
+        Of a restricted run it draws what is public: scores that were charged, and epsilon. What is the data holder's
+        own is drawn by ``result.private.history.plot()``, and showing that is a release.
+
+        Args:
+            metric: ``"accuracy"``, ``"loss"``, the name of another one that was measured, or ``"epsilon"``, the worst
+                client's; left out, the first of them that there is.
+            against: ``"data_round"``, which is what costs, or ``"iteration"``.
+            ax: matplotlib's axes to draw on; left out, those of a new figure.
+
+        Returns:
+            The axes.
+
+        Raises:
+            InputError: in one sentence, if that was not measured, or is the data holder's own.
+
+        >>> import upcycled as up
+        >>> data = up.data.synthetic("iid", clients=3, sizes=40, seed=0)
+        >>> result = up.train(data, algorithm=up.FedAvg(), iterations=2, progress=False)
+        >>> from matplotlib.figure import Figure  # in a notebook, result.plot("loss") alone
+        >>> result.plot("loss", ax=Figure().subplots()).get_title(loc="left")
+        'test loss'
+        """
+        found = run_plots.chosen(metric, [self.history], [self.privacy], self.private is not None)
+        if found == run_plots.EPSILON and self.privacy is not None:
+            points = run_plots.spent(self.privacy, against)
+        else:
+            points = run_plots.points(self.history, found, against)
+        return run_plots.draw(ax, run_plots.titled(found, self.privacy), against, [(None, [points])])
+
+    @property
+    def title(self) -> str:
+        """What was run, in a line."""
+        upcycled = "" if self.settings.get("upcycle") is None else "upcycled "
+        algorithm = getattr(self.settings.get("algorithm"), "name", "run")
+        rounds = self.history[-1].data_round if len(self.history) else 0
+        done = f"{count(len(self.history))} iterations, {count(rounds)} data rounds"
+        return f"{upcycled}{algorithm}, {done}"
+
+    @property
+    def scores(self) -> tuple[tuple[str, str], ...]:
+        """Names and values of what was measured last, for a reader."""
+        if self.private is not None:
+            last = self.history[-1].metrics if len(self.history) else {}
+            charged = [(name, fixed(value, *score_digits(name))) for name, value in last.items()]
+            return (("scores", OWN), *charged[:METRICS_SHOWN])
+        known = {"accuracy": self.accuracy, "loss": self.loss, **self.metrics}
+        named = [(name, value) for name, value in known.items() if value is not None][: METRICS_SHOWN + 2]
+        unit = {"accuracy": " %"}
+        return tuple(
+            (shortened(name, 24), f"{fixed(value, *score_digits(name))}{unit.get(name, '')}") for name, value in named
+        )
+
+    @property
+    def overview(self) -> Overview:
+        """Its numbers in a dozen rows: what was run, what it reached, what it cost."""
+        history, ledger = self.history, self.privacy
+        up, down = history.total("bytes_up"), history.total("bytes_down")
+        moved = None if up is None or down is None else up + down
+        rows = [*self.scores, ("sent", f"{count(history.total('messages'))} messages, {megabytes(moved)} MB")]
+        if ledger is not None:
+            rows += [("privacy", f"{ledger.mechanism}{', simulation: not private' * ledger.is_simulation}")]
+            rows += [("worst client's epsilon", ledger.worst_in_words)]
+        rows += [("engine", str(self.settings.get("engine"))), ("seed", str(self.settings.get("seed")))]
+        if self.error is not None:
+            rows += [("ended early", shortened(str(self.error) or type(self.error).__name__, 200))]
+        rows += [("warning", shortened(words, 200)) for words in self.notes[:2]]
+        return Overview(self.title, tuple(rows))
+
+    def __repr__(self) -> str:
+        scores = ", ".join(f"{name} {value}" for name, value in self.scores)
+        return f"<Result of {self.title}{f': {scores}' if scores else ''}>"
+
+    def __str__(self) -> str:
+        return self.overview.text
+
+    def _repr_html_(self) -> str:
+        return self.overview.html

@@ -176,5 +176,15 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text of one line with at most so many characters, a longer one without its end.
+
+    >>> shortened("a hospital in the north", 12), shortened("short")
+    ('a hospital…', 'short')
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
 def _is_zero(words: str) -> bool:
     return float(words.replace(",", "")) == 0

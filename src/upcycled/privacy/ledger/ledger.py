@@ -27,6 +27,9 @@ from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
 from upcycled.privacy.ledger.statement import statement_items
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
+from upcycled.support.formats import count, general
+from upcycled.support.formats import epsilon as epsilon_in_words
+from upcycled.support.overview import Overview
 
 MOST_COMPUTED = {"pure": 60, "sampled": 6000}
 """Where an epsilon takes long to compute, a run's history has it after so many charges, evenly spread; where it is that
@@ -357,6 +360,45 @@ class Ledger:
         """Rounds that were charged again because the run was stopped and went on; none in a simulation."""
         charges = [entry.key for entry in self._entries if entry.kind == "data"]
         return len(charges) - len(set(charges))
+
+    @property
+    def worst_in_words(self) -> str:
+        """The worst client's proven epsilon at the default delta, for a reader."""
+        if not self.promise.is_claimed:
+            return "none is claimed"
+        delta = self.default_delta
+        return f"{epsilon_in_words(self.max_epsilon(delta))} at delta {general(delta)}"
+
+    @property
+    def overview(self) -> Overview:
+        """What it says in a few rows; :meth:`statement` says all of it."""
+        rounds = self.rounds
+        rows = [
+            ("noise", "simulation: not private" if self.is_simulation else "real (system)"),
+            ("unit", f"one {self.promise.unit}, replaced by another"),
+            ("clients", count(rounds.size)),
+            ("data rounds charged", f"{count(int(rounds.min()))} to {count(int(rounds.max()))} a client"),
+            ("worst client's epsilon", self.worst_in_words),
+        ]
+        if self.budget is not None:
+            rows.append(("budget", f"{epsilon_in_words(self.budget.epsilon)} at delta {general(self.budget.delta)}"))
+        if self.account is not None:
+            rows.append(("account", self.account.id))
+        if self.chain is not None:
+            rows.append(("file", self.chain))
+        return Overview(f"Ledger of {self.mechanism}", tuple(rows))
+
+    def __repr__(self) -> str:
+        # Without an epsilon: of sampled releases it takes seconds, and debuggers ask for this at every step.
+        simulated = ", simulation: not private" if self.is_simulation else ""
+        rounds = count(int(self.rounds.max(initial=0)))
+        return f"<Ledger of {self.mechanism}: {count(self.rounds.size)} clients, {rounds} data rounds{simulated}>"
+
+    def __str__(self) -> str:
+        return self.overview.text
+
+    def _repr_html_(self) -> str:
+        return self.overview.html
 
     def can_pay(self, charge: Charge | None, round: int | None = None, attempt: int = 0) -> Any:
         """Return which of the charge's clients stay within the budget if they are charged; a mask over them.

@@ -1,4 +1,4 @@
-"""Live progress of a batch on standard error: a row for each running run, or a line now and then in a pipe."""
+"""Live progress of a batch: a row for each running run, a line now and then in a pipe, a bar in a notebook."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from upcycled.runtime.display.run_progress import LINE_SECONDS, QUIET_SECONDS, Watched, cells
+from upcycled.runtime.display.notebook_area import NotebookArea, in_notebook
+from upcycled.runtime.display.run_progress import LINE_SECONDS, NOTEBOOK_SECONDS, QUIET_SECONDS, Watched, cells
 from upcycled.support.formats import duration, fixed, megabytes
 
 DRAW_SECONDS = 0.2
@@ -61,13 +62,26 @@ class BatchProgress:
     def _show(self) -> None:
         if self._over.wait(QUIET_SECONDS):
             return
+        if in_notebook():
+            self._show_in(NotebookArea())
+            return
         if sys.stderr.isatty():
             self._draw()
             return
         while not self._over.wait(LINE_SECONDS):
             now = "; ".join(run.text for run in self._rows()[:MOST_IN_A_LINE])
-            shows_pace = not any(run.is_restricted for run in list(self._running))
-            print(f"{self._text(shows_pace)}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
+            print(f"{self._text(self._shows_pace)}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
+
+    @property
+    def _shows_pace(self) -> bool:
+        """Whether what is kept may tell how fast runs are."""
+        return not any(run.is_restricted for run in list(self._running))
+
+    def _show_in(self, area: NotebookArea) -> None:
+        # A notebook is kept, as what goes through a pipe is.
+        while not self._over.wait(NOTEBOOK_SECONDS):
+            area.show(self._share, self._text(self._shows_pace))
+        area.show(self._share, self._text(shows_pace=False))
 
     def _draw(self) -> None:
         from rich.console import Console
@@ -105,9 +119,13 @@ class BatchProgress:
         """Return the runs that have begun and are not over."""
         return [run for run in list(self._running) if run.last is not None and not run.is_over]
 
+    @property
+    def _share(self) -> float:
+        parts = sum(run.share for run in list(self._running))
+        return min((self._done + parts) / max(self.runs, 1), 1.0)
+
     def _text(self, shows_pace: bool = True) -> str:
-        parts = sum(run.iteration / run.total for run in list(self._running))
-        share = min((self._done + parts) / max(self.runs, 1), 1.0)
+        share = self._share
         seconds = time.perf_counter() - self._began
         left = f", {duration(seconds * (1 - share) / share)} left" if share and shows_pace else ""
         return f"{self._done} of {self.runs} runs done, {fixed(share, 0, 100)} %{left}"

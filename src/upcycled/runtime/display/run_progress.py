@@ -1,4 +1,4 @@
-"""Live progress of a run on standard error: a table in a terminal, an occasional line in a pipe."""
+"""Live progress of a run: a table in a terminal, an occasional line in a pipe, a bar in a notebook."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from upcycled.runtime.display.notebook_area import NotebookArea, in_notebook
 from upcycled.runtime.display.privacy_monitor import WorstEpsilon
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 1.0
 LINE_SECONDS = 5.0
 DRAW_SECONDS = 0.1
+NOTEBOOK_SECONDS = 0.5
 ROWS = 8
 TABLE_WIDTH, NUMBER_WIDTH = 75, 6
 """Of the table without metrics, and of a number in it."""
@@ -81,6 +83,11 @@ class Watched:
         return 0 if self.last is None else self.last.iteration
 
     @property
+    def share(self) -> float:
+        """How much of it is done, from 0 to 1."""
+        return self.iteration / self.total
+
+    @property
     def spent(self) -> str:
         """The worst client's epsilon, never without a word where it protects nobody; empty where there is none yet."""
         if self.epsilon is None:
@@ -106,7 +113,7 @@ class Watched:
             parts.extend(f"{name} {fixed(record.metrics.get(name), 4)}" for name in self.metrics)
         if self.spent:
             parts.append(f"worst epsilon {self.spent}")
-        if self.left is not None and not self.is_restricted:
+        if self.left is not None and self.share < 1 and not self.is_restricted:
             parts.append(f"{duration(self.left)} left")
         return f"{self.title}: {', '.join(parts)}"
 
@@ -119,7 +126,8 @@ class LiveProgress:
         self._recent: list[Record] = []
         self._live: Any = None
         self._began = self._shown = 0.0
-        self._is_terminal = sys.stderr.isatty()
+        self._area = NotebookArea() if in_notebook() else None
+        self._is_terminal = self._area is None and sys.stderr.isatty()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Remember what is coming; nothing is shown yet."""
@@ -133,21 +141,28 @@ class LiveProgress:
         self._recent.append(record)
         del self._recent[:-ROWS]
         now = time.perf_counter()
-        pause = DRAW_SECONDS if self._is_terminal else LINE_SECONDS
+        pause = DRAW_SECONDS if self._is_terminal else LINE_SECONDS if self._area is None else NOTEBOOK_SECONDS
         if now - self._began < QUIET_SECONDS or now - self._shown < pause:
             return
         self._shown = now
-        if self._is_terminal:
+        if self._area is not None:
+            self._show_in(self._area)
+        elif self._is_terminal:
             self._draw()
         else:
             print(self._run.text, file=sys.stderr, flush=True)
 
     def finish(self) -> None:
-        """Leave the last table on the screen."""
+        """Leave the last table on the screen, and the bar where the run ended."""
+        if self._area is not None and self._area.is_shown:
+            self._show_in(self._area)
         if self._live is not None:
             self._draw()
             self._live.stop()
             self._live = None
+
+    def _show_in(self, area: NotebookArea) -> None:
+        area.show(self._run.share, f"{fixed(self._run.share, 0, 100)} % · {self._run.text}")
 
     def _draw(self) -> None:
         from rich.console import Console

@@ -1,0 +1,246 @@
+"""Results as a notebook has them: short, escaped, drawn, and nothing in them that is the data holder's own."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import upcycled as up
+from upcycled.runtime.display import run_progress
+from upcycled.runtime.display.batch_progress import BatchProgress
+from upcycled.runtime.display.notebook_area import NotebookArea, in_notebook
+from upcycled.runtime.display.run_progress import LiveProgress
+from upcycled.support.overview import Overview
+
+MOST = 2000
+CLIPPING = up.privacy.ModelClipping(clip_norm=1.0, noise_std=4.0)
+ASKED = {"algorithm": up.FedAvg(), "upcycle": 0.5, "iterations": 12, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return up.data.synthetic(0.5, 0.5, clients=100, seed=0)
+
+
+@pytest.fixture(scope="module")
+def result(data):
+    return up.train(data, **ASKED, metrics=["f1_macro", "kappa", "balanced_accuracy"], privacy=CLIPPING)
+
+
+@pytest.fixture(scope="module")
+def restricted(data):
+    return up.train(replace(data, inferred=frozenset()), **ASKED, privacy=CLIPPING, noise="system")
+
+
+@pytest.fixture(scope="module")
+def comparison(data):
+    return up.compare(data, algorithm=up.FedAvg(), iterations=6, seeds=(0, 1, 2), progress=False)
+
+
+@pytest.fixture
+def axes():
+    figure = pytest.importorskip("matplotlib.figure")
+    return figure.Figure().subplots()
+
+
+def ways(value):
+    return repr(value), str(value), value._repr_html_()
+
+
+def test_everything_is_shown_in_under_2_kb(result, restricted, comparison, data):
+    for value in (result, result.history, result.privacy, restricted, restricted.history, comparison, data.describe()):
+        for text in ways(value):
+            assert 0 < len(text.encode()) < MOST
+        assert "\n" not in repr(value)
+    assert len(repr(result.history[0])) < MOST
+
+
+def test_a_description_of_many_classes_with_long_names_stays_short():
+    names = [f"{'a very long diagnosis ' * 20}{i}" for i in range(3000)]
+    y = [np.arange(3000), np.arange(3000)]
+    found = up.FederatedData.from_arrays([np.zeros((3000, 1))] * 2, y, label_names=names).describe()
+    for text in ways(found):
+        assert len(text.encode()) < MOST
+    assert "and 2980 more" in str(found)
+
+
+def test_a_result_says_what_it_reached_and_what_it_cost(result):
+    for text in (str(result), result._repr_html_()):
+        assert f"{100 * result.accuracy:.2f} %" in text
+        assert f"{result.metrics['kappa']:.4f}" in text
+        assert f"{result.privacy.max_epsilon(1e-5):.3f} at delta 1e-05" in text
+        assert "simulation: not private" in text
+    assert repr(result).startswith("<Result of upcycled fedavg, 12 iterations, 6 data rounds: accuracy ")
+
+
+def test_a_result_before_the_first_iteration_and_one_that_ended_early_are_shown(data, result):
+    nothing = replace(result, history=up.History(()), error=up.DivergedError("the model is not finite <b>"))
+    assert "0 iterations, 0 data rounds" in repr(nothing)
+    assert "the model is not finite &lt;b&gt;" in nothing._repr_html_()
+    assert "History of 0 iterations" in str(nothing.history)
+
+
+def test_what_is_shown_of_a_restricted_run_does_not_depend_on_its_scores(restricted):
+    other = replace(restricted, private=replace(restricted.private, history=up.History(()), notes=("odd",)))
+    assert ways(other) == ways(restricted)
+    assert all("the data holder" in text for text in ways(restricted))
+    accuracy = restricted.private.history.last_scored().accuracy
+    for text in (*ways(restricted), *ways(restricted.history)):
+        assert f"{100 * accuracy:.2f}" not in text
+        assert "second" not in text
+
+
+def test_texts_are_escaped_and_columns_stand_under_one_another():
+    found = Overview("a & b", (("x", "<i>", "2"), ("longer", "1", "")), ("", "one", "two"))
+    assert found.html.count("&lt;i&gt;") == 1
+    assert "<i>" not in found.html
+    assert found.text.splitlines() == ["a & b", "          one  two", "  x       <i>  2", "  longer  1"]
+
+
+def test_a_plot_has_the_last_score_of_each_data_round(result, axes):
+    assert result.plot("accuracy", ax=axes) is axes
+    (line,) = axes.lines
+    assert line.get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
+    upcycled = [100 * record.accuracy for record in result.history if record.kind == "upcycled"]
+    assert line.get_ydata().tolist() == upcycled
+
+
+def test_a_plot_against_iterations_has_all_of_them(result, axes):
+    (line,) = result.plot("kappa", against="iteration", ax=axes).lines
+    assert line.get_xdata().tolist() == list(range(1, 13))
+    assert line.get_ydata().tolist() == result.history.column("kappa")
+
+
+def test_a_comparison_is_drawn_as_means_over_seeds(comparison, axes):
+    vanilla, upcycled = comparison.plot(ax=axes).lines
+    last = [np.mean([100 * run.accuracy for run in runs]) for runs in (comparison.vanilla, comparison.upcycled)]
+    assert [vanilla.get_ydata()[-1], upcycled.get_ydata()[-1]] == pytest.approx(last)
+    assert [line.get_label() for line in axes.lines] == ["vanilla", "upcycled"]
+
+
+def test_a_restricted_run_draws_epsilon_and_refuses_its_scores(restricted, axes):
+    (line,) = restricted.plot(ax=axes).lines
+    known = restricted.privacy.epsilon_over_rounds(restricted.privacy.default_delta)
+    assert line.get_ydata().tolist() == list(known.worst)
+    assert "epsilon" in axes.get_title(loc="left")
+    with pytest.raises(up.InputError, match=r"must be one of epsilon.*result\.private\.history"):
+        restricted.plot("accuracy", ax=axes)
+    both = up.Comparison((restricted, restricted), (restricted, restricted), "work", 0.95)
+    assert both.plot(ax=axes.figure.add_subplot()).get_title(loc="left").startswith("worst client's proven epsilon")
+    with pytest.raises(up.InputError, match="must be one of epsilon"):
+        both.plot("loss", ax=axes)
+
+
+def test_what_cannot_be_drawn_is_one_sentence(result, axes):
+    with pytest.raises(up.InputError, match="against is 'time'"):
+        result.plot("loss", against="time", ax=axes)
+    with pytest.raises(up.InputError, match="nothing to plot"):
+        up.History(()).plot(ax=axes)
+
+
+def rendered(call):
+    try:
+        call()
+    except up.UpcycledError as error:
+        return error._render_traceback_()
+    raise AssertionError
+
+
+def test_a_notebook_shows_an_error_as_the_users_line_and_one_sentence():
+    lines = rendered(lambda: up.FedProx(mu=-1))
+    assert lines[0].endswith("lines = rendered(lambda: up.FedProx(mu=-1))")
+    assert lines[1:] == ["InputError: FedProx mu is -1, but it must be a finite number >= 0"]
+
+
+def test_a_notebook_shows_what_the_users_own_code_raised():
+    def call():
+        try:
+            raise KeyError("mine")
+        except KeyError as error:
+            raise up.InputError("it failed") from error
+
+    lines = rendered(call)
+    assert any("KeyError: 'mine'" in line for line in lines)
+    assert lines[-1] == "InputError: it failed"
+
+
+class Handle:
+    def __init__(self, said):
+        self.said = said
+
+    def update(self, content, raw):
+        self.said.append(content)
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A kernel's IPython, as far as a display asks for it; what is displayed."""
+    said: list[dict[str, str]] = []
+    shell, shows = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    shell.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+
+    def display(content, raw, display_id):
+        said.append(content)
+        return Handle(said)
+
+    shows.display = display
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    monkeypatch.setitem(sys.modules, "IPython.display", shows)
+    monkeypatch.setattr(run_progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "NOTEBOOK_SECONDS", 0.0)
+    return said
+
+
+def test_a_terminal_is_no_notebook(monkeypatch):
+    shell = types.ModuleType("IPython")
+    shell.get_ipython = lambda: types.SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    assert not in_notebook()
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert not in_notebook()
+
+
+def test_a_runs_bar_ends_at_100_percent(notebook, data, capsys):
+    up.train(data, **{**ASKED, "progress": True})
+    assert len(notebook) > 12
+    assert notebook[-1]["text/plain"].startswith("100 % · upcycled fedavg · ")
+    assert 'value="1.000"' in notebook[-1]["text/html"]
+    assert " left" not in notebook[-1]["text/plain"]
+    assert "iteration" not in capsys.readouterr().err
+
+
+def test_a_bar_of_a_restricted_run_tells_neither_scores_nor_pace(notebook, data):
+    up.train(data, **{**ASKED, "progress": True}, privacy=CLIPPING, noise="system")
+    assert not any(word in one["text/plain"] for one in notebook for word in (" left", "accuracy", "loss"))
+
+
+def test_a_run_that_is_stopped_leaves_its_bar_where_it_was(notebook, data):
+    def stop(record):
+        return up.STOP if record.iteration == 3 else None
+
+    up.train(data, **{**ASKED, "progress": True}, callbacks=[stop])
+    assert 'value="0.250"' in notebook[-1]["text/html"]
+
+
+def test_a_batchs_bar_ends_at_100_percent(notebook):
+    table = BatchProgress(2, True)
+    first = table.row("first")
+    table.run_done(first)
+    table.run_done()
+    table._over.set()
+    table._show()  # over before anything was shown: nothing is
+    assert notebook == []
+    table._show_in(NotebookArea())
+    assert notebook[-1]["text/plain"] == "2 of 2 runs done, 100 %"
+
+
+def test_nothing_is_shown_of_a_run_that_is_over_at_once(notebook, monkeypatch, data):
+    monkeypatch.setattr(run_progress, "QUIET_SECONDS", 1e9)
+    display = LiveProgress()
+    display.finish()
+    up.train(data, **{**ASKED, "progress": True})
+    assert notebook == []
