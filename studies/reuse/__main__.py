@@ -1,0 +1,3 @@
+from studies.reuse.study import main
+
+main()

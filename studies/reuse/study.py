@@ -1,0 +1,300 @@
+"""Does reuse pay? Weights that know each client's noise, and a step that trusts signal, at equal proven epsilon.
+
+    python -m studies.reuse                    computes what is missing, then writes docs/reuse.md and its picture
+    python -m studies.reuse --seeds 8          no more than so many seeds of each row
+    python -m studies.reuse --only fedprox     rows whose name begins so: fedprox-erm, feddyn-erm, fedprox-objective, ...
+    python -m studies.reuse --page             writes the page from the cells that are there
+    python -m studies.reuse --quick            one set, one epsilon, two seeds; writes nothing
+
+On the four official synthetic sets. Every rival spends the same proven epsilon per client. Seeds are fresh: none of
+them was looked at when rules and constants were chosen, which was on generated federations. Cells are kept one by one,
+so that a stopped command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import upcycled as up
+from studies.common.data import ROOT, SYN, syn
+from studies.common.page import MISSING, paired_words, table, write_page
+from studies.common.pictures import write_picture
+from studies.common.statistics import Paired, better_and_worse, paired
+from studies.common.store import Cells, compute_cells
+
+CELLS = Path(__file__).parent / "results" / "cells.parquet"
+PAGE, PLOT = ROOT / "docs" / "reuse.md", ROOT / "docs" / "images" / "reuse.png"
+
+DELTA = 1e-5
+FIRST_SEED = 1000
+ROUNDS = 40
+
+PAPER = {"iterations": 2 * ROUNDS, "upcycle": 0.5}
+REUSE = {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal(), "aggregation": "precision"}
+BASELINES: dict[str, dict[str, Any]] = {
+    "vanilla 80": {"iterations": 2 * ROUNDS},
+    "vanilla 40": {"iterations": ROUNDS},
+    "upcycled 0.5": PAPER,
+}
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "weights only": {"iterations": ROUNDS, "aggregation": "precision"},
+    "weights, 0.5": PAPER | {"aggregation": "precision"},
+    "step only": {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal()},
+}
+OURS = "reuse"
+
+
+def erm(epsilon: float) -> Any:
+    return up.privacy.ErmOutput(norm_bound=1.0, epsilon=epsilon, delta=DELTA)
+
+
+def objective(epsilon: float) -> Any:
+    return up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=epsilon, delta=DELTA)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An algorithm with a mechanism, its rivals and how many seeds each gets."""
+
+    title: str
+    algorithm: Any
+    mechanism: Any
+    epsilons: tuple[float, ...]
+    seeds: int
+    rivals: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: BASELINES | {OURS: REUSE})
+
+
+ALL = (0.5, 1.0, 2.0, 4.0, 8.0)
+BY_SAMPLES = up.FedDyn(alpha=0.5, weights="samples")
+ROWS = {
+    "fedprox-erm": Row("FedProx, ErmOutput", up.FedProx(mu=0.5), erm, ALL, 64),
+    "feddyn-erm": Row("FedDyn by n_i, ErmOutput", BY_SAMPLES, erm, ALL, 32),
+    # With mu = 0.5 the smallest client (n = 45) cannot reach epsilon 1 over 80 rounds however large the noise.
+    "fedprox-objective": Row("FedProx (mu 1), ObjectivePerturbation", up.FedProx(mu=1.0), objective, ALL[1:], 32),
+    "fedprox-erm-parts": Row("FedProx, ErmOutput: parts", up.FedProx(mu=0.5), erm, ALL, 16, ABLATIONS),
+    "feddyn-equal": Row("FedDyn as published, ErmOutput", up.FedDyn(alpha=0.5), erm, ALL, 16, BASELINES),
+}
+MAIN = ("fedprox-erm", "feddyn-erm", "fedprox-objective")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number: a row of the study, a set, an epsilon, a rival and a seed."""
+
+    row: str
+    data: str
+    epsilon: float
+    rival: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.row}|{self.data}|{self.epsilon:g}|{self.rival}|{self.seed}"
+
+    def arguments(self) -> dict[str, Any]:
+        row = ROWS[self.row]
+        asked = dict(row.rivals[self.rival])
+        return {
+            "data": syn(self.data),
+            "algorithm": row.algorithm,
+            "privacy": row.mechanism(self.epsilon),
+            "seed": self.seed,
+            "eval_every": asked["iterations"],
+            **asked,
+        }
+
+
+def cells(only: str, most: int) -> Iterator[Cell]:
+    """Return all cells, seed after seed, so that whatever is there is balanced."""
+    rows = [name for name in ROWS if name.startswith(only)]
+    for number in range(max(ROWS[name].seeds for name in rows)):
+        for name in rows:
+            row = ROWS[name]
+            if number < min(row.seeds, most):
+                for data, epsilon, rival in itertools.product(SYN, row.epsilons, row.rivals):
+                    yield Cell(name, data, epsilon, rival, FIRST_SEED + number)
+
+
+def value_of(result: up.Result) -> dict[str, Any]:
+    assert result.privacy is not None
+    spent = result.privacy.epsilon(DELTA)
+    return {"accuracy": result.accuracy, "loss": result.loss, "epsilon": float(spent.max())}
+
+
+Where = tuple[str, str, float]
+"""A row, a set and an epsilon."""
+
+
+def places(name: str) -> list[Where]:
+    return [(name, data, epsilon) for data, epsilon in itertools.product(SYN, ROWS[name].epsilons)]
+
+
+def shared_seeds(kept: Cells, where: Where, rivals: Mapping[str, str]) -> list[int]:
+    """Return the seeds that all these rivals (row of each) have in a place."""
+    _, data, epsilon = where
+    seeds = range(FIRST_SEED, FIRST_SEED + 64)
+    return [s for s in seeds if all(Cell(row, data, epsilon, one, s).key in kept for one, row in rivals.items())]
+
+
+def accuracies(kept: Cells, row: str, where: Where, rival: str, seeds: list[int]) -> np.ndarray:
+    _, data, epsilon = where
+    return 100 * np.array([kept[Cell(row, data, epsilon, rival, seed).key]["accuracy"] for seed in seeds])
+
+
+def gain(kept: Cells, where: Where) -> tuple[str, Paired, dict[str, np.ndarray]] | None:
+    """Return the best of the baselines by its mean, ours minus it, and all accuracies; None where seeds are missing."""
+    name = where[0]
+    rivals = dict.fromkeys([*BASELINES, OURS], name)
+    seeds = shared_seeds(kept, where, rivals)
+    if len(seeds) < 2:
+        return None
+    found = {rival: accuracies(kept, name, where, rival, seeds) for rival in rivals}
+    best = max(BASELINES, key=lambda rival: found[rival].mean())
+    return best, paired(found[OURS], found[best]), found
+
+
+def results_table(kept: Cells, name: str) -> list[str]:
+    rows = []
+    for where in places(name):
+        judged = gain(kept, where)
+        if judged is None:
+            rows.append([where[1], f"{where[2]:g}", *[MISSING] * (len(BASELINES) + 3)])
+            continue
+        best, one, found = judged
+        shown = [f"{values.mean():.2f}" for values in found.values()]
+        rows.append([where[1], f"{where[2]:g}", *shown, paired_words(one), f"{best}; {len(one.differences)}"])
+    return table(["Syn", "epsilon", *BASELINES, OURS, "gain over the best (95 %)", "which; seeds"], rows)
+
+
+def verdict(kept: Cells, name: str) -> list[str]:
+    """Say in one sentence how often reuse is better and worse, and by how much, epsilon by epsilon."""
+    judged = {where: found for where in places(name) if (found := gain(kept, where)) is not None}
+    if not judged:
+        return [f"- {ROWS[name].title}: not computed yet."]
+    gains = [one for _, one, _ in judged.values()]
+    better, worse = better_and_worse(gains)
+    by_epsilon = ", ".join(
+        f"{np.mean([one.mean for where, (_, one, _) in judged.items() if where[2] == epsilon]):+.2f} at {epsilon:g}"
+        for epsilon in ROWS[name].epsilons
+        if any(where[2] == epsilon for where in judged)
+    )
+    mean = np.mean([one.mean for one in gains])
+    return [
+        f"- {ROWS[name].title}: mean gain {mean:+.2f} points over the best of the three baselines in each of "
+        f"{len(gains)} cells; significantly better in {better}, significantly worse in {worse}. By epsilon: {by_epsilon}."
+    ]
+
+
+def parts_table(kept: Cells) -> list[str]:
+    """Return what weights and step do alone: gains over the paper's strategy, mean over the sets."""
+    rows = []
+    for part in ABLATIONS:
+        shown = []
+        for epsilon in ALL:
+            means = []
+            for data in SYN:
+                where = ("fedprox-erm", data, epsilon)
+                seeds = shared_seeds(kept, where, {part: "fedprox-erm-parts", "upcycled 0.5": "fedprox-erm"})
+                if len(seeds) > 1:
+                    ours = accuracies(kept, "fedprox-erm-parts", where, part, seeds)
+                    means.append(np.mean(ours - accuracies(kept, "fedprox-erm", where, "upcycled 0.5", seeds)))
+            shown.append(f"{np.mean(means):+.2f}" if means else MISSING)
+        rows.append([part, *shown])
+    return table(["part", *(f"epsilon {epsilon:g}" for epsilon in ALL)], rows)
+
+
+def saved_table(kept: Cells, name: str = "fedprox-erm") -> list[str]:
+    """Return the smallest epsilon of the study at which reuse is as accurate as the paper's strategy at a larger one."""
+    rows = []
+    for data, epsilon in itertools.product(SYN, ROWS[name].epsilons[1:]):
+        theirs_at = (name, data, epsilon)
+        found = None
+        for smaller in (e for e in ROWS[name].epsilons if e < epsilon):
+            seeds = [
+                s
+                for s in shared_seeds(kept, theirs_at, {"upcycled 0.5": name})
+                if Cell(name, data, smaller, OURS, s).key in kept
+            ]
+            if len(seeds) < 2:
+                continue
+            ours = accuracies(kept, name, (name, data, smaller), OURS, seeds)
+            difference = paired(ours, accuracies(kept, name, theirs_at, "upcycled 0.5", seeds))
+            if difference.interval[1] >= 0:  # not significantly worse
+                found = smaller, difference
+                break
+        rows.append(
+            [data, f"{epsilon:g}", MISSING, MISSING]
+            if found is None
+            else [data, f"{epsilon:g}", f"{found[0]:g}", paired_words(found[1])]
+        )
+    return table(["Syn", "upcycled 0.5 spends", "reuse spends", "difference in accuracy (95 %)"], rows)
+
+
+def blocks(kept: Cells) -> dict[str, list[str]]:
+    """Return what stands between the page's marks."""
+    found = {"verdict": [line for name in MAIN for line in verdict(kept, name)]}
+    found |= {name: results_table(kept, name) for name in MAIN}
+    return found | {"parts": parts_table(kept), "saved": saved_table(kept)}
+
+
+def plot(kept: Cells) -> None:
+    from matplotlib.figure import Figure
+
+    colours = {"vanilla 80": "#D55E00", "vanilla 40": "#666666", "upcycled 0.5": "#0072B2", OURS: "#009E73"}
+    figure = Figure(figsize=(13, 8.5), dpi=110, layout="constrained")
+    axes = figure.subplots(len(MAIN), len(SYN), sharex=True, sharey="col", squeeze=False)
+    for row, name in enumerate(MAIN):
+        for column, data in enumerate(SYN):
+            ax = axes[row][column]
+            points = {e: found[2] for e in ROWS[name].epsilons if (found := gain(kept, (name, data, e))) is not None}
+            for rival, colour in colours.items():
+                mean = [found[rival].mean() for found in points.values()]
+                error = [2 * found[rival].std(ddof=1) / len(found[rival]) ** 0.5 for found in points.values()]
+                ax.errorbar(list(points), mean, error, color=colour, marker="o", markersize=4, capsize=2, label=rival)
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(ALL, [f"{e:g}" for e in ALL])
+            ax.grid(axis="y", color="#e5e5e5")
+            ax.spines[["top", "right"]].set_visible(False)
+            if row == 0:
+                ax.set_title(f"Syn({data})")
+            if column == 0:
+                ax.set_ylabel(f"{ROWS[name].title}\ntest accuracy (%)", fontsize=8)
+            if row == len(MAIN) - 1:
+                ax.set_xlabel("proven epsilon of every client")
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    write_picture(figure, PLOT)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--only", default="", choices=["", "fedprox", "fedprox-erm", "feddyn", *ROWS])
+    parser.add_argument("--seeds", type=int, default=64)
+    asked = parser.parse_args()
+    if asked.quick:
+        with tempfile.TemporaryDirectory() as folder:
+            kept = Cells(Path(folder) / CELLS.name)
+            wanted = [c for c in cells("fedprox-erm", 2) if c.data == "iid" and c.epsilon == 1.0]
+            compute_cells(kept, {cell.key: cell.arguments for cell in wanted}, value_of, may_fail=False)
+            for cell in wanted:
+                print(cell.key, kept[cell.key])
+        return
+    kept = Cells(CELLS)
+    if not asked.page:
+        wanted = list(cells(asked.only, asked.seeds))
+        print(f"{sum(cell.key not in kept for cell in wanted)} runs to do", file=sys.stderr)
+        compute_cells(kept, {cell.key: cell.arguments for cell in wanted}, value_of, may_fail=False)
+        kept.fold()
+    plot(kept)
+    write_page(PAGE, blocks(kept))
