@@ -14,13 +14,14 @@ from upcycled.core.solvers import MoreauSGD, NoisySGD
 from upcycled.core.streams import Purpose, client_keys, keys_within
 from upcycled.core.vectors import Ints, Real, Vector, grid_step
 from upcycled.engines.determinism import to_torch
+from upcycled.engines.ghost import Ghost
 from upcycled.engines.per_sample import PerSample
 
 _BLOCK = 1 << 17
 """Float64 numbers that are clipped at a time: they stay in the processor's cache."""
 
 
-def train_noisy(task: Task, solver: NoisySGD, gradients: PerSample, work: Work) -> Trained:
+def train_noisy(task: Task, solver: NoisySGD, gradients: PerSample | Ghost, work: Work) -> Trained:
     """Do a cohort's local work with noisy gradients in the place of minibatch gradients."""
     assert work.noise is not None  # the round loop brings it
     cohort, local = work.cohort, solver.local
@@ -48,7 +49,7 @@ class NoisyGradient:
     def __init__(
         self,
         solver: NoisySGD,
-        gradients: PerSample,
+        gradients: PerSample | Ghost,
         x: NDArray[Any],
         y: Ints,
         client: int,
@@ -77,6 +78,9 @@ class NoisyGradient:
         """Return the sum of the rows' clipped gradients, in units of the grid."""
         keys = keys_within(keys_within(self.dropout, [self.taken]), rows)  # of a row in a step, wherever it stands
         drawn = torch.from_numpy(rows)
+        if isinstance(self.gradients, Ghost):
+            found = self.gradients.clipped_sum(at, self.x[drawn], self.y[drawn], keys, self.clip_norm, len(self.y))
+            return np.rint(found / self.step) if self.step > 0 else found
         total = np.zeros(at.numel())
         for each in self.gradients.chunks(at, self.x[drawn], self.y[drawn], keys):
             add_clipped(total, each.numpy(), self.clip_norm, self.step, self.gradients.rows)

@@ -20,9 +20,10 @@ from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
+from upcycled.engines.ghost import Ghost, noisy_gradients
 from upcycled.engines.noisy import train_noisy
 from upcycled.engines.optimisers import OptimiserStep, add_correction, optimiser_step, scale_down
-from upcycled.engines.per_sample import PerSample, per_sample_gradients, refuses_per_sample
+from upcycled.engines.per_sample import PerSample, refuses_per_sample
 from upcycled.engines.scoring import module_outputs, personal_outputs, score_module, score_personal_modules
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -34,7 +35,7 @@ class Sequential:
 
     task: Task
     flat: FlatModule
-    gradients: PerSample | None = None
+    gradients: PerSample | Ghost | None = None
     """Of each sample, for DP-SGD."""
     name: str = "sequential"
     way: str = "one by one"
@@ -182,7 +183,7 @@ def _refuses(task: Task) -> str | None:
 def open_sequential(task: Task, threads: int | None) -> Sequential:
     """Get a task ready; one thread is all it uses."""
     flat = flat_module(task)
-    return Sequential(task, flat, per_sample_gradients(task) if isinstance(task.solver, NoisySGD) else None)
+    return Sequential(task, flat, noisy_gradients(task) if isinstance(task.solver, NoisySGD) else None)
 
 
 SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential)
