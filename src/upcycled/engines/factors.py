@@ -37,6 +37,8 @@ class Stored:
     """Gradients as they are, (rows, numbers), at their places."""
 
     parts: tuple[tuple[slice, torch.Tensor], ...]
+    channels: int = 1
+    """See :func:`_channels_first`."""
     positions: int = 1
 
     def bits(self) -> list[torch.Tensor]:
@@ -48,7 +50,8 @@ class Stored:
 
     def add(self, total: torch.Tensor, scales: torch.Tensor) -> None:
         for place, part in self.parts:
-            total[place] += scales @ _present(part, scales)
+            found = (scales @ _present(part, scales).flatten(1)).view(part.shape[1:])
+            total[place] += _channels_first(found, self.channels if found.ndim > 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Products:
     inputs: torch.Tensor
     columns: tuple[tuple[slice, int], ...]
     """Places of the parts and how many columns each has, side by side; a bias has one, whose input is 1."""
+    channels: int = 1
+    """See :func:`_channels_first`."""
 
     @property
     def positions(self) -> int:
@@ -80,7 +85,7 @@ class Products:
         found = deltas.flatten(0, 1).T @ inputs.flatten(0, 1)
         ends = itertools.accumulate(width for _, width in self.columns)
         for (place, width), end in zip(self.columns, ends, strict=True):
-            total[place] += found[:, end - width : end].reshape(-1)
+            total[place] += _channels_first(found[:, end - width : end], self.channels if width > 1 else 1)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,16 @@ class Rows:
         table.index_add_(0, self.indices.reshape(-1), scaled.flatten(0, 1))
 
 
+def _channels_first(numbers: torch.Tensor, channels: int) -> torch.Tensor:
+    """Return numbers in the order of the flat vector, where a kernel's channels stand side by side, the last to change.
+
+    Where they are the last in memory, windows are faster to copy so.
+    """
+    if channels > 1:
+        numbers = numbers.reshape(-1, numbers.shape[-1] // channels, channels).mT
+    return numbers.reshape(-1)
+
+
 def _squares(each: torch.Tensor, keep: int = 1) -> torch.Tensor:
     """Return sums of squares over all but the first ``keep`` dimensions."""
     wide = each.flatten(keep).double()
@@ -113,12 +128,10 @@ def _squares(each: torch.Tensor, keep: int = 1) -> torch.Tensor:
 
 def _present(each: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return the numbers in float64, zeros for rows of scale 0: zero times infinity would be no number."""
-    wide = each.double()
-    wide[scales == 0] = 0.0
-    return wide
+    return each.double().index_fill_(0, torch.nonzero(scales == 0)[:, 0], 0.0)
 
 
-def products(deltas: torch.Tensor, inputs: torch.Tensor, places: Places) -> Factors:
+def products(deltas: torch.Tensor, inputs: torch.Tensor, places: Places, channels: int = 1) -> Factors:
     """Return the gradients of a weight, and a bias if it has a place, whichever way is less work.
 
     Products of all pairs of positions, or the gradients themselves: a fixed function of shapes.
@@ -126,18 +139,18 @@ def products(deltas: torch.Tensor, inputs: torch.Tensor, places: Places) -> Fact
     rows, positions, out = deltas.shape
     width = inputs.shape[2]
     if 1 < positions and out * width <= 2 * positions * (out + width):
-        return stored(torch.bmm(deltas.mT, inputs), deltas.sum(dim=1), places)
+        return stored(torch.bmm(deltas.mT, inputs), deltas.sum(dim=1), places, channels)
     columns = [(places["weight"], width)]
     if "bias" in places:
         inputs = torch.cat([inputs, inputs.new_ones(rows, positions, 1)], dim=2)
         columns.append((places["bias"], 1))
-    return Products(deltas, inputs, tuple(columns))
+    return Products(deltas, inputs, tuple(columns), channels)
 
 
-def stored(weight: torch.Tensor, bias: torch.Tensor, places: Places) -> Stored:
+def stored(weight: torch.Tensor, bias: torch.Tensor, places: Places, channels: int = 1) -> Stored:
     """Return gradients of those of the two that have a place."""
     parts = {"weight": weight, "bias": bias}
-    return Stored(tuple((place, parts[name].flatten(1)) for name, place in places.items()))
+    return Stored(tuple((place, parts[name]) for name, place in places.items()), channels)
 
 
 def refuses_layer(layer: nn.Module) -> bool:
@@ -169,19 +182,25 @@ def factors_of(layer: nn.Module, given: torch.Tensor, deltas: torch.Tensor, plac
 def _of_convolution(
     layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, given: torch.Tensor, deltas: torch.Tensor, places: Places
 ) -> Factors:
-    sides = layer.padding if isinstance(layer.padding, tuple) else ()
-    windows = pad(given, [side for one in reversed(sides) for side in (one, one)])
-    for i, (size, stride, dilation) in enumerate(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)):
-        windows = windows.unfold(i + 2, (size - 1) * dilation + 1, stride)[..., ::dilation]
     rows, dims, groups = len(given), len(layer.kernel_size), layer.groups
-    # From (rows, channels, positions, kernel) to (rows, channels and kernel, positions).
-    order = (0, 1, *range(2 + dims, 2 + 2 * dims), *range(2, 2 + dims))
-    inputs = windows.permute(order).reshape(rows * groups, -1, deltas[0, 0].numel())
+    # The first axis of space: channels stay where they lie in memory.
+    is_last = groups == 1 and not given.is_contiguous()
+    space = 1 if is_last else 2
+    sides = [side for one in reversed(layer.padding) for side in (int(one), int(one))]
+    windows = pad(given.movedim(1, -1), [0, 0, *sides]) if is_last else pad(given, sides)
+    for i, (size, stride, dilation) in enumerate(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)):
+        windows = windows.unfold(space + i, (size - 1) * dilation + 1, stride)[..., ::dilation]
+    positions, kernel = tuple(range(space, space + dims)), tuple(range(2 + dims, 2 + 2 * dims))
     each = deltas.movedim(1, -1).flatten(1, -2)
+    if is_last:
+        inputs = windows.permute(0, *positions, *kernel, 1 + dims).reshape(rows, each.shape[1], -1)
+        return products(each, inputs, places, layer.in_channels)
+    inputs = windows.permute(0, 1, *kernel, *positions).reshape(rows * groups, -1, each.shape[1]).mT
     if groups == 1:
-        return products(each, inputs.mT, places)
+        return products(each, inputs, places)
     split = each.unflatten(2, (groups, -1)).movedim(2, 1).flatten(0, 1)
-    return stored(torch.bmm(split.mT, inputs.mT).unflatten(0, (rows, groups)), each.sum(dim=1), places)
+    weight = torch.bmm(split.mT, inputs).unflatten(0, (rows, groups)).flatten(1, 2)
+    return stored(weight, each.sum(dim=1), places)
 
 
 def _of_table(layer: nn.Embedding, tokens: torch.Tensor, deltas: torch.Tensor, places: Places) -> Factors:

@@ -182,13 +182,18 @@ def chunk_factors(task: Task, is_aligned: bool) -> ChunkFactors:
     for layer in own:
         layer.register_forward_hook(keep)
     asked = asked_masks(task, module, masks)
+    calls.clear()
+    kernels = [f"{name}.weight".removeprefix(".") for name, m in module.named_modules() if type(m) is nn.Conv2d]
+    kernels = [name for name in kernels if name in places]
 
     def of_chunk(flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> list[Factors]:
-        calls.clear()
+        named = layout.split(flat)
+        for name in kernels:  # Convolutions give channels side by side if kernels have them so: pooling is faster.
+            named[name] = named[name].to(memory_format=torch.channels_last)
         given = [kept(keys, call, shape, rate)[:, 0] for call, (shape, rate) in enumerate(asked)]
         masks.begin(given=given)
         with torch.enable_grad():
-            losses = task.objective.per_sample(functional_call(module, layout.split(flat), (x,)), y)
+            losses = task.objective.per_sample(functional_call(module, named, (x,)), y)
             outputs = [out for _, _, out in calls]
             deltas = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
         rows = {len(y), *(len(kept_in) for _, kept_in, _ in calls), *(len(out) for out in outputs)}
