@@ -179,6 +179,15 @@ def factors_of(layer: nn.Module, given: torch.Tensor, deltas: torch.Tensor, plac
     return products(deltas.reshape(rows, -1, deltas.shape[-1]), given.reshape(rows, -1, given.shape[-1]), places)
 
 
+def factors_of_gates(given: torch.Tensor, deltas: torch.Tensor, places: Places) -> Factors:
+    """Return those of an LSTM from its inputs and hidden states, side by side, and the deltas of what its gates see."""
+    hidden = deltas.shape[2] // 4
+    widths = {"weight_ih": given.shape[2] - hidden, "weight_hh": hidden, "bias_ih": 1, "bias_hh": 1}
+    ones = given.new_ones(*given.shape[:2], sum(kind.startswith("bias") for kind in places))
+    columns = tuple((places[kind], width) for kind, width in widths.items() if kind in places)
+    return Products(deltas, torch.cat([given, ones], dim=2), columns)
+
+
 def _of_convolution(
     layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, given: torch.Tensor, deltas: torch.Tensor, places: Places
 ) -> Factors:

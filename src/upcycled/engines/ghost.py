@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from upcycled.core.streams import Words
 from upcycled.core.vectors import Real
 from upcycled.engines.determinism import one_thread
 from upcycled.engines.dropout import Masks, kept
-from upcycled.engines.factors import Factors, Places, factors_of, refuses_layer
+from upcycled.engines.factors import Factors, Places, factors_of, factors_of_gates, refuses_layer
 from upcycled.engines.per_sample import (
     AlignedLinear,
     PerSample,
@@ -45,6 +45,7 @@ from upcycled.engines.per_sample import (
     stacked,
     with_keyed_masks,
 )
+from upcycled.engines.unrolled import UnrolledLSTM, refuses_unrolling, unrolled
 
 SPREAD = 2.0**10
 """How many times the clip norm a sample's parts may be long before it is scaled down for their sake."""
@@ -59,6 +60,7 @@ _LAYERS = (
     nn.Embedding,
     nn.GroupNorm,
     nn.LayerNorm,
+    nn.LSTM,
 )
 
 
@@ -130,7 +132,7 @@ def _ghost(task: Task) -> Ghost | None:
     if trained is None or all(isinstance(layer, nn.Linear) for layer in trained.values()):
         return None
     # What torch.func cannot do may look at numbers to decide on its way: a chunk would then go one way together.
-    if stacked(task, False) is None:
+    if stacked(task, False, lambda module: unrolled(module, None)) is None:
         return None
     most = int(task.train.sizes.max())
     for is_aligned in (False, True):
@@ -141,13 +143,19 @@ def _ghost(task: Task) -> Ghost | None:
     return None
 
 
+def _refuses(layer: nn.Module) -> bool:
+    return refuses_unrolling(layer) if isinstance(layer, nn.LSTM) else refuses_layer(layer)
+
+
 def _trained_layers(module: nn.Module) -> dict[str, nn.Module] | None:
     """Return the layers that have trained parameters of their own, by name, or None if one of them has no factors."""
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
     for name, layer in module.named_modules():
         own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
-        if own and (type(layer) not in _LAYERS or refuses_layer(layer)):
+        if own and (type(layer) not in _LAYERS or _refuses(layer)):
+            return None
+        if type(layer) is nn.LSTM and len(own) != len(list(layer.parameters())):  # some of them fixed
             return None
         if any(id(p) in seen for p in own):  # two layers share it
             return None
@@ -161,30 +169,46 @@ class _UnknownShape(Exception):
     """A layer was not called once, or not with a row for each sample."""
 
 
+_Key: TypeAlias = tuple[nn.Module, str]
+"""A layer, and which of the LSTMs in it."""
+
+
+def _places(module: nn.Module, task: Task) -> dict[_Key, Places]:
+    """Return where the trained parameters of each layer lie in the flat vector."""
+    layout, found = task.layout, dict[_Key, dict[str, slice]]()
+    layers = dict(module.named_modules())
+    for name, first, last in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
+        path, _, kind = name.rpartition(".")
+        layer, suffix = layers[path], ""
+        if isinstance(layer, UnrolledLSTM):
+            kind, _, rest = kind.partition("_l")
+            suffix = f"_l{rest}"
+        found.setdefault((layer, suffix), {})[kind] = slice(first, last)
+    return dict(found)
+
+
 def chunk_factors(task: Task, is_aligned: bool) -> ChunkFactors:
     """Return the factors of a chunk by one pass forward and one backward."""
     masks, layout = Masks(), task.layout
-    module = with_keyed_masks(task, masks, is_aligned).requires_grad_(False)
-    places = dict(zip(layout.names, map(slice, layout.offsets, layout.offsets[1:]), strict=False))
-    own: dict[nn.Module, Places] = {}
-    for name, layer in module.named_modules():
-        prefix = f"{name}." if name else ""
-        named = {kind: places[prefix + kind] for kind in ("weight", "bias") if prefix + kind in places}
-        if named:
-            own[layer] = named
+    calls: list[tuple[_Key, torch.Tensor, torch.Tensor]] = []
+
+    def note(layer: nn.Module, suffix: str, given: torch.Tensor, out: torch.Tensor) -> None:
+        calls.append(((layer, suffix), given, out))
+
+    def hook(layer: nn.Module, given: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
+        note(layer, "", given[0].detach(), out if out.requires_grad else out.requires_grad_())
+
+    module = unrolled(with_keyed_masks(task, masks, is_aligned), note).requires_grad_(False)
+    own = _places(module, task)
+    for layer, suffix in own:
+        if not suffix:
+            layer.register_forward_hook(hook)
+    for layer in module.modules():
         if getattr(layer, "inplace", False):
             layer.inplace = False  # type: ignore[assignment]  # outputs are still to be looked at
-    calls: list[tuple[nn.Module, torch.Tensor, torch.Tensor]] = []
-
-    def keep(layer: nn.Module, given: tuple[torch.Tensor, ...], out: torch.Tensor) -> None:
-        calls.append((layer, given[0].detach(), out if out.requires_grad else out.requires_grad_()))
-
-    for layer in own:
-        layer.register_forward_hook(keep)
     asked = asked_masks(task, module, masks)
-    calls.clear()
     kernels = [f"{name}.weight".removeprefix(".") for name, m in module.named_modules() if type(m) is nn.Conv2d]
-    kernels = [name for name in kernels if name in places]
+    kernels = [name for name in kernels if name in layout.names]
 
     def of_chunk(flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> list[Factors]:
         named = layout.split(flat)
@@ -192,16 +216,18 @@ def chunk_factors(task: Task, is_aligned: bool) -> ChunkFactors:
             named[name] = named[name].to(memory_format=torch.channels_last)
         given = [kept(keys, call, shape, rate)[:, 0] for call, (shape, rate) in enumerate(asked)]
         masks.begin(given=given)
+        calls.clear()
         with torch.enable_grad():
             losses = task.objective.per_sample(functional_call(module, named, (x,)), y)
             outputs = [out for _, _, out in calls]
             deltas = torch.autograd.grad(losses.sum(), outputs, materialize_grads=True)
         rows = {len(y), *(len(kept_in) for _, kept_in, _ in calls), *(len(out) for out in outputs)}
-        if {layer for layer, _, _ in calls} != own.keys() or len(calls) != len(own) or rows != {len(y)}:
+        if {key for key, _, _ in calls} != own.keys() or len(calls) != len(own) or rows != {len(y)}:
             raise _UnknownShape
-        found = [factors_of(layer, a, d, own[layer]) for (layer, a, _), d in zip(calls, deltas, strict=True)]
-        calls.clear()
-        return found
+        return [
+            factors_of_gates(a, d, own[key]) if key[1] else factors_of(key[0], a, d, own[key])
+            for (key, a, _), d in zip(calls, deltas, strict=True)
+        ]
 
     return of_chunk
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -223,10 +223,15 @@ def one_by_one(task: Task) -> ChunkGradients:
     return of_chunk
 
 
-def stacked(task: Task, is_aligned: bool) -> ChunkGradients | None:
-    """Return gradients by torch.func; None for a module that it does sample by sample, or that draws otherwise."""
+def stacked(
+    task: Task, is_aligned: bool, prepare: Callable[[nn.Module], nn.Module] = lambda module: module
+) -> ChunkGradients | None:
+    """Return gradients by torch.func; None for a module that it does sample by sample, or that draws otherwise.
+
+    ``prepare`` may put other layers in the place of some that torch.func does not know.
+    """
     masks = Masks()
-    module = with_keyed_masks(task, masks, is_aligned)
+    module = prepare(with_keyed_masks(task, masks, is_aligned))
 
     def loss(named: Named, x: torch.Tensor, y: torch.Tensor, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
         masks.begin(given=given)
