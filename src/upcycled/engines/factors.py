@@ -138,7 +138,7 @@ def products(deltas: torch.Tensor, inputs: torch.Tensor, places: Places, channel
     """
     rows, positions, out = deltas.shape
     width = inputs.shape[2]
-    if 1 < positions and out * width <= 2 * positions * (out + width):
+    if positions > 1 and out * width <= 2 * positions * (out + width):
         return stored(torch.bmm(deltas.mT, inputs), deltas.sum(dim=1), places, channels)
     columns = [(places["weight"], width)]
     if "bias" in places:

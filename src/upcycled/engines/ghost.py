@@ -1,9 +1,9 @@
 """DP-SGD's clipped sums for layers whose gradients are products, without a gradient of every sample.
 
-One pass over a chunk leaves each layer's inputs and deltas. A sample's gradient by a layer is the sum over its positions
-of delta times input (Goodfellow 2015, arXiv:1510.01799), and :mod:`upcycled.engines.factors` has norms and weighted sums
-of such. Deltas of all samples come from one backward pass, so a model is done so only if that was tried and found true,
-on random numbers: these are the gradients that one sample at a time gives, and every row keeps its bits at any place.
+One pass over a chunk leaves each layer's inputs and deltas. A sample's gradient by a layer is the sum over its
+positions of delta times input (Goodfellow 2015, arXiv:1510.01799); :mod:`upcycled.engines.factors` has lengths and
+weighted sums of such. All deltas come from one backward pass, so a model is done so only if it was tried on random
+numbers: these are the gradients that one sample at a time gives, and every row keeps its bits at any place.
 
 **What a record can change.** Its factors are its own, bit for bit; one that is not finite counts as zero, in inputs and
 deltas. Clipped gradients are then added up in float64, by products whose order is not known: p rows of a chunk with T
@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
 from torch.func import functional_call
@@ -121,26 +120,28 @@ def rounding(rows: int, positions: int, samples: int) -> float:
 
 
 @one_thread()
-def noisy_gradients(task: Task) -> PerSample | Ghost:
-    """Return the fastest way that is found to be right for this model, on random numbers."""
-    return _ghost(task) or per_sample_gradients(task)
+def noisy_gradients(task: Task, threads: int) -> list[PerSample] | list[Ghost]:
+    """Return the fastest way that is found to be right for this model, on random numbers: one for each thread.
+
+    Gradients of every sample come from one thread: layers that draw in ways of their own read torch's one generator.
+    """
+    for is_aligned in (False, True) if _may_have_factors(task) else ():
+        for rows in in_registers(rows_of_chunk(task.solver.local, 1)):
+            made = chunk_factors(task, is_aligned)
+            if _is_right(made, task, rows):
+                lanes = [made, *(chunk_factors(task, is_aligned) for _ in range(threads - 1))]
+                way = "factors, aligned" if is_aligned else "factors"
+                return [Ghost(rows, task.layout.size, lane, way) for lane in lanes]
+    return [per_sample_gradients(task)]
 
 
-def _ghost(task: Task) -> Ghost | None:
+def _may_have_factors(task: Task) -> bool:
     trained = _trained_layers(task.module)
     # Linear layers alone are the fused engine's, which is held against plain gradients of every sample.
     if trained is None or all(isinstance(layer, nn.Linear) for layer in trained.values()):
-        return None
+        return False
     # What torch.func cannot do may look at numbers to decide on its way: a chunk would then go one way together.
-    if stacked(task, False, lambda module: unrolled(module, None)) is None:
-        return None
-    most = int(task.train.sizes.max())
-    for is_aligned in (False, True):
-        for rows in in_registers(rows_of_chunk(task.solver.local, 1)):
-            made = chunk_factors(task, is_aligned)
-            if _is_right(made, task, rows, most):
-                return Ghost(rows, task.layout.size, made, "factors, aligned" if is_aligned else "factors")
-    return None
+    return stacked(task, False, lambda module: unrolled(module, None)) is not None
 
 
 def _refuses(layer: nn.Module) -> bool:
@@ -232,7 +233,7 @@ def chunk_factors(task: Task, is_aligned: bool) -> ChunkFactors:
     return of_chunk
 
 
-def _is_right(made: ChunkFactors, task: Task, rows: int, samples: int) -> bool:
+def _is_right(made: ChunkFactors, task: Task, rows: int) -> bool:
     """Try whether these are the gradients, whether rows stay apart, and whether sums round by next to nothing."""
 
     def bits(flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> torch.Tensor:
@@ -246,7 +247,7 @@ def _is_right(made: ChunkFactors, task: Task, rows: int, samples: int) -> bool:
     except (_UnknownShape, RuntimeError, IndexError, TypeError):
         return False
     positions = max(layer.positions for layer in layers)
-    if rounding(rows, positions, samples) > _MOST_ROUNDING:
+    if rounding(rows, positions, int(task.train.sizes.max())) > _MOST_ROUNDING:
         return False
     return _are_gradients(made, task, rows) and keeps_rows_apart(bits, task, rows) and _bad_rows_stay(bits, task, rows)
 
