@@ -1,11 +1,12 @@
-"""DP-SGD: a step of the fused engine against Opacus' and against a step of plain SGD; calibration of 50 clients.
+"""DP-SGD: a step against Opacus' and against a step of plain SGD; calibration of 50 clients.
 
     python -m benchmarks.dpsgd
 
-Batch 32 by Poisson draws from clients of 640 samples, momentum, noise multiplier 1. Ours are whole data rounds of eight
-clients on all cores, divided by their steps; a peer has torch's threads on all cores. Both take turns, and the least
-time of each is compared: other work on the machine disturbs it less than a median. Opacus lives in an environment of
-its own, made on first use as for ``benchmarks.peers.compare``.
+Batch 32 by Poisson draws from clients of 640 samples, momentum, noise multiplier 1. Ours are whole data rounds on all
+cores, divided by their steps: of eight clients in the fused engine (linear, MLP), of four in the sequential one (CNN,
+LSTM). A peer has torch's threads on all cores. Both take turns, and the least time of each is compared: other work on
+the machine disturbs it less than a median. Opacus lives in an environment of its own, made on first use as for
+``benchmarks.peers.compare``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def round_of(name: str, privacy: Any) -> Callable[[Any], object]:
     module, shape, classes = model_of(name)
     engine, clients = ("fused", CLIENTS) if name in FUSED else ("sequential", FEW)
     rng = np.random.default_rng(0)
-    xs = [rng.normal(size=(SAMPLES, *shape)).astype(np.float32) for _ in range(clients)]
+    xs: list[Any] = [rng.normal(size=(SAMPLES, *shape)).astype(np.float32) for _ in range(clients)]
     if name == "lstm":
         xs = [rng.integers(0, WORDS, x.shape) for x in xs]
     data = up.FederatedData.from_arrays(xs, [rng.integers(0, classes, SAMPLES) for _ in xs], num_classes=classes)

@@ -15,6 +15,14 @@ Places: TypeAlias = Mapping[str, slice]
 """Where a layer's parameters lie in the flat vector."""
 
 
+_WINDOWS = 1 << 19
+"""Numbers of a convolution's windows that are copied at a time: they stay in the processor's cache."""
+
+
+_BLOCK = 1 << 16
+"""Float64 numbers that are worked on at a time, likewise."""
+
+
 class Factors(Protocol):
     """What one layer's gradients, of the rows of a chunk, are made of."""
 
@@ -50,7 +58,9 @@ class Stored:
 
     def add(self, total: torch.Tensor, scales: torch.Tensor) -> None:
         for place, part in self.parts:
-            found = (scales @ _present(part, scales).flatten(1)).view(part.shape[1:])
+            found = torch.zeros(part.shape[1:], dtype=torch.float64)
+            for some in _blocks(part):
+                found.view(-1).add_(scales[some] @ _present(part[some], scales[some]).flatten(1))
             total[place] += _channels_first(found, self.channels if found.ndim > 1 else 1)
 
 
@@ -122,8 +132,14 @@ def _channels_first(numbers: torch.Tensor, channels: int) -> torch.Tensor:
 
 def _squares(each: torch.Tensor, keep: int = 1) -> torch.Tensor:
     """Return sums of squares over all but the first ``keep`` dimensions."""
-    wide = each.flatten(keep).double()
-    return torch.linalg.vecdot(wide, wide)
+    flat = each.reshape(*each.shape[:keep], -1)
+    return torch.cat([torch.linalg.vecdot(wide, wide) for wide in (flat[some].double() for some in _blocks(flat))])
+
+
+def _blocks(each: torch.Tensor) -> list[slice]:
+    """Return some rows at a time: float64 copies of them stay in the processor's cache."""
+    at_once = max(1, _BLOCK // each[0].numel())
+    return [slice(first, first + at_once) for first in range(0, len(each), at_once)]
 
 
 def _present(each: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -131,14 +147,20 @@ def _present(each: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return each.double().index_fill_(0, torch.nonzero(scales == 0)[:, 0], 0.0)
 
 
-def products(deltas: torch.Tensor, inputs: torch.Tensor, places: Places, channels: int = 1) -> Factors:
-    """Return the gradients of a weight, and a bias if it has a place, whichever way is less work.
+def is_less_stored(positions: int, out: int, width: int) -> bool:
+    """Say whether gradients themselves are less work than products of all pairs of positions: by shapes alone.
 
-    Products of all pairs of positions, or the gradients themselves: a fixed function of shapes.
+    >>> is_less_stored(196, 32, 400), is_less_stored(25, 512, 428), is_less_stored(1, 64, 1568)
+    (True, False, False)
     """
+    return positions > 1 and out * width <= 2 * positions * (out + width)
+
+
+def products(deltas: torch.Tensor, inputs: torch.Tensor, places: Places, channels: int = 1) -> Factors:
+    """Return the gradients of a weight, and a bias if it has a place, whichever way is less work."""
     rows, positions, out = deltas.shape
     width = inputs.shape[2]
-    if positions > 1 and out * width <= 2 * positions * (out + width):
+    if is_less_stored(positions, out, width):
         return stored(torch.bmm(deltas.mT, inputs), deltas.sum(dim=1), places, channels)
     columns = [(places["weight"], width)]
     if "bias" in places:
@@ -195,21 +217,29 @@ def _of_convolution(
     # The first axis of space: channels stay where they lie in memory.
     is_last = groups == 1 and not given.is_contiguous()
     space = 1 if is_last else 2
-    sides = [side for one in reversed(layer.padding) for side in (int(one), int(one))]
+    assert not isinstance(layer.padding, str)  # refused
+    sides = [side for one in reversed(layer.padding) for side in (one, one)]
     windows = pad(given.movedim(1, -1), [0, 0, *sides]) if is_last else pad(given, sides)
     for i, (size, stride, dilation) in enumerate(zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)):
         windows = windows.unfold(space + i, (size - 1) * dilation + 1, stride)[..., ::dilation]
     positions, kernel = tuple(range(space, space + dims)), tuple(range(2 + dims, 2 + 2 * dims))
+    windows = windows.permute((0, *positions, *kernel, 1 + dims) if is_last else (0, 1, *kernel, *positions))
     each = deltas.movedim(1, -1).flatten(1, -2)
-    if is_last:
-        inputs = windows.permute(0, *positions, *kernel, 1 + dims).reshape(rows, each.shape[1], -1)
-        return products(each, inputs, places, layer.in_channels)
-    inputs = windows.permute(0, 1, *kernel, *positions).reshape(rows * groups, -1, each.shape[1]).mT
-    if groups == 1:
-        return products(each, inputs, places)
-    split = each.unflatten(2, (groups, -1)).movedim(2, 1).flatten(0, 1)
-    weight = torch.bmm(split.mT, inputs).unflatten(0, (rows, groups)).flatten(1, 2)
-    return stored(weight, each.sum(dim=1), places)
+    count, width = each.shape[1], layer.weight[0].numel()
+
+    def inputs(some: slice) -> torch.Tensor:
+        if is_last:
+            return windows[some].reshape(-1, count, width)
+        return windows[some].reshape(-1, width, count).mT
+
+    channels = layer.in_channels if is_last else 1
+    if groups == 1 and not is_less_stored(count, layer.out_channels, width):
+        return products(each, inputs(slice(None)), places, channels)
+    split = each.view(rows, count, groups, -1).movedim(2, 1)
+    at_once = max(1, _WINDOWS // (groups * count * width))
+    some = [slice(first, first + at_once) for first in range(0, rows, at_once)]
+    weight = torch.cat([torch.bmm(split[part].flatten(0, 1).mT, inputs(part)) for part in some])
+    return stored(weight.reshape(rows, layer.out_channels, width), each.sum(dim=1), places, channels)
 
 
 def _of_table(layer: nn.Embedding, tokens: torch.Tensor, deltas: torch.Tensor, places: Places) -> Factors:

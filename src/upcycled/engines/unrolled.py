@@ -52,11 +52,11 @@ class UnrolledLSTM(nn.Module):
         return out if self.batch_first else out.transpose(0, 1), (last, cells)
 
     def _run(self, x: torch.Tensor, suffix: str) -> tuple[torch.Tensor, torch.Tensor]:
-        own = {kind: getattr(self, kind + suffix, None) for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
-        gates, recurrent = linear(x, own["weight_ih"], own["bias_ih"]), own["weight_hh"]
-        assert recurrent is not None
-        if own["bias_hh"] is not None:
-            gates = gates + own["bias_hh"]
+        recurrent: torch.Tensor = getattr(self, "weight_hh" + suffix)
+        bias, more = (getattr(self, kind + suffix, None) for kind in ("bias_ih", "bias_hh"))
+        gates = linear(x, getattr(self, "weight_ih" + suffix), bias)
+        if more is not None:
+            gates = gates + more
         if self.tap is not None and not gates.requires_grad:
             gates.requires_grad_()
         cell = hidden = x.new_zeros(len(x), recurrent.shape[1])
