@@ -1,11 +1,12 @@
-"""DP-SGD: a step of the fused engine against Opacus' and against a step of plain SGD; calibration of 50 clients.
+"""DP-SGD: a step against Opacus' and against a step of plain SGD; calibration of 50 clients.
 
     python -m benchmarks.dpsgd
 
-Batch 32 by Poisson draws from clients of 640 samples, momentum, noise multiplier 1. Ours are whole data rounds of eight
-clients on all cores, divided by their steps; a peer has torch's threads on all cores. Both take turns, and the least
-time of each is compared: other work on the machine disturbs it less than a median. Opacus lives in an environment of
-its own, made on first use as for ``benchmarks.peers.compare``.
+Batch 32 by Poisson draws from clients of 640 samples, momentum, noise multiplier 1. Ours are whole data rounds on all
+cores, divided by their steps: of eight clients in the fused engine (linear, MLP), of four in the sequential one (CNN,
+LSTM). A peer has torch's threads on all cores. Both take turns, and the least time of each is compared: other work on
+the machine disturbs it less than a median. Opacus lives in an environment of its own, made on first use as for
+``benchmarks.peers.compare``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import upcycled as up
 from benchmarks.measure import keep
 from benchmarks.peers.compare import Failed, Peer, call, environment
-from benchmarks.peers.opacus_step import BATCH, model_of
+from benchmarks.peers.opacus_step import BATCH, WORDS, model_of
 from upcycled.core.engine import Work
 from upcycled.core.sampler import everybody
 from upcycled.core.solvers import Problem
@@ -30,20 +31,24 @@ from upcycled.runtime.plan import make_plan
 from upcycled.runtime.spec import RunSpec
 
 OPACUS = Peer("opacus", ("opacus==1.6.0",), "benchmarks.peers.opacus_step")
-CLIENTS, SAMPLES, TURNS = 8, 20 * BATCH, 5
+CLIENTS, FEW, SAMPLES, TURNS = 8, 4, 20 * BATCH, 5
+FUSED = ("linear", "mlp")
 
 
 def round_of(name: str, privacy: Any) -> Callable[[Any], object]:
-    """Return a data round of the fused engine, as a function of its noise."""
+    """Return a data round as a function of its noise: of the fused engine, or of the sequential one."""
     module, shape, classes = model_of(name)
+    engine, clients = ("fused", CLIENTS) if name in FUSED else ("sequential", FEW)
     rng = np.random.default_rng(0)
-    xs = [rng.normal(size=(SAMPLES, *shape)).astype(np.float32) for _ in range(CLIENTS)]
+    xs: list[Any] = [rng.normal(size=(SAMPLES, *shape)).astype(np.float32) for _ in range(clients)]
+    if name == "lstm":
+        xs = [rng.integers(0, WORDS, x.shape) for x in xs]
     data = up.FederatedData.from_arrays(xs, [rng.integers(0, classes, SAMPLES) for _ in xs], num_classes=classes)
     local = up.LocalSGD(lr=0.01, momentum=0.5, batch_size=BATCH)
-    spec = RunSpec(algorithm=up.FedAvg(), model=module, privacy=privacy, iterations=1, local=local, engine="fused")
+    spec = RunSpec(algorithm=up.FedAvg(), model=module, privacy=privacy, iterations=1, local=local, engine=engine)
     plan = make_plan(data, spec)
-    engine = plan.engine.open(plan.task, None)
-    return lambda noise: engine.train(Work(1, 0, everybody(CLIENTS), plan.initial, Problem(), noise))
+    opened = plan.engine.open(plan.task, None)
+    return lambda noise: opened.train(Work(1, 0, everybody(clients), plan.initial, Problem(), noise))
 
 
 def steps(name: str, python: Path | None) -> dict[str, float]:
@@ -56,15 +61,16 @@ def steps(name: str, python: Path | None) -> dict[str, float]:
         "plain SGD": lambda: plain(None),
     }
     found = dict.fromkeys([*jobs, *([] if python is None else ["opacus"])], np.inf)
+    clients, again, peer_steps = (CLIENTS, 6, "200") if name in FUSED else (FEW, 1, "60")
     for _ in range(TURNS):
         for which, job in jobs.items():
-            for _ in range(6):
+            for _ in range(again):
                 began = time.perf_counter()
                 job()
                 taken = time.perf_counter() - began
-                found[which] = min(found[which], 1e3 * taken / (CLIENTS * SAMPLES // BATCH))
+                found[which] = min(found[which], 1e3 * taken / (clients * SAMPLES // BATCH))
         if python is not None:
-            out = call([str(python), "-W", "ignore", "-m", OPACUS.module, name, "200"], 600)
+            out = call([str(python), "-W", "ignore", "-m", OPACUS.module, name, peer_steps], 600)
             found["opacus"] = min(found["opacus"], json.loads(out.strip().splitlines()[-1])["least ms"])
     return found
 
@@ -92,7 +98,7 @@ def main() -> None:
     except (Failed, OSError) as error:
         print(f"opacus: not installed: {error}", flush=True)
         python = None
-    found = {name: steps(name, python) for name in ("linear", "mlp")}
+    found = {name: steps(name, python) for name in (*FUSED, "cnn", "lstm")}
     peers = {
         f"{name}, {which}": ms["opacus"] / ms[which]
         for name, ms in found.items()

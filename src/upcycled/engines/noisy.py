@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -13,25 +15,35 @@ from upcycled.core.mechanism import NoiseSource, Trained
 from upcycled.core.solvers import MoreauSGD, NoisySGD
 from upcycled.core.streams import Purpose, client_keys, keys_within
 from upcycled.core.vectors import Ints, Real, Vector, grid_step
-from upcycled.engines.determinism import to_torch
+from upcycled.engines.determinism import one_thread, to_torch
+from upcycled.engines.fused.thread_pool import ThreadPool
+from upcycled.engines.ghost import Ghost
 from upcycled.engines.per_sample import PerSample
 
 _BLOCK = 1 << 17
 """Float64 numbers that are clipped at a time: they stay in the processor's cache."""
 
 
-def train_noisy(task: Task, solver: NoisySGD, gradients: PerSample, work: Work) -> Trained:
-    """Do a cohort's local work with noisy gradients in the place of minibatch gradients."""
+def train_noisy(
+    task: Task, solver: NoisySGD, lanes: Sequence[PerSample | Ghost], threads: ThreadPool, work: Work
+) -> Trained:
+    """Do a cohort's local work with noisy gradients in the place of minibatch gradients.
+
+    Clients are shared out between as many threads as there are lanes, if noise is a function of the client: fresh noise
+    is drawn in one order, client by client.
+    """
     assert work.noise is not None  # the round loop brings it
-    cohort, local = work.cohort, solver.local
+    noise, cohort, local = work.noise, work.cohort, solver.local
     start = to_torch(work.model)
     steps = local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs)
     dropout = client_keys(task.seed, Purpose.DROPOUT, work.round, cohort.clients, work.attempt)
     models = np.empty((cohort.clients.size, task.layout.size), dtype=np.float32)
     private = np.empty_like(models) if isinstance(solver.plain, MoreauSGD) else None
-    for i, (client, row) in enumerate(zip(cohort.clients.tolist(), cohort.rows.tolist(), strict=True)):
+
+    def train_client(i: int, gradients: PerSample | Ghost) -> None:
+        client, row = int(cohort.clients[i]), int(cohort.rows[i])
         x, y = task.train.client(row)
-        noisy = NoisyGradient(solver, gradients, x, y, client, float(solver.noise_std[row]), work.noise, dropout[i])
+        noisy = NoisyGradient(solver, gradients, x, y, client, float(solver.noise_std[row]), noise, dropout[i])
         b = None if work.problem.b is None else to_torch(work.problem.b[i])
         if isinstance(solver.plain, MoreauSGD):
             model, theta = _moreau(noisy, solver.plain, int(steps[i]), start, work.problem.a, b)
@@ -39,6 +51,29 @@ def train_noisy(task: Task, solver: NoisySGD, gradients: PerSample, work: Work) 
         else:
             model = _sgd(noisy, solver, int(steps[i]), start, work.problem.a, b)
         models[i] = model.numpy()
+
+    # The longest first: whoever is ready takes the next.
+    waiting = iter(np.argsort(-steps, kind="stable").tolist())
+    turn = Lock()
+
+    def next_client() -> int | None:
+        with turn:
+            return next(waiting, None)
+
+    def take_clients(thread: int) -> None:
+        with one_thread(), torch.no_grad():
+            try:
+                while (i := next_client()) is not None:
+                    train_client(i, lanes[thread])
+            finally:  # Whoever fails, or is interrupted, leaves nothing for the others to go on with.
+                while next_client() is not None:
+                    pass
+
+    if noise.round_key(Purpose.NOISE) is None:
+        for i in range(cohort.clients.size):
+            train_client(i, lanes[0])
+    else:
+        threads.run(take_clients)
     return Trained(models, steps, private)
 
 
@@ -48,7 +83,7 @@ class NoisyGradient:
     def __init__(
         self,
         solver: NoisySGD,
-        gradients: PerSample,
+        gradients: PerSample | Ghost,
         x: NDArray[Any],
         y: Ints,
         client: int,
@@ -77,6 +112,9 @@ class NoisyGradient:
         """Return the sum of the rows' clipped gradients, in units of the grid."""
         keys = keys_within(keys_within(self.dropout, [self.taken]), rows)  # of a row in a step, wherever it stands
         drawn = torch.from_numpy(rows)
+        if isinstance(self.gradients, Ghost):
+            found = self.gradients.clipped_sum(at, self.x[drawn], self.y[drawn], keys, self.clip_norm, len(self.y))
+            return np.rint(found / self.step) if self.step > 0 else found
         total = np.zeros(at.numel())
         for each in self.gradients.chunks(at, self.x[drawn], self.y[drawn], keys):
             add_clipped(total, each.numpy(), self.clip_norm, self.step, self.gradients.rows)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -57,15 +57,20 @@ class PerSample:
     def chunks(self, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> Iterator[torch.Tensor]:
         """Yield the gradients of all samples; each chunk is computed in the one shape, padded with zeros."""
         for first in range(0, len(y), self.rows):
-            some = slice(first, first + self.rows)
-            missing = self.rows - len(y[some])
-            whole = self.of_chunk(
-                flat,
-                torch.cat([x[some], x.new_zeros(missing, *x.shape[1:])]),
-                torch.cat([y[some], y.new_zeros(missing, *y.shape[1:])]),
-                np.concatenate([keys[some], np.zeros(missing, np.uint64)]),
-            )
-            yield whole[: self.rows - missing]
+            yield self.of_chunk(flat, *padded(self.rows, first, x, y, keys))[: len(y) - first]
+
+
+def padded(
+    rows: int, first: int, x: torch.Tensor, y: torch.Tensor, keys: Words
+) -> tuple[torch.Tensor, torch.Tensor, Words]:
+    """Return ``rows`` rows from the ``first`` on; those that there are not are zeros."""
+    some = slice(first, first + rows)
+    missing = rows - len(y[some])
+    return (
+        torch.cat([x[some], x.new_zeros(missing, *x.shape[1:])]),
+        torch.cat([y[some], y.new_zeros(missing, *y.shape[1:])]),
+        np.concatenate([keys[some], np.zeros(missing, np.uint64)]),
+    )
 
 
 @one_thread()
@@ -74,11 +79,16 @@ def per_sample_gradients(task: Task) -> PerSample:
     rows = rows_of_chunk(task.solver.local, task.layout.size)
     if rows > 1:
         for is_aligned in (False, True):
-            for count in (rows, -(-rows // 32) * 32):  # Whole vector registers leave nothing over.
-                made = _stacked(task, is_aligned)
+            for count in in_registers(rows):
+                made = stacked(task, is_aligned)
                 if made is not None and keeps_rows_apart(made, task, count):
                     return PerSample(count, made, "stacked, aligned" if is_aligned else "stacked")
-    return PerSample(1, _one_by_one(task), "one by one")
+    return PerSample(1, one_by_one(task), "one by one")
+
+
+def in_registers(rows: int) -> tuple[int, int]:
+    """Return the rows of a chunk, and the next number that leaves nothing over in whole vector registers."""
+    return rows, -(-rows // 32) * 32
 
 
 def rows_of_chunk(local: LocalSGD, size: int) -> int:
@@ -103,8 +113,8 @@ def refuses_per_sample(task: Task) -> str | None:
     with one_thread():
         if mixes_samples(task):
             return "DP-SGD needs gradients sample by sample, but a sample's logits change with the samples beside it"
-        gradients, (flat, x, y, keys) = _one_by_one(task), _random(task, 2, 0)
-        if not _same_bits(gradients(flat, x, y, keys), gradients(flat, x, y, keys)):
+        gradients, (flat, x, y, keys) = one_by_one(task), random_chunk(task, 2, 0)
+        if not same_bits(gradients(flat, x, y, keys), gradients(flat, x, y, keys)):
             return (
                 "DP-SGD needs random numbers that belong to a sample, but the model draws some that are not torch's: "
                 "the same sample gives another gradient each time"
@@ -115,7 +125,7 @@ def refuses_per_sample(task: Task) -> str | None:
 def mixes_samples(task: Task) -> bool:
     """Say whether a sample's logits change with the sample beside it, in a batch of two."""
     module = copy.deepcopy(task.module).cpu()
-    _, x, _, _ = _random(task, 4, 0)
+    _, x, _, _ = random_chunk(task, 4, 0)
     pairs = [x[[0, 1]], x[[0, 2]], x[[3, 1]]]
     for mode in (False, True):
         module.train(mode)
@@ -124,7 +134,7 @@ def mixes_samples(task: Task) -> bool:
             # Masks that are dealt out by place are the same in all: they hang on the shape.
             scale = 1e-4 * float(torch.nan_to_num(first).abs().max()) + 1e-30
             close = [_close(first[0], second[0], scale), _close(first[1], third[1], scale)]
-            if _same_bits(again, first) and not all(close):
+            if same_bits(again, first) and not all(close):
                 return True
     return False
 
@@ -147,25 +157,25 @@ def keeps_rows_apart(of_chunk: ChunkGradients, task: Task, rows: int) -> bool:
     """
     order = torch.Generator().manual_seed(0)
     for draw, size in enumerate((0.1, 0.5, 2.0)):
-        _, x, y, keys = _random(task, rows, draw)
+        _, x, y, keys = random_chunk(task, rows, draw)
         flat = size * torch.randn(task.layout.size, generator=order)
         expected = of_chunk(flat, x, y, keys)
         for again in range(6):
-            _, others, labels, other_keys = _random(task, rows, 10 + 6 * draw + again)
+            _, others, labels, other_keys = random_chunk(task, rows, 10 + 6 * draw + again)
             there = torch.randperm(rows, generator=order)
             stays = torch.rand(rows, generator=order) < 0.5
             others[stays], labels[stays] = x[there][stays], y[there][stays]
             mixed = np.where(stays.numpy(), keys[there.numpy()], other_keys)
-            if not _same_bits(of_chunk(flat, others, labels, mixed)[stays], expected[there][stays]):
+            if not same_bits(of_chunk(flat, others, labels, mixed)[stays], expected[there][stays]):
                 return False
     return True
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
 
 
-def _random(task: Task, rows: int, draw: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Words]:
+def random_chunk(task: Task, rows: int, draw: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Words]:
     """Return parameters, features, labels and keys that have nothing to do with the data but their shape."""
     generator = torch.Generator().manual_seed(draw)
     # Weights that start at zero would hide everything behind them.
@@ -182,21 +192,21 @@ def _random(task: Task, rows: int, draw: int) -> tuple[torch.Tensor, torch.Tenso
     return flat, x, y, keys_within(np.uint64(draw), np.arange(rows))
 
 
-def _copied(task: Task, masks: Masks, is_aligned: bool = False) -> nn.Module:
+def with_keyed_masks(task: Task, masks: Masks, is_aligned: bool = False) -> nn.Module:
     module = copy.deepcopy(task.module).train()
     key_dropout(module, masks)
     if is_aligned:
         for name, layer in list(module.named_modules(remove_duplicate=False)):
             if type(layer) is nn.Linear:
                 if not name:
-                    return _AlignedLinear(layer)
-                module.set_submodule(name, _AlignedLinear(layer))
+                    return AlignedLinear(layer)
+                module.set_submodule(name, AlignedLinear(layer))
     return module
 
 
-def _one_by_one(task: Task) -> ChunkGradients:
+def one_by_one(task: Task) -> ChunkGradients:
     masks = Masks()
-    module = _copied(task, masks)
+    module = with_keyed_masks(task, masks)
 
     def gradient(named: Named, x: torch.Tensor, y: torch.Tensor, key: int) -> torch.Tensor:
         masks.begin(key)
@@ -213,10 +223,15 @@ def _one_by_one(task: Task) -> ChunkGradients:
     return of_chunk
 
 
-def _stacked(task: Task, is_aligned: bool) -> ChunkGradients | None:
-    """Return gradients by torch.func; None for a module that it does sample by sample, or that draws otherwise."""
+def stacked(
+    task: Task, is_aligned: bool, prepare: Callable[[nn.Module], nn.Module] = lambda module: module
+) -> ChunkGradients | None:
+    """Return gradients by torch.func; None for a module that it does sample by sample, or that draws otherwise.
+
+    ``prepare`` may put other layers in the place of some that torch.func does not know.
+    """
     masks = Masks()
-    module = _copied(task, masks, is_aligned)
+    module = prepare(with_keyed_masks(task, masks, is_aligned))
 
     def loss(named: Named, x: torch.Tensor, y: torch.Tensor, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
         masks.begin(given=given)
@@ -224,7 +239,7 @@ def _stacked(task: Task, is_aligned: bool) -> ChunkGradients | None:
 
     # By names: the gradient by a flat vector would be a sum of one vector per name, zero elsewhere.
     gradients = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="error")
-    asked = _asked(task, module, masks)
+    asked = asked_masks(task, module, masks)
 
     def of_chunk(flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> torch.Tensor:
         given = tuple(kept(keys, call, shape, rate) for call, (shape, rate) in enumerate(asked))
@@ -235,7 +250,7 @@ def _stacked(task: Task, is_aligned: bool) -> ChunkGradients | None:
         with warnings.catch_warnings():
             # torch warns where it would go sample by sample itself, which is slower still.
             warnings.simplefilter("error")
-            of_chunk(*_random(task, 2, 0))
+            of_chunk(*random_chunk(task, 2, 0))
     except (RuntimeError, UserWarning):
         return None
     return of_chunk
@@ -246,16 +261,16 @@ def _loss(objective: Objective, module: nn.Module, named: Named, x: torch.Tensor
     return objective.per_sample(functional_call(module, named, (x[None],)), y[None])[0]
 
 
-def _asked(task: Task, module: nn.Module, masks: Masks) -> list[tuple[Shape, float]]:
+def asked_masks(task: Task, module: nn.Module, masks: Masks) -> list[tuple[Shape, float]]:
     """Return shape and rate of each mask that a sample asks for; torch.func lets no sample ask for others."""
-    flat, x, _, _ = _random(task, 1, 0)
+    flat, x, _, _ = random_chunk(task, 1, 0)
     masks.begin()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         functional_call(module, task.layout.split(flat), (x,))
     return list(masks.asked)
 
 
-class _AlignedLinear(nn.Module):
+class AlignedLinear(nn.Module):
     """A linear layer with zeros beside inputs and outputs, so that rows begin at lines of the cache, all alike."""
 
     def __init__(self, layer: nn.Linear) -> None:

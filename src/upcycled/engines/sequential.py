@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,9 +20,11 @@ from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
+from upcycled.engines.fused.thread_pool import ThreadPool, cores
+from upcycled.engines.ghost import Ghost, noisy_gradients
 from upcycled.engines.noisy import train_noisy
 from upcycled.engines.optimisers import OptimiserStep, add_correction, optimiser_step, scale_down
-from upcycled.engines.per_sample import PerSample, per_sample_gradients, refuses_per_sample
+from upcycled.engines.per_sample import PerSample, refuses_per_sample
 from upcycled.engines.scoring import module_outputs, personal_outputs, score_module, score_personal_modules
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -34,8 +36,9 @@ class Sequential:
 
     task: Task
     flat: FlatModule
-    gradients: PerSample | None = None
-    """Of each sample, for DP-SGD."""
+    lanes: Sequence[PerSample | Ghost] = ()
+    """Gradients of each sample or their clipped sums, for DP-SGD: one for each thread."""
+    threads: ThreadPool = field(default_factory=lambda: ThreadPool(0))
     name: str = "sequential"
     way: str = "one by one"
 
@@ -45,8 +48,8 @@ class Sequential:
         task, cohort = self.task, work.cohort
         if isinstance(task.solver, Certified):
             return train_certified(task, task.solver, work)
-        if isinstance(task.solver, NoisySGD) and self.gradients is not None:
-            return train_noisy(task, task.solver, self.gradients, work)
+        if isinstance(task.solver, NoisySGD):
+            return train_noisy(task, task.solver, self.lanes, self.threads, work)
         device, solver = self.flat.values.device, task.solver.at(work.round, task.rounds)
         start = to_torch(work.model, device)
         orders = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
@@ -152,7 +155,8 @@ class Sequential:
         return personal_outputs(self.flat, model, clients, personal, self.task.test)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Let the helpers go."""
+        self.threads.close()
 
 
 def _batches(x: NDArray[Any], y: Ints, epochs: int, local: LocalSGD, key: int, device: torch.device) -> Batches:
@@ -180,9 +184,12 @@ def _refuses(task: Task) -> str | None:
 
 
 def open_sequential(task: Task, threads: int | None) -> Sequential:
-    """Get a task ready; one thread is all it uses."""
+    """Get a task ready; one thread is all it uses, except for DP-SGD's clipped sums."""
     flat = flat_module(task)
-    return Sequential(task, flat, per_sample_gradients(task) if isinstance(task.solver, NoisySGD) else None)
+    if not isinstance(task.solver, NoisySGD):
+        return Sequential(task, flat)
+    lanes = noisy_gradients(task, min(threads or cores(), task.train.sizes.size))
+    return Sequential(task, flat, lanes, ThreadPool(len(lanes) - 1))
 
 
 SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential)

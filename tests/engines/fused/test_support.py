@@ -129,7 +129,7 @@ def test_nothing_imports_numba_before_an_engine_is_opened():
 
 
 def own_threads():
-    return [t for t in threading.enumerate() if t.name.startswith("upcycled-fused")]
+    return [t for t in threading.enumerate() if t.name.startswith("upcycled-")]
 
 
 def test_one_thread_means_no_pool_and_close_stops_the_others():

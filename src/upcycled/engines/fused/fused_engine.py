@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from upcycled.engines.fused.certified_kernel import descend, numbers_of, passes_
 from upcycled.engines.fused.noisy_kernel import noisy_room, train_noisy
 from upcycled.engines.fused.score_kernels import score_clients, score_rows
 from upcycled.engines.fused.support import loss_of, stack_of
-from upcycled.engines.fused.thread_pool import ThreadPool
+from upcycled.engines.fused.thread_pool import ThreadPool, cores
 from upcycled.engines.fused.train_kernels import train_moreau, train_optimised, train_sgd
 from upcycled.engines.fused.workspace import CLASSES, CROSS_ENTROPY, SIZE, TILE, Floats, workspace_for
 from upcycled.engines.scoring import NO_SCORES, module_outputs, personal_outputs
@@ -96,7 +95,7 @@ class FusedEngine:
         stack = stack_of(task.module, task.layout)
         if isinstance(stack, str):
             raise InputError(stack)
-        helpers = _cores() if threads is None else max(1, threads)
+        helpers = cores() if threads is None else max(1, threads)
         self._task = task
         self._dense = stack.layers[0]
         loss = loss_of(task, stack.layers[-1].outputs)
@@ -316,9 +315,3 @@ def _drawn(
         if scale[0] > 0:
             given = noise.gaussian_steps(client, (end - begin) * numbers, scale, start=begin * numbers).reshape(-1)
         yield begin, end, coins.reshape(-1), given
-
-
-def _cores() -> int:
-    """Return the cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,12 @@ from typing import TypeAlias
 
 Job: TypeAlias = Callable[[int], None]
 """Does what is left of the work, as thread number 0 (the caller), 1, 2, ...; the work is done when one returns."""
+
+
+def cores() -> int:
+    """Return the cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class ThreadPool:
         self._inboxes: list[_Inbox] = [SimpleQueue() for _ in range(helpers)]
         # Daemons: an engine that nobody closed must not keep the process alive.
         self._threads = [
-            threading.Thread(target=_serve, args=(number, inbox), name=f"upcycled-fused-{number}", daemon=True)
+            threading.Thread(target=_serve, args=(number, inbox), name=f"upcycled-{number}", daemon=True)
             for number, inbox in enumerate(self._inboxes, start=1)
         ]
         for thread in self._threads:
