@@ -26,8 +26,8 @@ def federation(loss: str) -> up.FederatedData:
     x = rng.standard_normal((CLIENTS * SAMPLES, FEATURES)).astype(np.float32)
     score = x @ rng.standard_normal(FEATURES).astype(np.float32)
     y = (score > 0).astype(np.int64) if "entropy" in loss else score
-    targets = "classes" if "entropy" in loss else "numbers"
-    return up.FederatedData.from_arrays(np.split(x, CLIENTS), np.split(y, CLIENTS), targets=targets)
+    xs, ys = np.split(x, CLIENTS), np.split(y, CLIENTS)
+    return up.FederatedData.from_arrays(xs, ys, targets="classes" if "entropy" in loss else "numbers")
 
 
 def model(kind: str, loss: str) -> nn.Module:

@@ -2,7 +2,7 @@
 
     python -m studies.reuse                    computes what is missing, then writes docs/reuse.md and its picture
     python -m studies.reuse --seeds 8          no more than so many seeds of each row
-    python -m studies.reuse --only fedprox     rows whose name begins so: fedprox-erm, feddyn-erm, fedprox-objective, ...
+    python -m studies.reuse --only fedprox     rows whose name begins so: fedprox-erm, feddyn-erm, ...
     python -m studies.reuse --page             writes the page from the cells that are there
     python -m studies.reuse --quick            one set, one epsilon, two seeds; writes nothing
 
@@ -190,7 +190,7 @@ def verdict(kept: Cells, name: str) -> list[str]:
     mean = np.mean([one.mean for one in gains])
     return [
         f"- {ROWS[name].title}: mean gain {mean:+.2f} points over the best of the three baselines in each of "
-        f"{len(gains)} cells; significantly better in {better}, significantly worse in {worse}. By epsilon: {by_epsilon}."
+        f"{len(gains)} cells; significantly better in {better}, worse in {worse}. By epsilon: {by_epsilon}."
     ]
 
 
@@ -213,7 +213,7 @@ def parts_table(kept: Cells) -> list[str]:
 
 
 def saved_table(kept: Cells, name: str = "fedprox-erm") -> list[str]:
-    """Return the smallest epsilon of the study at which reuse is as accurate as the paper's strategy at a larger one."""
+    """Return the smallest epsilon at which reuse is as accurate as the paper's strategy at a larger one."""
     rows = []
     for data, epsilon in itertools.product(SYN, ROWS[name].epsilons[1:]):
         theirs_at = (name, data, epsilon)

@@ -125,6 +125,7 @@ def test_a_seed_that_diverged_is_left_out_with_its_pair_and_named(here, monkeypa
 
 
 def test_too_few_pairs_are_not_judged(here, monkeypatch, capsys):
+    monkeypatch.setattr("upcycled.cli.show.WIDTH_IN_A_PIPE", 200)
     monkeypatch.setattr(batch_module, "train_each", failing_at(1, DivergedError("the run diverged")))
     assert main(["compare", "small.toml"]) == 1
     assert "too few finished seeds to judge" in capsys.readouterr().out
@@ -169,7 +170,8 @@ def test_a_file_without_an_upcycle_table_is_told_what_it_lacks(here, capsys):
     assert "upcycle is missing, but a comparison needs a table [upcycle]" in capsys.readouterr().err
 
 
-def test_the_table_has_means_the_difference_and_a_verdict_in_words(here, capsys):
+def test_the_table_has_means_the_difference_and_a_verdict_in_words(here, monkeypatch, capsys):
+    monkeypatch.setattr("upcycled.cli.show.WIDTH_IN_A_PIPE", 200)
     assert main(["compare", "small.toml", "seeds=[0, 1, 2]", "--algorithms", "fedavg,fedprox"]) == 0
     out = capsys.readouterr().out
     rows = json.loads((here / "results" / "small" / "compare-work" / "compare.json").read_text())["rows"]

@@ -162,7 +162,7 @@ class Lines:
 
 def opened():
     from pathlib import Path
-    return lambda experiment, seed: Lines(Path(f"{experiment.name}-{seed}.txt"))
+    return lambda watched: Lines(Path(f"{watched.home.name}-{watched.seed}.txt"))
 """
     )
     monkeypatch.syspath_prepend(str(here))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import (
@@ -16,6 +17,7 @@ from upcycled.cli.batches import (
     resumable,
 )
 from upcycled.cli.show import note, note_left_out, print_json, print_table
+from upcycled.core.errors import InputError
 from upcycled.support.formats import NONE, count, epsilon, general, interval, mean_sd, megabytes, score_digits, signed
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ examples:
   upcycled compare experiment.toml
   upcycled compare experiment.toml --algorithms fedavg,fedprox,scaffold,feddyn
   upcycled compare experiment.toml --equal-epsilon          a private file, noise calibrated for both
+  upcycled compare results/a results/b --metric auroc       what is there already, b against a
 """
 
 
@@ -34,7 +37,8 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "compare",
         help="vanilla against upcycled at equal work or equal epsilon, tested over seeds",
-        description="Run vanilla and upcycled over the file's seeds and test the difference. Finished runs are reused.",
+        description="Run vanilla and upcycled over the file's seeds and test the difference. Finished runs are reused. "
+        "Two results folders in the place of a file: test the difference of what they hold, and train nothing.",
         examples=EXAMPLES,
     )
     add_batch_options(parser)
@@ -55,6 +59,8 @@ def _run(args: argparse.Namespace) -> int:
     from upcycled.experiments.compare import compare_experiment
     from upcycled.experiments.seed_lines import tell_failures
 
+    if Path(args.config).is_dir():
+        return _run_kept(args)
     experiment = experiment_of(args)
     if experiment.sweep and not args.quiet:
         note("note: compare ignores the table [sweep] and runs the file's own values")
@@ -76,6 +82,37 @@ def _run(args: argparse.Namespace) -> int:
     else:
         _show(found)
     return 0 if found.is_complete else 1
+
+
+def _run_kept(args: argparse.Namespace) -> int:
+    """Compare two results folders."""
+    from upcycled.experiments.kept.kept_compare import compare_kept
+    from upcycled.support.statistics import mean_and_sd
+
+    if len(args.overrides) != 1:
+        raise InputError(f"{args.config} is a folder, but one folder is nothing to compare: two results folders are")
+    found = compare_kept(args.config, args.overrides[0], metric=args.metric, confidence=args.confidence)
+    if args.json:
+        print_json(found.as_json())
+        return 0
+    how, test = score_digits(found.judged.name), found.paired
+    unit = " %" if found.judged.name == "accuracy" else ""
+    sides = (found.first, found.second)
+    print_table(
+        f"{found.second.folder} against {found.first.folder}, {len(found.seeds)} seeds in both",
+        ["folder", f"{found.judged.name}{unit}", "worst epsilon"],
+        [
+            [str(side.folder), mean_sd(mean_and_sd([side.scores[s] for s in found.seeds]), *how), epsilon(side.epsilon)]
+            for side in sides
+        ],
+        words=["folder"],
+    )
+    if test is not None:
+        shown = f"{signed(test.mean, *how)} ({interval(*test.interval, *how)})"
+        print(f"Difference, {general(100 * args.confidence)} % interval, paired by seed: {shown}: {found.verdict}.")
+    else:
+        print(f"{found.verdict[0].upper()}{found.verdict[1:]}: an interval needs two.")
+    return 0
 
 
 def _show(found: Compared) -> None:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from upcycled.config.experiment import Experiment
+from upcycled.config.experiment import Experiment, flat
 from upcycled.core.errors import UpcycledError, unknown
+from upcycled.experiments.batch import experiment_folder
 from upcycled.privacy import Ledger
 from upcycled.runtime import Callback, Record
 from upcycled.runtime.history import SCALARS
@@ -32,18 +35,57 @@ TRACKERS = {
 }
 """Name on the command line -> module."""
 
-Tracker: TypeAlias = Callable[[Experiment, int], Callback]
+
+@dataclass(frozen=True)
+class Watched:
+    """The run that a tracker is to watch."""
+
+    home: Path
+    """Its experiment's folder, whose name is the experiment's."""
+    seed: int
+    settings: Mapping[str, Any] | None = None
+    """What was asked for, by dotted names; None where the run's plan is to say it."""
+
+
+Tracker: TypeAlias = Callable[[Watched], Callback]
 """Gives the callback of a seed's run."""
+
+
+def tracker(name: str, results: str | os.PathLike[str], seed: int = 0) -> Callback:
+    """Return a tracker as a callback, for runs from Python.
+
+    Args:
+        name: ``"tensorboard"`` or ``"mlflow"``.
+        results: the experiment's folder, as in ``up.train(results=...)``; what the tracker writes lies below it, or
+            beside it for MLflow.
+        seed: the run's.
+
+    Returns:
+        A callback: ``up.train(data, spec, results=DIR, callbacks=[tracker("tensorboard", DIR)])``.
+
+    Raises:
+        InputError: for a name that is not known, or a package that is not there.
+    """
+    return _Guarded(name, _opened(name, "tracker")(Watched(Path(results), seed)))
 
 
 def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Callback]]:
     """Return what gives the callbacks of each run; a tracker that is missing is refused before anything is run."""
-    opened: list[tuple[str, Tracker]] = []
-    for name in dict.fromkeys(names):
-        if name not in TRACKERS:
-            raise unknown("--tracker", name, TRACKERS)
-        opened.append((name, importlib.import_module(TRACKERS[name]).opened()))
-    return lambda experiment, seed: [_Guarded(name, tracker(experiment, seed)) for name, tracker in opened]
+    opened = {name: _opened(name, "--tracker") for name in dict.fromkeys(names)}
+
+    def trackers(experiment: Experiment, seed: int) -> list[Callback]:
+        settings = flat(experiment.for_seed(seed).resolved())
+        watched = Watched(experiment_folder(experiment), seed, settings)
+        return [_Guarded(name, made(watched)) for name, made in opened.items()]
+
+    return trackers
+
+
+def _opened(name: str, field: str) -> Tracker:
+    if name not in TRACKERS:
+        raise unknown(field, name, TRACKERS)
+    found: Tracker = importlib.import_module(TRACKERS[name]).opened()
+    return found
 
 
 def numbers_of(record: Record) -> dict[str, float]:

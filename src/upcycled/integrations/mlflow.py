@@ -9,13 +9,13 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.config.experiment import Experiment, flat
-from upcycled.integrations import Tracker, epsilons_of, numbers_of
+from upcycled.config.experiment import flat
+from upcycled.experiments.kept.spec_document import document_of
+from upcycled.integrations import Tracker, Watched, epsilons_of, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
@@ -41,17 +41,15 @@ def opened() -> Tracker:
 
     lock = threading.Lock()
 
-    def tracker(experiment: Experiment, seed: int) -> Mlflow:
-        return Mlflow(experiment, seed, lock)
-
-    return tracker
+    return lambda watched: Mlflow(watched, lock)
 
 
 class Mlflow:
     """An MLflow run per seed, in an MLflow experiment per experiment."""
 
-    def __init__(self, experiment: Experiment, seed: int, lock: threading.Lock) -> None:
-        self._experiment, self._seed = experiment, seed
+    def __init__(self, watched: Watched, lock: threading.Lock) -> None:
+        self._home, self._seed = watched.home.resolve(), watched.seed
+        self._settings = {} if watched.settings is None else _kept(watched.settings)
         self._lock = lock
         """Runs that start together look for the same MLflow experiment."""
         self._client: Any = None
@@ -69,7 +67,8 @@ class Mlflow:
         """Begin the MLflow run, or go on with it; what of ``before`` it lacks is added."""
         from mlflow import MlflowClient
 
-        store = Path(self._experiment.results).resolve() / STORE
+        self._settings = self._settings or _kept(flat(document_of(plan.spec)))
+        store = self._home.parent / STORE
         self._client = MlflowClient(tracking_uri=store.as_uri())
         self._total = plan.iterations
         self._epsilons = partial(epsilons_of, plan)
@@ -114,16 +113,11 @@ class Mlflow:
         self._waiting, self._flushed = [], time.monotonic()
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        settings = flat(self._experiment.for_seed(self._seed).resolved())
-        return {key: value for key, value in settings.items() if key not in ("results", "checkpoint_every")}
-
-    @property
     def _mark(self) -> str:
         return hashlib.sha256(repr(sorted(self._settings.items())).encode()).hexdigest()[:16]
 
     def _found(self) -> str | None:
-        experiment = self._client.get_experiment_by_name(self._experiment.name)
+        experiment = self._client.get_experiment_by_name(self._home.name)
         if experiment is None:
             return None
         runs = self._client.search_runs([experiment.experiment_id], f"tags.`{TAG}` = '{self._mark}'", max_results=1)
@@ -138,12 +132,15 @@ class Mlflow:
     def _created(self) -> str:
         from mlflow.entities import Param
 
-        experiment = self._client.get_experiment_by_name(self._experiment.name)
-        place = (
-            self._client.create_experiment(self._experiment.name) if experiment is None else experiment.experiment_id
-        )
+        experiment = self._client.get_experiment_by_name(self._home.name)
+        place = self._client.create_experiment(self._home.name) if experiment is None else experiment.experiment_id
         tags = {TAG: self._mark}
         run = self._client.create_run(place, start_time=self._now(), run_name=f"seed-{self._seed}", tags=tags)
         settings = [Param(key, str(value)) for key, value in self._settings.items()]
         self._client.log_batch(run.info.run_id, params=settings)
         return str(run.info.run_id)
+
+
+def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what does not change a run."""
+    return {key: value for key, value in settings.items() if key not in ("results", "checkpoint_every")}

@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.config.experiment import Experiment
-from upcycled.experiments.results import seed_folder
 from upcycled.integrations import Tracker, epsilons_of, numbers_of
 from upcycled.runtime import Record
 from upcycled.runtime.plan import Plan
@@ -23,10 +21,7 @@ def opened() -> Tracker:
     """Return what gives each run its callback."""
     needs("--tracker tensorboard", "tensorboard")
 
-    def tracker(experiment: Experiment, seed: int) -> TensorBoard:
-        return TensorBoard(seed_folder(experiment, seed) / "tensorboard")
-
-    return tracker
+    return lambda watched: TensorBoard(watched.home / f"seed-{watched.seed}" / "tensorboard")
 
 
 class TensorBoard:
