@@ -175,6 +175,53 @@ def _listed_block(vectors: int) -> Op:
     return block
 
 
+@operation(VOID, ARRAY, INT, INT, ARRAY, INT, ARRAY, INT, INT)
+def wide_dots(
+    builder: Any, out: Any, at: Any, rows: Any, lefts: Any, left: Any, rights: Any, right: Any, right_row: Any
+) -> None:
+    """out[at + i] += the float64 dot of TILE numbers from ``left`` with those of row i from ``right``, for all rows.
+
+    Four rows at a time, so that their sums within registers are one tree; ``rows`` is a multiple of four.
+    """
+    vectors, four = TILE // HALF, ir.Constant(rows.type, 4)
+
+    def vector(base: Any, place: Any) -> Any:
+        found = builder.load(builder.bitcast(builder.gep(base, [place]), WIDE.as_pointer()))
+        found.align = 8
+        return found
+
+    with cgutils.for_range_slice(builder, ir.Constant(rows.type, 0), rows, four) as (i, _):
+        first = builder.add(right, builder.mul(i, right_row))
+        totals = [ir.Constant(WIDE, [0.0] * HALF)] * 4
+        for j in range(vectors):
+            shift = ir.Constant(rows.type, j * HALF)
+            factor = vector(lefts, builder.add(left, shift))
+            for k in range(4):
+                value = vector(rights, builder.add(shifted(builder, first, right_row, k), shift))
+                totals[k] = fused(builder, factor, value, totals[k])
+        sums = _wide_sums(builder, totals)
+        place = builder.bitcast(builder.gep(out, [builder.add(at, i)]), sums.type.as_pointer())
+        before = builder.load(place)
+        before.align = 8
+        builder.store(builder.fadd(before, sums), place).align = 8
+
+
+def _wide_sums(builder: Any, vectors: list[Any]) -> Any:
+    """Return the sums of four float64 vectors as a vector of four."""
+    while vectors[0].type.count > 4:
+        half = vectors[0].type.count // 2
+        vectors = [
+            builder.fadd(pick(builder, v, v, list(range(half))), pick(builder, v, v, list(range(half, 2 * half))))
+            for v in vectors
+        ]
+
+    def halved(x: Any, y: Any) -> Any:
+        return builder.fadd(pick(builder, x, y, [0, 4, 2, 6]), pick(builder, x, y, [1, 5, 3, 7]))
+
+    x, y = halved(vectors[0], vectors[1]), halved(vectors[2], vectors[3])
+    return builder.fadd(pick(builder, x, y, [0, 1, 4, 5]), pick(builder, x, y, [2, 3, 6, 7]))
+
+
 @operation(types.float64, ARRAY, INT, INT)
 def square_sum(builder: Any, base: Any, at: Any, width: Any) -> Any:
     """Return the sum of the squares of ``width`` numbers (whole vectors) in float64, always in the same order."""
@@ -196,6 +243,8 @@ _outers_1x1, _outers_2x1, _outers_2x3 = _outer_block(1, 1), _outer_block(2, 1), 
 _outers_6x1, _outers_6x2 = _outer_block(6, 1), _outer_block(6, 2)
 _listed_2, _listed_4 = _listed_block(2), _listed_block(4)
 _listed_6, _listed_12 = _listed_block(6), _listed_block(12)
+listed_tile = _listed_block(TILE // HALF)
+"""A tile's row of float64 sums, over the products that are listed."""
 
 
 @compiled

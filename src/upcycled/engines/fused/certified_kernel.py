@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from upcycled.core.engine import Task, Work
 from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.arrays import plain
+from upcycled.engines.fused.blocks import listed_tile, wide_dots
 from upcycled.engines.fused.compiled_streams import client_key, exponential, shuffle
 from upcycled.engines.fused.simd import take
 from upcycled.engines.fused.workspace import BINARY, CROSS_ENTROPY, LOSS, OUTPUTS, TARGETS, TILE, Floats, Ints, Order
@@ -108,12 +109,15 @@ def _add_gradient(
     ready: bool,
     scores: Doubles,
     tops: Doubles,
+    slots: Ints,
+    sums: Doubles,
     total: Doubles,
 ) -> None:
     """Add the gradients of samples order[at .. at+count-1] to ``total``; the samples of a tile lie side by side.
 
     ``kept`` gives every tile a place of its own, and ``ready`` says that the samples are there from the last call.
     """
+    whole = sums.size
     for begin in range(at, at + count, TILE):
         here = min(TILE, at + count - begin)
         tile = tiles[(begin - at) // TILE if kept else 0]
@@ -127,10 +131,7 @@ def _add_gradient(
                     tile[j, s] = 0.0
         for k in range(outputs):
             scores[k, :] = point[bias + k] if bias >= 0 else 0.0
-            for j in range(features):
-                w = point[weight + k * features + j]
-                for s in range(TILE):
-                    scores[k, s] += w * tile[j, s]
+            listed_tile(scores, k * TILE, True, point, slots, weight + k * features, features, tile, 0)
         if kind == CROSS_ENTROPY:
             _softmax_slopes(scores, tops, outputs, y, first, order, begin, here)
         else:
@@ -141,11 +142,10 @@ def _add_gradient(
                 for s in range(TILE):
                     sum_ += scores[k, s]
                 total[bias + k] += sum_
+            wide_dots(sums, 0, whole, scores, k * TILE, tile, 0, TILE)
             for j in range(features):
-                dot = 0.0
-                for s in range(TILE):
-                    dot += scores[k, s] * tile[j, s]
-                total[weight + k * features + j] += dot
+                total[weight + k * features + j] += sums[j]
+                sums[j] = 0.0
 
 
 @kernel
@@ -180,9 +180,13 @@ def descend(
     From w, or ``shifted`` to w - b/a. ``threshold`` is Huber's, in float64: rounded up it would break a promise.
     """
     outputs, kind, targets = table[0, OUTPUTS], places[LOSS], places[TARGETS]
-    room = _KEPT // (features * TILE)
-    tiles = np.zeros((max(1, room if batch == 0 else 1), features, TILE))
-    scores, tops = np.zeros((outputs, TILE)), np.zeros(TILE)
+    room, padded = _KEPT // (features * TILE), (features + 3) // 4 * 4
+    tiles = np.zeros((max(1, room if batch == 0 else 1), padded, TILE))
+    scores, tops, sums = np.zeros((outputs, TILE)), np.zeros(TILE), np.zeros(padded)
+    slots = np.zeros(start.size, dtype=np.int64)
+    for k in range(outputs):
+        for j in range(features):
+            slots[weight + k * features + j] = j * TILE
     total, point = np.zeros(start.size), np.zeros(start.size)
     while True:
         turn = take(queue)
@@ -208,7 +212,7 @@ def descend(
                 total[:] = 0.0
                 _add_gradient(
                     *(kind, threshold, targets, point, weight, bias, outputs, features),
-                    *(x, y, first, order, at, count, tiles, kept, epoch > 0, scores, tops, total),
+                    *(x, y, first, order, at, count, tiles, kept, epoch > 0, scores, tops, slots, sums, total),
                 )
                 for j in range(start.size):
                     linear = b[lane, j] if b.shape[0] > 0 else 0.0
