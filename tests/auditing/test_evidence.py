@@ -95,6 +95,7 @@ def verified(folder, monkeypatch, capsys):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_evidence_of_an_account_is_recomputed_by_its_script(studies, tmp_path, monkeypatch, capsys):
     claim, files = write_evidence(studies.folder, tmp_path / "evidence")
     assert set(files) == FILES - {"config.toml", "ledger.jsonl"} | {"account.jsonl"}

@@ -106,6 +106,7 @@ def test_the_installed_command_answers_a_wrong_file_with_2_and_no_traceback(tmp_
     assert done.stderr == "error: small.toml: algorithm.mu is -0.5, but it must be a finite number >= 0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "unbuffered"), [("small.toml --show-config", ""), ("a.toml --help", ""),
                                                    ("small.toml --show-config", "1")])  # fmt: skip
 def test_a_reader_that_goes_away_is_not_a_traceback(tmp_path, monkeypatch, end, unbuffered):

@@ -337,6 +337,7 @@ def test_a_terminal_has_as_many_columns_as_fit():
     assert shown_metrics(["auroc", "f1_macro"], 200) == ["auroc", "f1_macro"]
 
 
+@pytest.mark.slow
 def test_the_page_draws_the_final_model_metrics_and_warnings(here, capsys):
     assert main(["run", "small.toml", "--quiet", "seeds=[0]", "local.lr=1e-9", "clients.participation=1.0"]) == 0
     assert "warning: the model is no better than the majority class" in capsys.readouterr().err

@@ -330,6 +330,7 @@ print(paid)
 """
 
 
+@pytest.mark.slow
 def test_two_processes_together_spend_what_one_could(tmp_path):
     account = opened(tmp_path / "a", kind="gaussian", epsilon=1.0)
     code = OTHER.format(root=str(ROOT), folder=str(account.folder))
@@ -506,6 +507,7 @@ up.train(wide(), **study(), account={account!r}, checkpoint={kept!r}, checkpoint
 """
 
 
+@pytest.mark.slow
 def test_a_kill_between_charge_and_release_leaves_it_charged_and_the_retry_pays_again(tmp_path):
     account, kept = opened(tmp_path / "a", kind="gaussian", epsilon=8.0), tmp_path / "kept"
     code = KILLED.format(root=str(ROOT), account=str(account.folder), kept=str(kept))

@@ -321,6 +321,7 @@ def test_a_run_shows_nothing_but_releases(site, monkeypatch, capsys, case, pair)
     assert scored == ([2, 4] if case == "scores" else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", every_case("update_clipping", "scores", "secret"))
 def test_trackers_and_parquet_show_nothing_but_releases(site, monkeypatch, capsys, case):
     registry = pytest.importorskip("mlflow.tracking._tracking_service.registry")
@@ -338,6 +339,7 @@ def test_trackers_and_parquet_show_nothing_but_releases(site, monkeypatch, capsy
     check_same(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", every_case("model_clipping", "scores", "personal", "dpsgd"))
 def test_a_comparison_shows_nothing_but_releases(site, monkeypatch, capsys, case):
     shown = replayed(site, Tape(monkeypatch), capsys, case, "another label", ("compare", "replayed.toml"))

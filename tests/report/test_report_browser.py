@@ -101,6 +101,7 @@ DRAWN = """() => [...document.querySelectorAll(".charts.screen-only .chart g.ser
 })"""
 
 
+@pytest.mark.slow
 def test_paths_lie_within_their_chart_and_upcycled_iterations_are_marked(visit):
     page = visit()
     parts = charts_of(page.content())["parts"]
@@ -116,6 +117,7 @@ def test_paths_lie_within_their_chart_and_upcycled_iterations_are_marked(visit):
             assert one["dashed"] == part["dashed"]
 
 
+@pytest.mark.slow
 def test_switches_hide_and_show_lines_by_mouse_and_by_keyboard(visit):
     page = visit()
     button = page.locator(".legend button", has_text="FedAvg, vanilla")
@@ -135,6 +137,7 @@ def test_switches_hide_and_show_lines_by_mouse_and_by_keyboard(visit):
     assert len(lines(page, "score:accuracy")) == len(EXPERIMENTS)
 
 
+@pytest.mark.slow
 def test_the_chosen_x_changes_the_chart_and_its_words(visit):
     page = visit()
     host = page.locator(".charts.screen-only .chart[data-chart='score:accuracy']")
@@ -149,6 +152,7 @@ def test_the_chosen_x_changes_the_chart_and_its_words(visit):
     assert page.get_by_label("Data rounds", exact=True).is_checked()
 
 
+@pytest.mark.slow
 def test_hovering_shows_the_values_of_the_files(visit, several):
     page = visit()
     host = page.locator(".charts.screen-only .chart[data-chart='score:accuracy']")
@@ -194,6 +198,7 @@ def test_arrow_keys_read_values_and_the_box_stays_inside(visit):
     assert re.search(r"\d+ clients?", clients.locator(".readout").inner_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [PHONE, DESK, (320, 700), (820, 1180)], ids=str)
 def test_nothing_sticks_out_of_the_page(visit, size):
     page = visit(size)
@@ -207,6 +212,7 @@ def test_nothing_sticks_out_of_the_page(visit, size):
     assert page.evaluate("innerWidth") == size[0]
 
 
+@pytest.mark.slow
 def test_charts_are_drawn_anew_when_the_window_changes(visit):
     page = visit()
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
@@ -220,6 +226,7 @@ COLOURS = """() => {
 }"""
 
 
+@pytest.mark.slow
 def test_dark_and_light_follow_the_system_and_the_switch(visit):
     light, dark = (visit(color_scheme=scheme).evaluate(COLOURS) for scheme in ("light", "dark"))
     assert all(a != b for a, b in zip(light, dark, strict=True))
@@ -230,6 +237,7 @@ def test_dark_and_light_follow_the_system_and_the_switch(visit):
     assert page.evaluate(COLOURS) == light
 
 
+@pytest.mark.slow
 def test_on_paper_every_chart_is_visible_in_light_colours_with_everything_open(visit):
     light = visit(color_scheme="light").evaluate(COLOURS)
     page = visit((794, 1123), color_scheme="dark")
@@ -262,6 +270,7 @@ def test_without_a_script_tables_and_still_pictures_are_there(visit):
     assert not page.locator("#theme").is_visible()
 
 
+@pytest.mark.slow
 def test_a_hostile_title_is_shown_and_does_nothing(visit, several, tmp_path):
     file = write_report(several / "fedavg-upcycled", tmp_path / "page.html", title=HOSTILE)
     page = visit(file=file)
@@ -281,6 +290,7 @@ def test_hostile_texts_in_every_file_are_shown_and_do_nothing(visit, several, tm
     assert page.evaluate(STICKS_OUT) == []
 
 
+@pytest.mark.slow
 def test_of_many_experiments_eight_are_shown_and_the_others_can_be(visit, several, tmp_path):
     for k in range(20):
         source = several / "fedavg-upcycled" / "seed-0"

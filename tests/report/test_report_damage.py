@@ -201,6 +201,7 @@ def test_nothing_is_loaded_from_anywhere_and_the_policy_allows_only_what_is_inli
     assert addresses == {"http://www.w3.org/2000/svg"}  # the name of a language, not asked for
 
 
+@pytest.mark.slow
 def test_a_page_of_64_long_runs_is_small(folder, tmp_path):
     seed = folder / "fedavg-upcycled" / "seed-0"
     rows = [

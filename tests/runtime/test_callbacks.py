@@ -44,6 +44,7 @@ class Norm:
         return {"moved": moved, "cohort": 0.0 if step.release is None else float(step.release.clients.size)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fused", "sequential"])
 def test_what_a_callback_measures_is_in_the_records_also_of_a_batch(federation, engine):
     """A batch of sequential runs has processes: the measurement goes there with its run."""

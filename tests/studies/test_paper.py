@@ -511,6 +511,7 @@ def committed():
     return settings, Store(CELLS, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "method", "strategy"),
     [("syn_iid", "fedavg", "upcycled"), ("syn_0_0", "scaffold", "vanilla"), ("syn_1_1", "feddyn", "upcycled")],
@@ -578,12 +579,14 @@ def test_of_many_seeds_only_the_ends_are_kept(small_data):
     assert all(set(one) >= {"accuracy", "loss", "seconds"} and "losses" not in one for one in kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["table1", "table2", "table3", "seeds", "sent140", "table4", "figures"])
 def test_the_committed_numbers_are_those_of_the_committed_cells(what):
     kept = json.loads((CELLS / f"{what}.json").read_text())
     assert numbers(open_book(Asked(what)), what) == kept
 
 
+@pytest.mark.slow
 def test_the_page_is_written_from_the_committed_cells():
     book = open_book(Asked("table1"))
     page = (ROOT / "docs" / "reproduction.md").read_text()

@@ -86,6 +86,7 @@ def test_a_budget_alone_computes_nothing(here, capsys):
     assert not list((here / "elsewhere").glob("syn-*"))
 
 
+@pytest.mark.slow
 def test_times_and_private_figures_have_tables_too(here, capsys):
     assert main(["table4", "--quick", "--only", "fedavg"]) == 0
     assert "Training time at equal iterations" in capsys.readouterr().out
@@ -149,6 +150,7 @@ def test_the_package_itself_has_no_such_command(capsys):
     assert "the command 'paper' is not known" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_module_from_the_repository(here):
     words = [sys.executable, "-m", "studies.paper", "table5"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -201,6 +203,7 @@ def test_the_page_is_written_beside_a_running_command_and_its_half_line_stays(pa
     assert not cells.with_suffix(".parquet").exists()
 
 
+@pytest.mark.slow
 def test_a_whole_table_brings_its_page_up_to_date_and_a_small_one_does_not(page, monkeypatch, capsys):
     before = page.read_text()
     assert main(QUICK) == 0

@@ -186,6 +186,7 @@ def test_other_word_vectors_are_other_data():
     assert len(found) == 3
 
 
+@pytest.mark.slow
 def test_the_committed_cells_come_from_the_data_that_are_here(shared_data, monkeypatch):
     path = ROOT / "studies" / "paper" / "results" / DATA
     monkeypatch.setenv("UPCYCLED_DATA", str(shared_data))
@@ -234,6 +235,7 @@ def test_a_line_that_is_no_cell_is_named_with_its_file_and_nothing_is_computed(s
     assert path.read_bytes() == whole + b"\n" + line + b"\n"
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_run_or_of_its_error_is_a_cell(small_data):
     check_cell(RUN, {"error": "diverged"})
     check_cell(RUN, {"accuracy": None, "loss": None, "seconds": 0.1})

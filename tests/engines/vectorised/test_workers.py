@@ -30,6 +30,7 @@ def small_rounds_use_processes_too(monkeypatch):
     monkeypatch.setattr(workers_file, "FEW_PRODUCTS", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["momentum", "full batch", "moreau"])
 @pytest.mark.parametrize("kind", ["mlp", "conv", "lstm_fixed"])
 def test_the_number_of_workers_does_not_show_in_a_single_bit(kind, solver):
@@ -145,6 +146,7 @@ class Mortal(nn.Module):
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
 def test_a_worker_that_dies_once_is_replaced_and_the_round_is_whole(tmp_path):
     flag = tmp_path / "flag"
