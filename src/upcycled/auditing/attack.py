@@ -6,12 +6,12 @@ in every client, each a fair coin between two records. The releases are what the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from upcycled.auditing.canaries import Pair, pairs, with_records
+from upcycled.auditing.canaries import Pair, with_records
+from upcycled.auditing.neighbours import furthest_pairs, pairs_of, silent
 from upcycled.auditing.outcome import Audit, check_claim, claim_of
 from upcycled.auditing.worlds import Silence, World, fresh_noise
 from upcycled.config.experiment import PLAN_KEYS, Experiment
@@ -80,11 +80,11 @@ def neighbours(plan: Plan, train: Shards, client: int) -> tuple[Shards, Shards]:
         return with_records(train, {client: pair}, [which], plan.mechanism.promise.unit == "client")
 
     def distance(pair: Pair) -> float:
-        ends = [_silent(plan, world(pair, which), [client])[0] for which in (0, 1)]
+        ends = [silent(plan, world(pair, which), [client])[0] for which in (0, 1)]
         found = float(np.linalg.norm(ends[1] - ends[0]))
         return found if np.isfinite(found) else -1.0
 
-    best = max(_pairs(plan, train, client), key=distance)
+    best = max(pairs_of(plan, train, client), key=distance)
     return world(best, 0), world(best, 1)
 
 
@@ -153,13 +153,13 @@ def audit_one_run(plan: Plan, train: Shards, *, claim: str = "proven", delta: fl
     """Put a canary into every client, each a fair coin between two records, and guess all coins from one data round."""
     everybody = np.arange(train.num_clients)
     is_whole = plan.mechanism.promise.unit == "client"
-    chosen = _canaries(plan, train, is_whole)
+    chosen = furthest_pairs(plan, train)
     low, high = (with_records(train, chosen, [which] * everybody.size, is_whole) for which in (0, 1))
-    ends = [_silent(plan, shards, everybody) for shards in (low, high)]
+    ends = [silent(plan, shards, everybody) for shards in (low, high)]
     directions = ends[1] - ends[0]
     if plan.mechanism.is_central:
         # One aggregate for all: each client's direction is that of its own canary, alone.
-        directions = np.concatenate([_silent(plan, high, [i]) - _silent(plan, low, [i]) for i in everybody.tolist()])
+        directions = np.concatenate([silent(plan, high, [i]) - silent(plan, low, [i]) for i in everybody.tolist()])
     coins = np.random.default_rng(plan.task.seed).integers(0, 2, everybody.size)
     world = World(plan, with_records(train, chosen, coins.tolist(), is_whole), everybody)
     try:
@@ -184,39 +184,6 @@ def audit_one_run(plan: Plan, train: Shards, *, claim: str = "proven", delta: fl
             "correct": correct,
         },
     )
-
-
-def _canaries(plan: Plan, train: Shards, is_whole: bool) -> dict[int, Pair]:
-    """Return for each client the pair of records whose noiseless releases lie furthest apart."""
-    clients = range(train.num_clients)
-    offered = [list(_pairs(plan, train, client)) for client in clients]
-    furthest, chosen = np.full(train.num_clients, -1.0), {client: offered[client][0] for client in clients}
-    for k in range(max(map(len, offered))):
-        tried = {client: offered[client][min(k, len(offered[client]) - 1)] for client in clients}
-        low, high = (
-            _silent(plan, with_records(train, tried, [which] * len(tried), is_whole), clients) for which in (0, 1)
-        )
-        distances = np.broadcast_to(np.linalg.norm(high - low, axis=1), furthest.shape)
-        better = np.nan_to_num(distances, nan=-1.0, posinf=-1.0) > furthest
-        furthest = np.where(better, distances, furthest)
-        chosen |= {client: tried[client] for client in np.flatnonzero(better).tolist()}
-    return chosen
-
-
-def _pairs(plan: Plan, train: Shards, client: int) -> Iterator[Pair]:
-    if plan.objective.targets != "classes":
-        raise InputError(f"an audit flips class labels, but the loss '{plan.objective.name}' has no such targets")
-    is_linear = plan.setting is not None and plan.setting.convex is not None
-    return pairs(train, client, plan.task.num_classes, plan.initial, is_linear)
-
-
-def _silent(plan: Plan, train: Shards, clients: Iterable[int]) -> Real:
-    """Return the releases without noise."""
-    world = World(plan, train, clients)
-    try:
-        return world.replay(Silence()).astype(np.float64)
-    finally:
-        world.close()
 
 
 def _unit(vector: Real) -> Real:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Real, Vector
 
 SCALES = (1.0, 1e2, 1e4)
 """Lengths of canaries, in units of the client's longest record; mechanisms that project make them equal."""
+
+FAR = 1e4
+"""Targets that are numbers lie so far on either side, in units of the client's largest."""
 
 _MOST_FEATURES = 2_000
 """Beyond this a direction is drawn, not computed from the client's records."""
@@ -22,17 +27,26 @@ class Pair:
     """Two records: the worlds differ in which of them a client holds."""
 
     x: tuple[Vector, Vector]
-    y: tuple[int, int]
+    y: tuple[Any, Any]
+    """Classes, or labels or numbers as the data have them."""
 
 
-def pairs(train: Shards, client: int, num_classes: int, start: Vector, is_linear: bool) -> Iterator[Pair]:
-    """Yield pairs of records with opposite labels, for a client that is sent the model ``start``.
+def pairs(
+    train: Shards, client: int, targets: TargetKind, num_classes: int, start: Vector, is_linear: bool
+) -> Iterator[Pair]:
+    """Yield pairs of records with opposite targets, for a client that is sent the model ``start``.
 
     A linear model's own weights are kept out of a direction: it is then undecided about the canary however long that
     is, and either label moves it as far.
     """
     x, y = train.client(client)
-    yield Pair((x[0], x[0]), (int(y[0]), (int(y[0]) + 1) % num_classes))
+    opposite: tuple[Any, Any] = (0, 1)
+    if targets == "classes":
+        yield Pair((x[0], x[0]), (int(y[0]), (int(y[0]) + 1) % num_classes))
+    else:
+        far = 1.0 if targets == "labels" else FAR * max(1.0, float(np.nan_to_num(np.abs(y)).max()))
+        opposite = (0.0 if targets == "labels" else -far, far)
+        yield Pair((x[0], x[0]), opposite)
     if not np.issubdtype(x.dtype, np.floating):
         return  # words of a vocabulary cannot be scaled
     records = x.reshape(len(x), -1).astype(np.float64)
@@ -43,7 +57,7 @@ def pairs(train: Shards, client: int, num_classes: int, start: Vector, is_linear
     for direction in _directions(records, weights.astype(np.float64), client):
         for scale in SCALES:
             canary = (scale * longest * direction).reshape(x.shape[1:]).astype(x.dtype)
-            yield Pair((canary, canary), (0, 1))
+            yield Pair((canary, canary), opposite)
 
 
 def with_records(train: Shards, chosen: Mapping[int, Pair], coins: Sequence[int], whole: bool = False) -> Shards:

@@ -1,12 +1,13 @@
 """Data rounds replayed through the real round loop, with fresh noise: what an attacker at the server would see.
 
-Local work that gives the same every time is done once; releases, aggregation and the server's step are made anew.
+Local work that gives the same every time is done once; releases, aggregation and the server's step are made anew. An
+audit is charged to nobody: no world has a ledger on the disk, an account or a budget.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -32,9 +33,13 @@ from upcycled.runtime.state import Run, start_run
 
 @dataclass(frozen=True)
 class Silence:
-    """No noise at all: what a release would be without. Every coin of a Poisson draw says yes."""
+    """No noise at all: what a release would be without. Every coin of a Poisson draw says yes.
+
+    Where cohorts are drawn secretly, just ``cohort`` takes part, if it is given.
+    """
 
     name: str = "none"
+    cohort: frozenset[int] | None = None
 
     def round_key(self, purpose: Purpose) -> int | None:
         """None: silence is no stream."""
@@ -42,6 +47,8 @@ class Silence:
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return coins that say yes."""
+        if purpose is Purpose.COHORT and self.cohort is not None:
+            return np.array([[0.0 if client in self.cohort else 1.0] * count for client in clients.tolist()])
         return np.zeros((clients.size, count))
 
     def gaussian_steps(
@@ -121,25 +128,61 @@ def _bytes(array: Any) -> bytes:
 
 
 class World:
-    """A plan on one data set: its first data round can be replayed with any noise."""
+    """A plan on one data set: its first data round can be replayed with any noise, or all of them gone through.
 
-    def __init__(self, plan: Plan, train: Shards, clients: Iterable[int]) -> None:
-        fit, who, whom = plan.mechanism, plan.participation, tuple(int(client) for client in clients)
+    ``clients`` take part in every round; None leaves that to the plan's own draws. ``seed`` makes it another run of the
+    same plan, and ``made_of`` puts another engine in the place of the plan's own.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        train: Shards,
+        clients: Iterable[int] | None,
+        seed: int | None = None,
+        made_of: Callable[[Engine], Engine] = lambda engine: engine,
+    ) -> None:
+        fit, who = plan.mechanism, plan.participation
+        whom = None if clients is None else tuple(int(client) for client in clients)
         task = replace(
             plan.task,
             module=copy.deepcopy(plan.task.module),  # an engine writes into its own
             train=fit.prepare(replace(train, x=as_input(plan.task.module, train.x))),
             test=None,
-            cohort_size=len(whom),
+            cohort_size=plan.task.cohort_size if whom is None else len(whom),
+            seed=plan.task.seed if seed is None else seed,
         )
-        these = Participation(These(whom, who.sampler.fraction), stragglers=who.stragglers)
-        spec = plan.spec.replace(ledger=None, ledger_key=None, checkpoint=None)
-        self.full = replace(plan, on_data=(task, plan.engine), participation=these, spec=spec)
+        these = who
+        if whom is not None:
+            these = Participation(These(whom, who.sampler.fraction), stragglers=who.stragglers)
+        spec = plan.spec.replace(
+            ledger=None, ledger_key=None, checkpoint=None, account=None, keep_best=None, seed=task.seed
+        )
+        self.full = replace(
+            plan, on_data=(task, plan.engine), participation=these, spec=spec, validation=None, scores=None, metrics=()
+        )
         self._listener = _Listening(plan.strategy.algorithm)
-        alone = Vanilla(cast(Algorithm, self._listener))
-        self.plan = replace(self.full, strategy=alone)
-        self.engine = _Remembering(plan.engine.open(task, 1), isinstance(task.solver, NoisySGD))
+        heard = cast(Algorithm, self._listener)
+        self.plan = replace(self.full, strategy=Vanilla(heard))
+        # Both kinds of strategy are dataclasses with an algorithm. Who takes part in every round would overdraw a budget.
+        strategy = replace(plan.strategy, algorithm=heard)  # type: ignore[type-var]
+        self.heard = replace(self.full, strategy=strategy, spec=spec.replace(budget=None))
+        self.engine = _Remembering(made_of(plan.engine.open(task, 1)), isinstance(task.solver, NoisySGD))
         self._start = start_run(self.plan)
+
+    @property
+    def arrived(self) -> RoundResult:
+        """What the server's last step was handed."""
+        assert self._listener.arrived is not None  # a data round ends in a server step
+        return self._listener.arrived
+
+    def begin(self) -> Run:
+        """Return the run before its first iteration, exactly as training would begin it, but for where it is kept."""
+        return start_run(self.heard)
+
+    def iterate(self, run: Run) -> Run:
+        """Return the run after its next iteration, of whichever kind."""
+        return next(iterate(self.heard, cast(Engine, self.engine), run))[0]
 
     @property
     def is_repeated(self) -> bool:
@@ -151,9 +194,7 @@ class World:
         """Return what the server is handed in the first data round: the clients' releases, or the noisy aggregate."""
         run = replace(self._start, memory=self._fresh_memory(), ledger=None, noise=noise)
         next(iterate(self.plan, cast(Engine, self.engine), run))
-        arrived = self._listener.arrived
-        assert arrived is not None  # a data round ends in a server step
-        return arrived.mean[None, :] if self.plan.mechanism.is_central else arrived.release.vectors
+        return released_by(self)
 
     def ledger(self) -> Ledger:
         """Return the ledger that the loop itself writes for that round."""
@@ -180,6 +221,21 @@ class World:
 
     def close(self) -> None:
         self.engine.close()
+
+
+def released_by(world: World) -> Vector:
+    """Return what a world's last data round handed to the server: releases (cohort, D), or the aggregate (1, D)."""
+    arrived = world.arrived
+    return arrived.mean[None, :] if world.plan.mechanism.is_central else arrived.release.vectors
+
+
+def copied(memory: ClientMemory, num_clients: int, size: int) -> ClientMemory:
+    """Return a memory of the same rows: a round writes into the one that it is given."""
+    made = ClientMemory(memory.names, num_clients, size)
+    if memory.names:
+        clients, rows = memory.content()
+        made.put(clients, {name: row.copy() for name, row in rows.items()})
+    return made
 
 
 def fresh_noise(plan: Plan, replay: int, world: int) -> NoiseSource:

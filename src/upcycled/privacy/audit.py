@@ -126,18 +126,24 @@ def two_world_mu(*, false_alarms: int, n0: int, misses: int, n1: int, tail: floa
 
 
 def two_world(
-    *, scores0: ArrayLike, scores1: ArrayLike, delta: float, target: Literal["epsilon", "mu"] = "epsilon"
+    *,
+    scores0: ArrayLike,
+    scores1: ArrayLike,
+    delta: float,
+    target: Literal["epsilon", "mu"] = "epsilon",
+    tail: float = TAIL,
 ) -> TwoWorlds:
     """Audit a mechanism from an attack's scores over replays of two neighbouring worlds.
 
     Every other replay, from the first, goes into choosing the threshold and its direction (the ones that would certify
-    most for ``target``); the rest certify, with Clopper-Pearson bounds of 0.025 each.
+    most for ``target``); the rest certify, with two Clopper-Pearson bounds.
 
     Args:
         scores0: the attack's score of each replay of world 0.
         scores1: the same of world 1.
         delta: of the claim.
         target: what the threshold is to certify most of.
+        tail: the chance that each of the two bounds is wrong.
 
     Returns:
         The bounds, and the counts that they rest on.
@@ -159,8 +165,8 @@ def two_world(
     alarms1 = int(np.sum(held1 > threshold)) if above else int(np.sum(held1 < threshold))
     counts = {"false_alarms": alarms0, "n0": len(held0), "misses": len(held1) - alarms1, "n1": len(held1)}
     return TwoWorlds(
-        epsilon_lower=two_world_epsilon(**counts, delta=delta),
-        mu_lower=two_world_mu(**counts),
+        epsilon_lower=two_world_epsilon(**counts, delta=delta, tail=tail),
+        mu_lower=two_world_mu(**counts, tail=tail),
         delta=delta,
         threshold=threshold,
         above=above,

@@ -1,0 +1,167 @@
+"""Noise against the ledger: its scale at every client, and whether any of it is used twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from upcycled.auditing.probes.findings import Finding, Power
+from upcycled.auditing.probes.rehearsal import MOST_NUMBERS, SERVER, Seen, sample_of, whitened
+from upcycled.auditing.probes.residual_tests import (
+    Family,
+    family,
+    halves_p,
+    least_correlation,
+    least_scale,
+    least_shared,
+    pairs_p,
+    scale_p,
+    sums_p,
+)
+from upcycled.auditing.worlds import World
+from upcycled.core.vectors import Ints, Real
+from upcycled.support.formats import general, significant
+
+FAMILIES = ("scale", "rounds", "clients", "runs", "pairs", "coordinates")
+MOST_ROWS = 2_000
+"""Releases that are held against each other; the scale of all others is looked at too."""
+
+
+@dataclass
+class Residuals:
+    """Residuals of many releases, and where each comes from."""
+
+    size: int
+    """D."""
+    sample: Ints
+    rows: list[Real] = field(default_factory=list)
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+    """(run, round, client) of each row."""
+    squares: list[float] = field(default_factory=list)
+    """Sums over all numbers of a release, not only the sample's."""
+    squared_places: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add(self, world: World, seen: Seen, run: int, unit: float) -> None:
+        """Take in a data round; one whose noise nobody can tell apart is left out."""
+        z = whitened(world, seen, unit)
+        if z is None:
+            return
+        z = np.nan_to_num(z, nan=0.0, posinf=1e150, neginf=-1e150)
+        clients = [SERVER] if len(z) == 1 and world.plan.mechanism.is_central else seen.clients.tolist()
+        for row, client in zip(z, clients, strict=True):
+            self.squares.append(float(row @ row))
+            self.squared_places.append((run, seen.round, client))
+            if len(self.rows) < MOST_ROWS:
+                self.rows.append(row[self.sample])
+                self.places.append((run, seen.round, client))
+
+
+def residuals_of(size: int, seed: int) -> Residuals:
+    """Return an empty collection for releases of so many numbers."""
+    return Residuals(size, sample_of(size, seed))
+
+
+def families_of(found: Residuals) -> tuple[tuple[Family, str], ...]:
+    """Return the tests of each kind, and the worst of each in words."""
+    z = np.array(found.rows) if found.rows else np.zeros((0, found.sample.size))
+    run, round_, client = (np.array(found.places, dtype=np.int64).reshape(-1, 3)[:, i] for i in range(3))
+    made = [_scale(found)]
+    for name, others, owner in (
+        ("rounds", (run, client), client),
+        ("clients", (run, round_), run),
+        ("runs", (round_, client), client),
+    ):
+        p_values, rows = sums_p(z, others[0] * (1 << 32) + others[1], owner)
+        tested = family(name, p_values)
+        words = ""
+        if tested.tests:
+            row = int(rows[tested.worst])
+            about = {"rounds": f"of {_client(int(client[row]))}", "clients": f"of round {round_[row]}"}
+            words = f"{name} share noise, such as those {about.get(name, f'at {_client(int(client[row]))}')}"
+        made.append((tested, words))
+    p, tests, pair = pairs_p(z)
+    words = ""
+    if tests:
+        words = " and ".join(f"round {round_[i]} of {_client(int(client[i]))} (run {run[i]})" for i in pair)
+    made.append((Family("pairs", tests, min(1.0, p * tests), 0), f"{words} share noise"))
+    made.append((family("coordinates", halves_p(z)), "the numbers of one release share noise"))
+    return tuple(made)
+
+
+def _scale(found: Residuals) -> tuple[Family, str]:
+    """Test the scale of every release, of all releases of each client, and of all together."""
+    squares, places = np.array(found.squares), np.array(found.squared_places, dtype=np.int64).reshape(-1, 3)
+    if not squares.size:
+        return family("scale", squares), ""
+    clients, which, rows = np.unique(places[:, 2], return_inverse=True, return_counts=True)
+    sums = np.concatenate([squares, np.bincount(which, squares), [squares.sum()]])
+    counts = np.concatenate([np.ones(squares.size), rows, [squares.size]]) * found.size
+    tested = family("scale", scale_p(sums, counts))
+    ratio, place = float(np.sqrt(sums[tested.worst] / counts[tested.worst])), tested.worst - squares.size
+    where = "all releases"
+    if place < 0:
+        run, round_, client = places[tested.worst].tolist()
+        where = f"round {round_} of {_client(client)} (run {run})"
+    elif place < clients.size:
+        where = _client(int(clients[place]))
+    return tested, f"the noise of {where} is {significant(ratio, 3)} times what the ledger states"
+
+
+def noise_findings(found: Residuals, level: float) -> tuple[Finding, ...]:
+    """Return what the tests say at a level for all of them together."""
+    findings = []
+    for tested, words in families_of(found):
+        if not tested.tests:
+            continue
+        p = tested.p_value
+        looked_at = LOOKED_AT[tested.name].format(general(tested.tests))
+        wrong = f"{words} (p = {significant(p, 2)})" if p <= level / len(FAMILIES) else None
+        findings.append(Finding(f"noise: {tested.name}", looked_at, wrong, p))
+    return tuple(findings)
+
+
+LOOKED_AT = {
+    "scale": "the scale of noise in releases, and in all of a client, beside the ledger: {} tests",
+    "rounds": "noise that the rounds of a client share: {} tests",
+    "clients": "noise that the clients of a round share: {} tests",
+    "runs": "noise that runs share: {} tests",
+    "pairs": "noise that any two releases share: {} tests",
+    "coordinates": "noise that the halves of a release share: {} tests",
+}
+
+
+def noise_power(
+    size: int, clients: int, rounds: int, runs: int, level: float, extra: int, is_central: bool
+) -> tuple[Power, ...]:
+    """Return the smallest faults that the tests find, before there is anything to test.
+
+    ``extra`` releases more are looked at one by one: those of the whole schedule.
+    """
+    each, seen, shared = level / len(FAMILIES), min(size, MOST_NUMBERS), "of their variance"
+    releasing = 1 if is_central else clients
+    rows = releasing * rounds * runs + extra
+    tests = rows + releasing + 1
+    compared = min(rows, MOST_ROWS)
+    pairs = max(1, compared * (compared - 1) // 2)
+    one_client, one_release = least_scale(size * rounds * runs, each / tests), least_scale(size, each / tests)
+    by_rounds, by_runs = each / (releasing * (runs + 1) + 1), each / (releasing * (rounds + 1) + 1)
+    found = [
+        Power("noise: scale", "noise too small at all clients", least_scale(size * rows, each / tests)[0], "times"),
+        Power("noise: scale", "noise too small at one client", one_client[0], "times"),
+        Power("noise: scale", "noise too small in one release", one_release[0], "times"),
+        Power("noise: rounds", "noise that the rounds of one client share",
+              least_shared(rounds, seen * runs, by_rounds), shared),
+        Power("noise: runs", "noise that the runs share at one client",
+              least_shared(runs, seen * rounds, by_runs), shared),
+        Power("noise: pairs", "noise of one release found again in one other",
+              least_correlation(seen, each / pairs) ** 2, shared),
+    ]  # fmt: skip
+    if not is_central:
+        together = least_shared(clients, seen * rounds, each / (runs * (rounds + 1) + 1))
+        found.insert(4, Power("noise: clients", "noise that the clients of a round share", together, shared))
+    return tuple(found)
+
+
+def _client(number: int) -> str:
+    return "the server" if number == SERVER else f"client {number}"

@@ -1,0 +1,251 @@
+"""The whole audit of a file: what it can find, said first, and then every probe and an attack on every client.
+
+All probes together raise a false alarm with probability 0.005 at most, the attack with 0.004: sound runs pass 99 times
+in a hundred, and more. Whatever compares bits, lines or distances is left to no chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from upcycled.auditing.outcome import Claim, check_claim, claim_of
+from upcycled.auditing.probes.charge_probe import charge_finding, go_through, idle_world, rounds_gone_through
+from upcycled.auditing.probes.coin_probe import coin_finding, coin_power
+from upcycled.auditing.probes.findings import Finding, Power
+from upcycled.auditing.probes.movement_probe import (
+    FORGED,
+    Moved,
+    canary_finding,
+    forged_finding,
+    forging,
+    is_bounded_by_release,
+    moved_by_canaries,
+    projection_finding,
+    unit_of,
+)
+from upcycled.auditing.probes.noise_probe import noise_findings, noise_power, residuals_of
+from upcycled.auditing.probes.rehearsal import rehearse
+from upcycled.auditing.probes.replay_probe import replay_finding
+from upcycled.auditing.probes.rotation_attack import Attacked, attack, attack_power
+from upcycled.auditing.probes.stand_ins import without_content
+from upcycled.auditing.worlds import World
+from upcycled.config.experiment import PLAN_KEYS, Experiment
+from upcycled.config.wording import in_keys, named
+from upcycled.core.errors import InputError
+from upcycled.core.mechanism import Charge
+from upcycled.core.sampler import everybody
+from upcycled.core.shards import Shards
+from upcycled.core.solvers import NoisySGD
+from upcycled.runtime.plan import Plan, make_plan
+from upcycled.runtime.publication import publication_of
+from upcycled.support.formats import general
+from upcycled.support.warned import collected_warnings
+
+LEVEL = 0.005
+"""The chance that any probe raises a false alarm."""
+ATTACK_LEVEL = 0.004
+"""The chance that the attack does."""
+ROUNDS, RUNS = 4, 3
+"""Data rounds in which everybody takes part, and runs with a seed each."""
+TOGETHER = 50
+"""Clients of one such round, in rotation."""
+
+OWN = (
+    "an audit works with the records themselves, many times, and is charged to nobody: what it prints is the data "
+    "holder's own"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """What an audit is about to do, and what it can find: nothing has been drawn yet."""
+
+    plan: Plan
+    train: Shards
+    line: Charge
+    """What the mechanism charges everybody for a round."""
+    unit: float
+    """How far one unit of a client's vector moves what is released."""
+    claim: Claim
+    moved: Moved
+    rounds: int
+    replays: int
+    power: tuple[Power, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What is audited, in a line."""
+        clients = general(self.train.num_clients)
+        return f"{self.plan.mechanism.name}: {clients} clients in rotation, {self.rounds} data rounds, {RUNS} runs"
+
+
+@dataclass(frozen=True)
+class WholeAudit:
+    """What all probes and the attack found."""
+
+    title: str
+    claim: Claim
+    power: tuple[Power, ...]
+    findings: tuple[Finding, ...]
+    attacked: Attacked
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether anything is not as the claim needs it."""
+        return any(one.wrong is not None for one in self.findings)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What is wrong, and the verdict."""
+        lines = [f"BROKEN ({one.probe}): {one.wrong}" for one in self.findings if one.wrong is not None]
+        epsilon = general(self.claim.epsilon, 4)
+        verdict = "BROKEN" if self.is_broken else "not refuted by this audit"
+        return (*lines, f"the proven claim, epsilon {epsilon} a round for the worst client, is {verdict}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as plain values; None stands for infinity."""
+        finite = np.isfinite(self.claim.epsilon)
+        return {
+            "test": "whole",
+            "tested": "proven",
+            "broken": self.is_broken,
+            "epsilon": self.claim.epsilon if finite else None,
+            "delta": self.claim.delta,
+            "unit": self.claim.unit,
+            "level": LEVEL + ATTACK_LEVEL,
+            "power": [one.as_json() for one in self.power],
+            "findings": [one.as_json() for one in self.findings],
+            "attack": self.attacked.as_json(),
+            "sentences": list(self.sentences),
+        }
+
+
+def survey(experiment: Experiment, source: str) -> Scope:
+    """Return what an audit of a file will do, and what it can find."""
+    with named(source), in_keys(PLAN_KEYS | {"delta": "privacy.delta"}), collected_warnings() as found:
+        if experiment.privacy is None:
+            raise InputError(field="privacy", but="an audit needs a claim: the file must have a table [privacy]")
+        data = experiment.build_data()
+        plan = make_plan(data, experiment.spec(experiment.seeds[0]))
+        scope = survey_of(plan, data.train)
+    if publication_of(plan).is_restricted:
+        found.append(OWN)
+    return replace(scope, warnings=tuple(found))
+
+
+def survey_of(plan: Plan, train: Shards) -> Scope:
+    """Return the same for a plan and its training data."""
+    many = everybody(train.num_clients)
+    line = plan.mechanism.charge(many)
+    if line is None:
+        raise InputError(field="privacy", but="an audit needs a claim")
+    world = World(plan, train, many.clients)
+    try:
+        claim = claim_of(world.ledger(), many.clients, None)
+    finally:
+        world.close()
+    check_claim(plan, claim, "proven")
+    unit = unit_of(plan, train, line)
+    moved = moved_by_canaries(plan, train, line, unit)
+    rounds = min(ROUNDS, plan.data_rounds)
+    return Scope(plan, train, line, unit, claim, moved, rounds, *_power(plan, train, line, unit, moved, rounds))
+
+
+def carry_out(scope: Scope) -> WholeAudit:
+    """Do what was announced."""
+    plan, train = scope.plan, scope.train
+    idle = idle_world(plan, train)
+    try:
+        schedule = go_through(plan, idle)
+        residuals = residuals_of(plan.layout.size, plan.task.seed)
+        for number, clients in enumerate(_groups(train.num_clients)):
+            _rotate(scope, clients, residuals, number)
+        if not _draws_inside(plan):
+            for seen in schedule.seen:
+                residuals.add(idle, seen, 0, scope.unit)
+    finally:
+        idle.close()
+    apart = scope.moved.found / scope.unit if scope.line.kind == "gaussian" else np.zeros(train.num_clients)
+    attacked = attack(plan, scope.moved, scope.line, scope.claim, scope.replays, ATTACK_LEVEL)
+    replayed = [
+        replay_finding(plan, (scope.moved.low, scope.moved.high), clients, scope.rounds)
+        for clients in _groups(train.num_clients)
+    ]
+    maybe = (
+        charge_finding(plan, schedule, apart),
+        canary_finding(plan, scope.moved),
+        forged_finding(plan, train, scope.line, scope.unit),
+        projection_finding(plan, train),
+        *noise_findings(residuals, LEVEL),
+        next((one for one in replayed if one.wrong is not None), replayed[0]),
+        coin_finding(plan, train, LEVEL / 10),
+        attacked.finding,
+    )
+    findings = tuple(one for one in maybe if one is not None)
+    return WholeAudit(scope.title, scope.claim, scope.power, findings, attacked, scope.warnings)
+
+
+def _rotate(scope: Scope, clients: list[int], residuals: Any, number: int) -> None:
+    """Let some clients take part in every round of a few runs, with their own work and with forged models."""
+    plan = scope.plan
+    train = without_content(scope.train) if isinstance(plan.solver, NoisySGD) else scope.train
+    if isinstance(plan.solver, NoisySGD) and not np.issubdtype(train.x.dtype, np.floating):
+        return  # words of a vocabulary always say something
+    seeds = [plan.task.seed + 1 + number * (RUNS + 1) + k for k in range(RUNS + 1)]
+    for k, seed in enumerate(seeds):
+        is_forged = k == RUNS
+        if is_forged and not is_bounded_by_release(plan):
+            continue
+        made = {"made_of": forging(plan, clients, FORGED)} if is_forged else {}
+        world = World(plan, train, clients, seed=seed, **made)  # type: ignore[arg-type]
+        try:
+            for _, seen in rehearse(world, scope.rounds):
+                residuals.add(world, seen, k + 1, scope.unit)
+        finally:
+            world.close()
+
+
+def _draws_inside(plan: Plan) -> bool:
+    """Say whether noise is part of the local work, so that idle clients have none."""
+    return isinstance(plan.solver, NoisySGD) or plan.mechanism.alpha is not None
+
+
+def _groups(clients: int) -> list[list[int]]:
+    return [list(range(first, min(first + TOGETHER, clients))) for first in range(0, clients, TOGETHER)]
+
+
+def _power(
+    plan: Plan, train: Shards, line: Charge, unit: float, moved: Moved, rounds: int
+) -> tuple[int, tuple[Power, ...]]:
+    """Return the attack's replays, and the smallest fault of each kind that is found."""
+    together = min(TOGETHER, train.num_clients)
+    drawn = 0 if _draws_inside(plan) else rounds_gone_through(plan) * plan.task.cohort_size
+    runs = RUNS + int(is_bounded_by_release(plan))
+    noise = noise_power(
+        plan.layout.size, together, rounds, runs, LEVEL, drawn, plan.mechanism.is_central
+    )
+    ratios = moved.ratios
+    replays, attacking = attack_power(plan, moved, line, unit, ATTACK_LEVEL)
+    coins = coin_power(plan, train, LEVEL / 10)
+    all_rounds = rounds_gone_through(plan)
+    certain = [
+        Power("canaries", "a sensitivity that is charged too small, at the client where it shows first",
+              _or_none(float(ratios.min())), "times"),
+        Power("canaries", "the same at every client", _or_none(float(ratios.max())), "times"),
+        Power("charges", f"releases of the {all_rounds} first of {plan.data_rounds} rounds that are not charged", 0.0),
+        Power("replay", f"what follows from records but not from releases, in {rounds} rounds", 0.0),
+    ]  # fmt: skip
+    if plan.mechanism.norm_bound is not None:
+        certain.append(Power("projection", "records that are not projected", 0.0))
+    if is_bounded_by_release(plan):
+        certain.append(Power("clipping", "models that are not clipped, or after the noise", 0.0))
+    return replays, (*noise, *certain, *([] if coins is None else [coins]), attacking)
+
+
+def _or_none(ratio: float) -> float:
+    return ratio if ratio > 0 else float("inf")
