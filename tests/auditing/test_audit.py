@@ -238,12 +238,23 @@ def test_real_noise_is_audited_as_real_noise():
     assert again.claim == found.claim
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", ["model", "update", "erm", "bolt-on"])
 def test_one_run_with_a_canary_in_every_client_passes_a_sound_mechanism(name):
-    delta = 1e-2 if name == "central" else None
-    found = run(SOUND[name], test="one-run", replays=None, delta=delta, file={"clients": 12})
-    assert found.details["canaries"] == 12
+    privacy = {key: value for key, value in SOUND[name].items() if key != "noise_std"} | {"epsilon": 1.0, "delta": 1e-5}
+    found = run(privacy, test="one-run", replays=None, file={"clients": 30})
+    assert found.details["canaries"] == 30
+    # P[Bin(30, e/(1 + e)) >= 27] is 0.033, and >= 26 is 0.093.
+    assert found.details["needed"] == 27
     assert not found.is_broken
+
+
+@pytest.mark.parametrize("name", ["model", "objective", "dpsgd"])
+def test_so_few_canaries_that_none_could_tell_are_refused(name):
+    with pytest.raises(InputError) as error:
+        run(SOUND[name], test="one-run", replays=None, file={"clients": 12})
+    words = str(error.value)
+    assert "the number of clients is 12, but one run with a canary in each can show epsilon 1.26 at most" in words
+    assert "no fault could be found" in words
 
 
 def test_one_run_catches_a_release_without_noise(monkeypatch):

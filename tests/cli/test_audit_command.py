@@ -52,11 +52,46 @@ def test_the_papers_claim_breaks_the_audit_only_where_it_is_the_one_tested(capsy
 
 @pytest.mark.usefixtures("here")
 def test_one_run_reports_its_canaries(capsys):
-    assert main(["audit", "small.toml", "--one-run", "--json"]) == 0
+    noisy = "privacy={mechanism='model_clipping', clip_norm=1.0, noise_std=100.0}"
+    assert main(["audit", "small.toml", noisy, "--one-run", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["test"] == "one-run"
     assert document["canaries"] == 4
     assert document["mu_lower"] is None
+
+
+@pytest.mark.usefixtures("here")
+def test_a_canary_count_without_power_is_refused_before_it_starts(capsys):
+    assert main(["audit", "small.toml", "--one-run"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "the number of clients is 4, but one run with a canary in each can show epsilon" in err
+
+
+@pytest.mark.usefixtures("here")
+def test_the_power_is_said_first_and_alone_if_asked(capsys):
+    assert main(["audit", "small.toml", "--power", "--json"]) == 0
+    power = json.loads(capsys.readouterr().out)
+    assert power["level"] < 0.01
+    assert {"noise: scale", "noise: rounds", "canaries", "charges", "replay", "clipping", "attack"} <= {
+        one["probe"] for one in power["power"]
+    }
+    assert main(["audit", "small.toml"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.index("what it can find") < out.index("what it found")
+    assert out.splitlines()[-1].endswith("is not refuted by this audit")
+    assert main(["audit", "small.toml", "--power", "--replays", "9"]) == 2
+    assert "--replays is 9, but it must be left out with --power" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+def test_the_whole_audit_of_a_broken_claim_is_exit_code_1(capsys, monkeypatch):
+    monkeypatch.setattr(GaussianNoise, "add", lambda self, values, clients, source: values)
+    assert main(["audit", "small.toml", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["broken"]
+    assert next(one for one in document["findings"] if one["probe"] == "noise: scale")["wrong"] is not None
 
 
 @pytest.mark.usefixtures("here")

@@ -12,7 +12,7 @@ import numpy as np
 
 from upcycled.auditing.canaries import Pair, with_records
 from upcycled.auditing.neighbours import furthest_pairs, pairs_of, silent
-from upcycled.auditing.outcome import Audit, check_claim, claim_of
+from upcycled.auditing.outcome import OWN, Audit, Claim, check_claim, claim_of
 from upcycled.auditing.worlds import Silence, World, fresh_noise
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
@@ -23,15 +23,11 @@ from upcycled.core.vectors import Real
 from upcycled.privacy.audit import one_run, two_world, two_world_mu
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
+from upcycled.support.formats import general
 from upcycled.support.warned import collected_warnings
 
 CHEAP_REPLAYS, DEAR_REPLAYS = 6000, 500
 """Of each world: where local work is done once, and where every replay trains."""
-
-OWN = (
-    "an audit works with the records themselves, many times, and is charged to nobody: what it prints is the data "
-    "holder's own"
-)
 TESTS, CLAIMS = ("two-world", "one-run"), ("proven", "paper")
 
 
@@ -165,6 +161,7 @@ def audit_one_run(plan: Plan, train: Shards, *, claim: str = "proven", delta: fl
     try:
         stated = replace(claim_of(world.ledger(), everybody, delta), mu=None)
         check_claim(plan, stated, claim)
+        needed = canary_power(stated, claim, everybody.size)
         released = world.replay(fresh_noise(plan, 0, 0)).astype(np.float64)
     finally:
         world.close()
@@ -182,8 +179,34 @@ def audit_one_run(plan: Plan, train: Shards, *, claim: str = "proven", delta: fl
             "canaries": coins.size,
             "guesses": coins.size,
             "correct": correct,
+            "needed": needed,
         },
     )
+
+
+def canary_power(stated: Claim, claim: str, canaries: int) -> int:
+    """Return how many of the canaries must be guessed right to refute the claim; refuse counts that never could.
+
+    Raises:
+        InputError: if not even all of them would do.
+    """
+    epsilon = stated.paper_epsilon if claim == "paper" and stated.paper_epsilon is not None else stated.epsilon
+
+    def refutes(count: int, right: int) -> bool:
+        return one_run(canaries=count, guesses=count, correct=right, delta=stated.delta).refutes(epsilon)
+
+    if not refutes(canaries, canaries):
+        most = one_run(canaries=canaries, guesses=canaries, correct=canaries, delta=stated.delta).epsilon_lower
+        enough = next((count for count in (2**k for k in range(21)) if refutes(count, count)), None)
+        but = f"one run with a canary in each can show epsilon {general(most, 3)} at most, and the claim is "
+        but += f"{general(epsilon, 4)}: no fault could be found"
+        but += "" if enough is None else f"; {enough} clients could show one"
+        raise InputError(field="the number of clients", value=canaries, but=f"{but}; the whole audit has more power")
+    low, high = 0, canaries
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if refutes(canaries, middle) else (middle, high)
+    return high
 
 
 def _unit(vector: Real) -> Real:

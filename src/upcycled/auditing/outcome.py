@@ -13,6 +13,11 @@ from upcycled.privacy import Ledger
 from upcycled.runtime.plan import Plan
 from upcycled.support.formats import general
 
+OWN = (
+    "an audit works with the records themselves, many times, and is charged to nobody: what it prints is the data "
+    "holder's own"
+)
+
 
 @dataclass(frozen=True)
 class Claim:

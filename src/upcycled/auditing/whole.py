@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.auditing.outcome import Claim, check_claim, claim_of
+from upcycled.auditing.outcome import OWN, Claim, check_claim, claim_of
 from upcycled.auditing.probes.charge_probe import charge_finding, go_through, idle_world, rounds_gone_through
 from upcycled.auditing.probes.coin_probe import coin_finding, coin_power
 from upcycled.auditing.probes.findings import Finding, Power
@@ -53,10 +53,10 @@ ROUNDS, RUNS = 4, 3
 TOGETHER = 50
 """Clients of one such round, in rotation."""
 
-OWN = (
-    "an audit works with the records themselves, many times, and is charged to nobody: what it prints is the data "
-    "holder's own"
-)
+
+def level_of() -> float:
+    """Return the chance that a sound run is called broken."""
+    return LEVEL + ATTACK_LEVEL
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ class WholeAudit:
             "epsilon": self.claim.epsilon if finite else None,
             "delta": self.claim.delta,
             "unit": self.claim.unit,
-            "level": LEVEL + ATTACK_LEVEL,
+            "level": level_of(),
             "power": [one.as_json() for one in self.power],
             "findings": [one.as_json() for one in self.findings],
             "attack": self.attacked.as_json(),
@@ -226,9 +226,7 @@ def _power(
     together = min(TOGETHER, train.num_clients)
     drawn = 0 if _draws_inside(plan) else rounds_gone_through(plan) * plan.task.cohort_size
     runs = RUNS + int(is_bounded_by_release(plan))
-    noise = noise_power(
-        plan.layout.size, together, rounds, runs, LEVEL, drawn, plan.mechanism.is_central
-    )
+    noise = noise_power(plan.layout.size, together, rounds, runs, LEVEL, drawn, plan.mechanism.is_central)
     ratios = moved.ratios
     replays, attacking = attack_power(plan, moved, line, unit, ATTACK_LEVEL)
     coins = coin_power(plan, train, LEVEL / 10)

@@ -164,7 +164,7 @@ class World:
         self._listener = _Listening(plan.strategy.algorithm)
         heard = cast(Algorithm, self._listener)
         self.plan = replace(self.full, strategy=Vanilla(heard))
-        # Both kinds of strategy are dataclasses with an algorithm. Who takes part in every round would overdraw a budget.
+        # Both kinds of strategy are dataclasses with an algorithm. Whoever is in every round would overdraw a budget.
         strategy = replace(plan.strategy, algorithm=heard)  # type: ignore[type-var]
         self.heard = replace(self.full, strategy=strategy, spec=spec.replace(budget=None))
         self.engine = _Remembering(made_of(plan.engine.open(task, 1)), isinstance(task.solver, NoisySGD))

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import Subparsers, add_command, add_config, add_json, experiment_of
 from upcycled.cli.show import note, print_json, print_table
-from upcycled.support.formats import NONE, fixed
+from upcycled.core.errors import InputError
+from upcycled.support.formats import NONE, fixed, significant
 
 if TYPE_CHECKING:
     from upcycled.auditing.outcome import Audit
+    from upcycled.config.experiment import Experiment
 
 EXAMPLES = """\
 examples:
-  upcycled audit experiment.toml                     two neighbouring data sets, thousands of real releases
+  upcycled audit experiment.toml                     what it can find, said first; then every probe, at every client
+  upcycled audit experiment.toml --power             only what it can find
+  upcycled audit experiment.toml --two-world         two neighbouring data sets of one client, thousands of releases
   upcycled audit experiment.toml --one-run           one run with a canary record in every client
-  upcycled audit experiment.toml --claim paper       test the paper's number in place of the proven one
+  upcycled audit experiment.toml --claim paper       test the paper's number in place of the proven one (two worlds)
   upcycled audit experiment.toml --replays 20000 --json
 """
 
@@ -27,45 +31,82 @@ def add_parser(subparsers: Subparsers) -> None:
         "audit",
         help="attack the releases of a config file; exit code 1 when a claim is broken",
         description=(
-            "Replay a data round of a config file under two neighbouring data sets (or once, with canaries) through "
-            "the real code, and certify how much epsilon an attack finds, with 95% confidence. An audit can refute a "
-            "claim and never prove one. Exit code 1 when the claim is broken."
+            "Run rounds of a config file through the real code, all clients in rotation, and hold the noise, what "
+            "neighbours move, the charges, the server's memories and secret coins against what is claimed. It says "
+            "first which faults it can find. An audit can refute a claim and never prove one. Exit code 1 when the "
+            "claim is broken. --two-world and --one-run are single attacks: they certify how much epsilon they find."
         ),
         examples=EXAMPLES,
     )
     add_config(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--two-world", dest="test", action="store_const", const="two-world", help="the default")
+    which.add_argument("--power", dest="test", action="store_const", const="power", help="say what can be found")
+    which.add_argument("--two-world", dest="test", action="store_const", const="two-world", help="one client's record")
     which.add_argument("--one-run", dest="test", action="store_const", const="one-run", help="canaries in one run")
     parser.add_argument(
         "--replays",
         metavar="N",
-        help="of each world, half of them to certify (default: 6000, or 500 where each must train)",
+        help="of each of two worlds, half of them to certify (default: 6000, or 500 where each must train)",
     )
-    parser.add_argument("--claim", metavar="NAME", default="proven", help="proven (default) or paper: what is tested")
+    parser.add_argument("--claim", metavar="NAME", help="proven (default) or paper: what two worlds or one run test")
     parser.add_argument("--delta", metavar="X", help="the claim's delta (default: the file's, or 1e-5)")
     add_json(parser)
-    parser.set_defaults(run=_run, test="two-world")
+    parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.auditing.attack import audit
     from upcycled.cli.privacy import number_of
 
-    found = audit(
-        experiment_of(args),
-        args.config,
-        test=args.test,
-        replays=number_of("replays", args.replays, int),
-        claim=args.claim,
-        delta=number_of("delta", args.delta),
-    )
+    asked = experiment_of(args)
+    replays, delta = number_of("replays", args.replays, int), number_of("delta", args.delta)
+    of_two_worlds = {"--replays": replays, "--claim": args.claim, "--delta": delta}
+    if args.test == "power" or (args.test is None and all(given is None for given in of_two_worlds.values())):
+        for flag, given in of_two_worlds.items():
+            if given is not None:
+                raise InputError(field=flag, value=given, must="left out with --power")
+        return _whole(args, asked)
+    # What only a single attack has asks for one.
+    test = args.test or "two-world"
+    from upcycled.auditing.attack import audit
+
+    found = audit(asked, args.config, test=test, replays=replays, claim=args.claim or "proven", delta=delta)
     for words in found.warnings:
         note(f"warning: {words}")
     if args.json:
         print_json(found.as_json())
     else:
         _show(found)
+    return 1 if found.is_broken else 0
+
+
+def _whole(args: argparse.Namespace, asked: Experiment) -> int:
+    """Say what can be found, and then look for it."""
+    from upcycled.auditing.whole import carry_out, level_of, survey
+
+    scope = survey(asked, args.config)
+    for words in scope.warnings:
+        note(f"warning: {words}")
+    if not args.json:
+        rows = [[one.probe, one.fault, one.words] for one in scope.power]
+        columns = ("probe", "fault", "found with probability 0.95 from")
+        print_table(f"{scope.title}: what it can find", columns, rows, words=columns)
+        print(f"all together raise a false alarm with probability {level_of():g} at most")
+    if args.test == "power":
+        if args.json:
+            print_json({"test": "power", "level": level_of(), "power": [one.as_json() for one in scope.power]})
+        return 0
+    found = carry_out(scope)
+    if args.json:
+        print_json(found.as_json())
+    else:
+        columns = ("probe", "looked at", "p-value", "verdict")
+        rows = [
+            [one.probe, one.looked_at, significant(one.p_value, 2), "BROKEN" if one.wrong else "ok"]
+            for one in found.findings
+        ]
+        print_table("what it found", columns, rows, words=("looked at",))
+        for line in found.sentences:
+            print(line)
     return 1 if found.is_broken else 0
 
 

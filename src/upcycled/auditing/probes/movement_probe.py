@@ -1,7 +1,7 @@
 """How far neighbours move a release, beside what the ledger says that they can at most: nothing here is left to chance.
 
-Canaries in every client's data bound what solver and projection promise; forged models bound what clipping promises, and
-one record among records that say nothing bounds the clipping of single gradients.
+Canaries in every client's data try what solver and projection promise; forged models try what clipping promises; one
+record among records that say nothing tries the clipping of single gradients.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def moved_by_canaries(plan: Plan, train: Shards, line: Charge, unit: float) -> M
     found = np.linalg.norm(ends[1] - ends[0], axis=1)
     if isinstance(plan.solver, NoisySGD):
         return Moved(*_one_record(plan, train, chosen, line), low, high, both)
-    if line.kind == "pure" and plan.mechanism.alpha is not None:
-        return Moved(_loss_of_tilt(plan, low, high, both, plan.mechanism.alpha), _of_all(line, "epsilon"), low, high, both)
+    if line.epsilon is not None and plan.mechanism.alpha is not None:
+        losses = _loss_of_tilt(plan, low, high, both, plan.mechanism.alpha)
+        return Moved(losses, line.epsilon.astype(np.float64), low, high, both)
     return Moved(found, line.sensitivity * unit, low, high, both)
 
 
@@ -189,10 +190,3 @@ def _loss_of_tilt(plan: Plan, low: Shards, high: Shards, ends: tuple[Real, Real]
             world.close()
     found: Real = alpha * np.array(apart).min(axis=1)
     return found
-
-
-def _of_all(line: Charge, name: str) -> Real:
-    numbers = getattr(line, name)
-    assert numbers is not None  # a pure line has it
-    return np.asarray(numbers, dtype=np.float64)
-

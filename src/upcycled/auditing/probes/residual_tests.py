@@ -7,7 +7,7 @@ If the ledger is right they are independent standard normals, and every p-value 
     pairs        <z_i, z_j> / ||z_j|| is a standard normal, whatever z_j is
     coordinates  the same between the two halves of one release
 
-A family of tests is rejected when its smallest p-value, times the number of its tests, is at most its part of the level.
+A family of tests is rejected when its smallest p-value times the number of its tests is at most its part of the level.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Two worlds at every client at once: many replays of a round under either of two neighbours, and who can tell.
 
-It is an end-to-end check of what the other probes look at piece by piece, and weaker than they are: a bound on mu from N
-replays is known to about 2.5/sqrt(N) only.
+It checks from end to end what the other probes look at piece by piece, and is weaker than they are: from N replays mu
+is known to about 2.5/sqrt(N) only.
 """
 
 from __future__ import annotations
