@@ -53,10 +53,10 @@ def test_the_papers_claim_breaks_the_audit_only_where_it_is_the_one_tested(capsy
 @pytest.mark.usefixtures("here")
 def test_one_run_reports_its_canaries(capsys):
     noisy = "privacy={mechanism='model_clipping', clip_norm=1.0, noise_std=100.0}"
-    assert main(["audit", "small.toml", noisy, "--one-run", "--json"]) == 0
+    assert main(["audit", "small.toml", noisy, "data.clients=20", "--one-run", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["test"] == "one-run"
-    assert document["canaries"] == 4
+    assert document["canaries"] == 20
     assert document["mu_lower"] is None
 
 

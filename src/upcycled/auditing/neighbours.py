@@ -44,11 +44,12 @@ def pairs_of(plan: Plan, train: Shards, client: int) -> Iterator[Pair]:
 
 def silent(plan: Plan, train: Shards, clients: Iterable[int]) -> Real:
     """Return the first round's releases without noise; all that is no number where the run would not go on."""
-    world = World(plan, train, clients)
+    cohort = tuple(clients)
+    world = World(plan, train, cohort)
     try:
-        return world.replay(Silence()).astype(np.float64)
+        return world.replay(Silence(cohort=frozenset(cohort))).astype(np.float64)
     except DivergedError:
-        rows = 1 if plan.mechanism.is_central else len(tuple(clients))
+        rows = 1 if plan.mechanism.is_central else len(cohort)
         return np.full((rows, plan.layout.size), np.nan)
     finally:
         world.close()

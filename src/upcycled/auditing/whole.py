@@ -193,9 +193,9 @@ def carry_out(scope: Scope) -> WholeAudit:
 def _rotate(scope: Scope, clients: list[int], residuals: Any, number: int) -> None:
     """Let some clients take part in every round of a few runs, with their own work and with forged models."""
     plan = scope.plan
+    if _is_blind(plan, scope.train):
+        return
     train = without_content(scope.train) if isinstance(plan.solver, NoisySGD) else scope.train
-    if isinstance(plan.solver, NoisySGD) and not np.issubdtype(train.x.dtype, np.floating):
-        return  # words of a vocabulary always say something
     seeds = [plan.task.seed + 1 + number * (RUNS + 1) + k for k in range(RUNS + 1)]
     for k, seed in enumerate(seeds):
         is_forged = k == RUNS
@@ -208,6 +208,11 @@ def _rotate(scope: Scope, clients: list[int], residuals: Any, number: int) -> No
                 residuals.add(world, seen, k + 1, scope.unit)
         finally:
             world.close()
+
+
+def _is_blind(plan: Plan, train: Shards) -> bool:
+    """Say whether noise cannot be told from gradients: it is in the steps, and words of a vocabulary have some."""
+    return isinstance(plan.solver, NoisySGD) and not np.issubdtype(train.x.dtype, np.floating)
 
 
 def _draws_inside(plan: Plan) -> bool:
@@ -226,7 +231,10 @@ def _power(
     together = min(TOGETHER, train.num_clients)
     drawn = 0 if _draws_inside(plan) else rounds_gone_through(plan) * plan.task.cohort_size
     runs = RUNS + int(is_bounded_by_release(plan))
-    noise = noise_power(plan.layout.size, together, rounds, runs, LEVEL, drawn, plan.mechanism.is_central)
+    central = plan.mechanism.is_central
+    noise = noise_power(plan.layout.size, together, rounds, runs, LEVEL, drawn, central)
+    if _is_blind(plan, train):
+        noise = (Power("noise: scale", "noise inside the steps, on words of a vocabulary", float("inf")),)
     ratios = moved.ratios
     replays, attacking = attack_power(plan, moved, line, unit, ATTACK_LEVEL)
     coins = coin_power(plan, train, LEVEL / 10)

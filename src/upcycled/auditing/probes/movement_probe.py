@@ -69,7 +69,7 @@ def moved_by_canaries(plan: Plan, train: Shards, line: Charge, unit: float) -> M
     if line.epsilon is not None and plan.mechanism.alpha is not None:
         losses = _loss_of_tilt(plan, low, high, both, plan.mechanism.alpha)
         return Moved(losses, line.epsilon.astype(np.float64), low, high, both)
-    return Moved(found, line.sensitivity * unit, low, high, both)
+    return Moved(found, _apart(line) * unit, low, high, both)
 
 
 def canary_finding(plan: Plan, moved: Moved) -> Finding:
@@ -103,7 +103,7 @@ def forged_finding(plan: Plan, train: Shards, line: Charge, unit: float) -> Find
         ends = [_forged(plan, train, cohort, sign * FORGED) for sign in (1, -1)]
         distances = np.linalg.norm(ends[1] - ends[0], axis=1)
         for client, distance in zip(cohort, np.broadcast_to(distances, (len(cohort),)).tolist(), strict=True):
-            allowed = float(line.sensitivity[client]) * unit
+            allowed = float(_apart(line)[client]) * unit
             if not distance <= allowed * (1 + ROOM):
                 said = f"client {client} releases vectors {significant(distance, 4)} apart, but the ledger says "
                 return Finding("clipping", looked_at, f"{said}{significant(allowed, 4)} at most")
@@ -144,11 +144,16 @@ def forging(plan: Plan, clients: Iterable[int], length: float) -> partial[Bringi
     return partial(Bringing, plan=plan, moves=moves)
 
 
+def _apart(line: Charge) -> Real:
+    """Return how far neighbours may lie apart; a sampled line states how far each lies from being left out."""
+    return 2 * line.sensitivity if line.kind == "sampled" else line.sensitivity
+
+
 def _forged(plan: Plan, train: Shards, cohort: list[int], length: float) -> Real:
     made = forging(plan, cohort, length)
     world = World(plan, train, cohort, made_of=made)  # type: ignore[arg-type]
     try:
-        return world.replay(Silence()).astype(np.float64)
+        return world.replay(Silence(cohort=frozenset(cohort))).astype(np.float64)
     finally:
         world.close()
 
