@@ -43,7 +43,7 @@ OFTEN = ("no_noise_at_the_last_client", "no_projection_at_the_last_client", "noi
 PROVEN, CLIPPED = "proven-epsilon.toml", "output-perturbation.toml"
 SMALL_DPSGD = (
     "privacy={mechanism='dpsgd', clip_norm=1.0, noise_multiplier=4.0}",
-    *("data.clients=6", "local={batch_size=64, epochs=1, lr=0.1}", "engine='sequential'"),
+    *("data.clients=3", "local={batch_size=64, epochs=1, lr=0.1}", "engine='sequential'"),
 )
 ON_EXAMPLES = {
     "no_noise_at_the_last_client": (PROVEN, (), "noise: scale"),
@@ -95,7 +95,7 @@ def test_a_fault_is_found_by_the_probe_that_is_made_for_it(fault, monkeypatch):
 def test_a_fault_in_an_example_is_found(fault, monkeypatch):
     file, changes, probe = ON_EXAMPLES[fault]
     asked = load_config(EXAMPLES / file, list(changes))
-    getattr(faults, fault)(monkeypatch, last=(6 if changes == SMALL_DPSGD else 30) - 1)
+    getattr(faults, fault)(monkeypatch, last=(3 if changes == SMALL_DPSGD else 30) - 1)
     assert probe in caught(audited(asked))
 
 

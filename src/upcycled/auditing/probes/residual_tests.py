@@ -121,7 +121,7 @@ def halves_p(z: Real) -> Real:
     >>> z = np.random.default_rng(0).normal(size=(2, 60))
     >>> z[1, 30:] = z[1, :30]
     >>> halves_p(z).round(4).tolist()
-    [0.4352, 0.0]
+    [0.1096, 0.0]
     """
     half = z.shape[1] // 2
     if half == 0:
@@ -165,7 +165,7 @@ def least_correlation(size: int, level: float) -> float:
     """Return the correlation that the noise of two single releases must have to be found, or infinity.
 
     >>> round(least_correlation(610, 1e-9), 2), least_correlation(10, 1e-9)
-    (0.31, inf)
+    (0.35, inf)
     """
     threshold, length = -float(ndtri(level / 2)), math.sqrt(_chi_square(size, 0.975))
     # <z_i, z_j>/||z_j|| is c ||z_j|| + sqrt(1 - c^2) N; the rest of the chance of a miss is for N.
