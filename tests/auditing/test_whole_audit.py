@@ -105,7 +105,9 @@ def test_the_examples_pass(file):
     assert caught(audited(load_config(EXAMPLES / file))) == set()
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.slow if one == "dpsgd" else ()) for one in NOISY])
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one in ("dpsgd", "objective") else ()) for one in NOISY]
+)
 def test_a_sound_mechanism_passes_all_probes(name):
     found = audited(small(name), replays=20)
     assert caught(found) == set()
@@ -191,3 +193,10 @@ def test_sound_runs_are_called_broken_in_less_than_one_of_a_hundred():
 def test_a_claim_of_nothing_is_refused():
     with pytest.raises(InputError, match="claims no finite epsilon"):
         survey(experiment(SOUND["model"] | {"noise_std": 0.0}), "small.toml")
+
+
+def test_the_documented_power_is_what_the_command_says():
+    text = (EXAMPLES.parent / "docs" / "privacy.md").read_text()
+    table = text.split("<!-- power -->")[1].split("<!-- end -->")[0].strip().splitlines()[2:]
+    power = survey(load_config(EXAMPLES / PROVEN), PROVEN).power
+    assert table == [f"| `{one.probe}` | {one.fault} | {one.words} |" for one in power]

@@ -202,7 +202,7 @@ def _rotate(scope: Scope, clients: list[int], residuals: Any, number: int) -> No
         if is_forged and not is_bounded_by_release(plan):
             continue
         made = {"made_of": forging(plan, clients, FORGED)} if is_forged else {}
-        world = World(plan, train, clients, seed=seed, **made)  # type: ignore[arg-type]
+        world = World(plan, train, clients, seed=seed, **made)
         try:
             for _, seen in rehearse(world, scope.rounds):
                 residuals.add(world, seen, k + 1, scope.unit)

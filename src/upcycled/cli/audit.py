@@ -88,8 +88,8 @@ def _whole(args: argparse.Namespace, asked: Experiment) -> int:
         note(f"warning: {words}")
     if not args.json:
         rows = [[one.probe, one.fault, one.words] for one in scope.power]
-        columns = ("probe", "fault", "found with probability 0.95 from")
-        print_table(f"{scope.title}: what it can find", columns, rows, words=columns)
+        titles = ("probe", "fault", "found with probability 0.95 from")
+        print_table(f"{scope.title}: what it can find", titles, rows, words=titles)
         print(f"all together raise a false alarm with probability {level_of():g} at most")
     if args.test == "power":
         if args.json:

@@ -39,7 +39,7 @@ def rounds_gone_through(plan: Plan) -> int:
 
 def idle_world(plan: Plan, train: Shards) -> World:
     """Return the plan with its own draws, and clients that bring back what they were sent."""
-    return World(plan, train, None, made_of=partial(Bringing, plan=plan, moves={}))  # type: ignore[arg-type]
+    return World(plan, train, None, made_of=partial(Bringing, plan=plan, moves={}))
 
 
 def go_through(plan: Plan, world: World) -> Schedule:

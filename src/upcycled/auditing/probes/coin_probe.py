@@ -71,19 +71,18 @@ def coin_finding(plan: Plan, train: Shards, level: float) -> Finding | None:
     looked_at = f"{REPLAYS} replays of a round with fresh coins and no other noise"
     # Secret draws ask who takes part themselves.
     world = World(plan, train, everybody)
-    seen = []
+    seen: list[list[bytes]] = []
     try:
         for _ in range(REPLAYS):
             world.engine.forget()
             world.replay(_Coins())
             release = world.arrived.release
-            seen.append(release.clients.tobytes() if plan.mechanism.draws_secretly else release.vectors.copy())
+            # What the coins decide: who takes part, or each client's model.
+            rows = release.clients[None, :] if plan.mechanism.draws_secretly else release.vectors
+            seen.append([row.tobytes() for row in rows])
     finally:
         world.close()
-    if plan.mechanism.draws_secretly:
-        is_repeated = np.array([len(set(seen)) == 1])
-    else:
-        is_repeated = np.array([all((one[i] == seen[0][i]).all() for one in seen) for i in everybody])
+    is_repeated = np.array([len(set(row)) == 1 for row in zip(*seen, strict=True)])
     known = np.flatnonzero(is_repeated & (chances * len(chances) <= level))
     if not known.size:
         return Finding("coins", looked_at)

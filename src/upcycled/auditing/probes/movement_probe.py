@@ -151,7 +151,7 @@ def _apart(line: Charge) -> Real:
 
 def _forged(plan: Plan, train: Shards, cohort: list[int], length: float) -> Real:
     made = forging(plan, cohort, length)
-    world = World(plan, train, cohort, made_of=made)  # type: ignore[arg-type]
+    world = World(plan, train, cohort, made_of=made)
     try:
         return world.replay(Silence(cohort=frozenset(cohort))).astype(np.float64)
     finally:
