@@ -175,3 +175,19 @@ def test_a_large_delta_is_warned_about_and_a_larger_one_refused():
 def test_what_the_mechanism_refuses_is_refused_with_the_files_name():
     with pytest.raises(InputError, match=r"a.toml: ErmOutput needs a quadratic term"):
         explain(file_with(SOUND["erm"], algorithm={"name": "fedavg"}), "a.toml")
+
+
+def test_explain_says_what_the_account_will_be_charged_and_whether_it_can_pay(tmp_path):
+    account = up.privacy.Account.open(tmp_path / "account", epsilon=2.5, delta=1e-5, kind="gaussian")
+    privacy = SOUND["erm"] | {"noise": "system", "account": str(tmp_path / "account")}
+    one, two = file_with(privacy), file_with(privacy).model_copy(update={"seeds": (0, 1)})
+    said = [line for line in explain(one, "a.toml").remarks if account.id in line]
+    assert len(said) == 1
+    # mu for epsilon 2, squared, over mu for epsilon 2.5, squared.
+    part = (up.privacy.gdp_mu(epsilon=2.0, delta=1e-5) / up.privacy.gdp_mu(epsilon=2.5, delta=1e-5)) ** 2
+    assert said[0].startswith(f"The run will be charged to account {account.id}: {100 * part:.0f}")
+    assert "of the worst client's budget of epsilon 2.5 at delta 1e-05." in said[0]
+    refused = [line for line in explain(two, "a.toml").remarks if line.startswith("It will be refused: ")]
+    assert len(refused) == 1
+    assert "the 2 runs of this file together" in refused[0]
+    assert not up.privacy.Account.read(tmp_path / "account").charges

@@ -23,6 +23,7 @@ from scipy.integrate import quad
 import upcycled as up
 from tests.privacy.runs import QUIET, wide
 from upcycled.core.mechanism import Charge, Promise
+from upcycled.engines.sequential import Sequential
 from upcycled.privacy import Account
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu
 from upcycled.privacy.accounting.renyi import (
@@ -37,9 +38,11 @@ from upcycled.privacy.accounts.account import Cost
 from upcycled.privacy.accounts.pots import Pot, make_pot
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
-from upcycled.runtime.plan import make_plan
+from upcycled.runtime.holder.charging import costs_of
+from upcycled.runtime.plan import make_plan, plan_of, with_data
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.round import answer
+from upcycled.runtime.round import answer, ask
+from upcycled.runtime.state import start_run
 
 ROOT = Path(__file__).parents[2]
 PROMISE = Promise("something", ())
@@ -393,6 +396,52 @@ def test_a_simulation_and_a_run_without_an_account_charge_nobody(tmp_path):
     for result in (seeded, alone):
         assert result.privacy.account is None
         assert "this run only" in dict(result.privacy.statement_items(1e-5))["epsilon (proven)"]
+
+
+def test_many_runs_that_do_not_fit_together_are_refused_before_the_first_trains(tmp_path, monkeypatch):
+    account, data = opened(tmp_path / "a", kind="gaussian", epsilon=1.0), wide()
+    one = study(iterations=2) | {"account": account.folder}
+    most = int(1 / account.share_of(costs_of(make_plan(data, up.RunSpec(**one)))))
+    assert most >= 2  # each alone would be let through
+    many = [dict(data=data, **one, seed=seed) for seed in range(most + 1)]
+    free = dict(data=data, **study(noise="seeded", iterations=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Sequential, "train", None)
+        refused = up.train_many(many, progress=False)
+    assert {str(one.error) for one in refused} == {str(refused[0].error)}
+    assert f"these {most + 1} runs together" in str(refused[0].error)
+    assert not Account.read(account.folder).charges
+    *paid, apart = up.train_many([*many[:most], free], progress=False)
+    assert [one.error for one in (*paid, apart)] == [None] * (most + 1)
+    assert len(Account.read(account.folder).charges) == 2 * most
+
+
+def test_a_client_that_plans_for_itself_charges_its_own_account_under_its_own_name(tmp_path):
+    rng = np.random.default_rng(0)
+    xs = [rng.normal(size=(30, 4)).astype(np.float32) for _ in range(3)]
+    ys = [rng.integers(0, 2, 30) for _ in range(3)]
+    data = up.FederatedData.from_arrays(xs, ys, num_classes=2, client_names=NAMES)
+    spec = up.RunSpec(**study(iterations=3))
+    server = plan_of(data.facts(), spec)
+    for i, own_name in ((1, "bob"), (2, None)):
+        account = opened(tmp_path / str(i), kind="gaussian", epsilon=8.0)
+        names = None if own_name is None else (own_name,)
+        own = up.FederatedData.from_arrays([xs[i]], [ys[i]], num_classes=2, client_names=names)
+        facts = data.facts().of_client(i, server.mechanism.shared)
+        plan = with_data(plan_of(facts, spec.replace(account=account.folder)), own)
+        (cost,) = costs_of(plan)
+        assert cost.times.tolist() == [3]
+        run = start_run(plan)
+        engine = plan.engine.open(plan.task, 1)
+        asked = ask(server, start_run(server)).of(i)
+        answered = answer(plan, engine, asked, run.noise_for(plan, 1, 0), run.ledger)
+        engine.close()
+        account = Account.read(account.folder)
+        name = own_name or str(i)
+        square = (answered.charge.sensitivity[0] / answered.charge.noise_std[0]) ** 2
+        assert account.share(name) == pytest.approx(square / account.terms.pots[0].limit, rel=1e-12)
+        assert account.share_of([cost]) == pytest.approx(3 * account.share(name), rel=1e-12)
+        assert sum(account.share(other) > 0 for other in account.clients) == 1
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained_or_written(tmp_path, monkeypatch):

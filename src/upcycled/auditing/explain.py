@@ -14,14 +14,16 @@ import numpy as np
 from upcycled.coefficients import Constant
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
+from upcycled.core.errors import InputError
 from upcycled.core.sampler import everybody
 from upcycled.core.vectors import Real
-from upcycled.privacy import Ledger
+from upcycled.privacy import Account, Ledger
 from upcycled.privacy.charged_scores import pay_for_scores
 from upcycled.privacy.ledger.plain_words import plain_words
 from upcycled.privacy.ledger.statement import NOT_COVERED
+from upcycled.runtime.holder.charging import costs_of, replan
 from upcycled.runtime.plan import Plan, make_plan
-from upcycled.support.formats import significant
+from upcycled.support.formats import general, percent, significant
 from upcycled.support.warned import collected_warnings
 
 
@@ -168,7 +170,8 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
             variants.append(_variant(title, iterations, plan, delta))
         own = variants[1] if spec.upcycle is not None else variants[0]
         words = tuple(own.ledger.statement(own.delta).splitlines())
-    remarks = (*_remarks(experiment, variants), *_read_off(data.inferred))
+        charged = _charged_to(experiment, own.plan)
+    remarks = (*_remarks(experiment, variants), *charged, *_read_off(data.inferred))
     ledger = own.ledger
     plain = plain_words(ledger.promise, ledger.is_simulation, float(own.epsilon.max()), own.delta)
     return Explanation(words, tuple(variants), remarks, tuple(found), plain)
@@ -234,6 +237,27 @@ def _remarks(experiment: Experiment, variants: list[Scenario]) -> tuple[str, ...
             f"{len(experiment.seeds)} seeds, and all runs on the same data add up."
         )
     return tuple(found)
+
+
+def _charged_to(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
+    """Say what a run of the file charges to its account, and whether it can pay; nothing is charged here."""
+    path = plan.spec.account_path
+    if path is None:
+        return ()
+    account = Account(path)
+    seeds = experiment.seeds
+    costs = [cost for seed in seeds for cost in costs_of(replan(plan, experiment.spec(seed)))]
+    runs = "The run" if len(seeds) == 1 else f"The {len(seeds)} runs of this file together"
+    terms = account.terms
+    found = (
+        f"{runs} will be charged to account {account.id}: {percent(account.share_of(costs))} of the worst client's "
+        f"budget of epsilon {general(terms.epsilon)} at delta {general(terms.delta)}."
+    )
+    try:
+        account.check(costs, runs[0].lower() + runs[1:])
+    except InputError as error:
+        return found, f"It will be refused: {error}."
+    return (found,)
 
 
 def _read_off(inferred: frozenset[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from upcycled.engines.worker_pool import worker_pool
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.display.run_progress import LiveProgress, Watched
 from upcycled.runtime.history import Record
+from upcycled.runtime.holder.charging import refused_together
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.result import Result
 from upcycled.runtime.spec import RunSpec
@@ -50,7 +51,8 @@ def train_many(runs: Sequence[Job], *, progress: bool = True) -> list[Result | F
 
     Results come in order. A run that cannot start, or fails in a way of its own, comes back as :class:`Failed` with its
     ``error``, and what it had by then as its ``result``; one that ends early (diverged, budget spent) as a ``Result``
-    with its ``error``; the others finish, and their ``error`` is None.
+    with its ``error``; the others finish, and their ``error`` is None. Runs that an account cannot pay for together are
+    all refused before the first of them trains.
 
     Args:
         runs: the runs, with callbacks of their own where they have some.
@@ -91,6 +93,11 @@ def train_each(
             jobs.append(_Job(i, _planned(i, run), titles[i] if titles else None))
         except Exception as error:
             yield i, _failed(error, run)
+    # Before the first of them trains: runs that do not fit together would each find out alone, half of them done.
+    refused = refused_together([job.plan for job in jobs])
+    for k, error in refused.items():
+        yield jobs[k].place, _failed(error, runs[jobs[k].place])
+    jobs = [job for k, job in enumerate(jobs) if k not in refused]
     own = isinstance(progress, bool)
     table = BatchProgress(len(jobs), progress) if isinstance(progress, bool) else progress
     carry_out = _alone if len(jobs) == 1 else _together

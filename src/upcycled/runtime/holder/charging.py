@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Setting
 from upcycled.core.sampler import everybody
 from upcycled.core.vectors import Ints
 from upcycled.privacy.accounts.account import Account, AccountedRun, Cost
+from upcycled.runtime.checkpointing.checkpoint_files import has_checkpoints
 from upcycled.runtime.plan import Plan, plan_of
 from upcycled.runtime.spec import RunSpec
 
@@ -36,15 +40,44 @@ def replan(plan: Plan, spec: RunSpec) -> Plan:
 
 
 def client_names(plan: Plan) -> tuple[str, ...]:
-    """Return what the holder calls the clients: an account knows them by that."""
-    numbers = range(plan.facts.num_clients)
-    return tuple(str(i) if plan.names is None else plan.names.called(i) for i in numbers)
+    """Return what the holder calls the clients: an account knows them by that.
+
+    A client that plans for itself knows its own name, and of the others that they are there: it never charges them.
+    """
+    numbers, own, names = range(plan.facts.num_clients), plan.facts.ids, plan.names
+    if own is None:
+        return tuple(str(i) if names is None else names.called(i) for i in numbers)
+    found = [f"another client, number {i}" for i in numbers]
+    for row, number in enumerate(own.tolist()):
+        is_named = names is not None and (names.clients is not None or names.ids is not None)
+        found[number] = names.called(row) if names is not None and is_named else str(number)
+    return tuple(found)
 
 
 def check_account(plan: Plan, rounds: int = 0, iterations: int = 0) -> None:
     """Refuse a run that its account cannot pay to the end; without an account there is nothing to check."""
     if plan.spec.account_path is not None:
         Account(plan.spec.account_path).check(costs_of(plan, rounds, iterations))
+
+
+def refused_together(plans: Sequence[Plan]) -> dict[int, InputError]:
+    """Return which of several runs their accounts cannot pay for together, by place, and why; nothing is charged.
+
+    A run that goes on from a checkpoint is checked when it does: only then is it known what is still to be paid.
+    """
+    sharing: dict[Path, list[int]] = {}
+    for place, plan in enumerate(plans):
+        goes_on = plan.checkpoint is not None and has_checkpoints(plan.checkpoint)
+        if plan.spec.account_path is not None and not goes_on:
+            sharing.setdefault(plan.spec.account_path, []).append(place)
+    refused: dict[int, InputError] = {}
+    for folder, places in sharing.items():
+        try:
+            costs = [cost for place in places for cost in costs_of(plans[place])]
+            Account(folder).check(costs, "this run" if len(places) == 1 else f"these {len(places)} runs together")
+        except InputError as error:
+            refused |= dict.fromkeys(places, error)
+    return refused
 
 
 def begin_in_account(plan: Plan, setting: Setting, run: str) -> AccountedRun | None:
