@@ -95,8 +95,8 @@ def train_each(
             yield i, _failed(error, run)
     # Before the first of them trains: runs that do not fit together would each find out alone, half of them done.
     refused = refused_together([job.plan for job in jobs])
-    for k, error in refused.items():
-        yield jobs[k].place, _failed(error, runs[jobs[k].place])
+    for k, why in refused.items():
+        yield jobs[k].place, _failed(why, runs[jobs[k].place])
     jobs = [job for k, job in enumerate(jobs) if k not in refused]
     own = isinstance(progress, bool)
     table = BatchProgress(len(jobs), progress) if isinstance(progress, bool) else progress
