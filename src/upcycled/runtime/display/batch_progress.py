@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 from upcycled.runtime.display.run_progress import LINE_SECONDS, QUIET_SECONDS, Watched, cells
 from upcycled.support.formats import duration, fixed, megabytes
+from upcycled.support.said import is_terminal, say
 
 DRAW_SECONDS = 0.2
 MOST_ROWS = 16
@@ -61,13 +61,13 @@ class BatchProgress:
     def _show(self) -> None:
         if self._over.wait(QUIET_SECONDS):
             return
-        if sys.stderr.isatty():
+        if is_terminal():
             self._draw()
             return
         while not self._over.wait(LINE_SECONDS):
             now = "; ".join(run.text for run in self._rows()[:MOST_IN_A_LINE])
             shows_pace = not any(run.is_restricted for run in list(self._running))
-            print(f"{self._text(shows_pace)}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
+            say(f"{self._text(shows_pace)}{f' ({now})' if now else ''}")
 
     def _draw(self) -> None:
         from rich.console import Console
