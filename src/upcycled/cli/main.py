@@ -49,7 +49,19 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     return exit_code(lambda: _dispatch(words))
+
+
+def _complete() -> None:
+    """Answer a shell that asks what may come next, and end; without the extra ``completion`` there is no answer."""
+    from upcycled.support.extras import missing
+
+    if not missing("argcomplete"):
+        import argcomplete
+
+        argcomplete.autocomplete(_parser())
 
 
 def exit_code(command: Callable[[], int]) -> int:
