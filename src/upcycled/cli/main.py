@@ -61,6 +61,8 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     open_streams()
     try:
         return exit_code(lambda: _dispatch(words), words)
@@ -69,6 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.flush()
         except (OSError, ValueError):
             silence(sys.stderr)
+
+
+def _complete() -> None:
+    """Answer a shell that asks what may come next, and end; without the extra ``completion`` there is no answer."""
+    from upcycled.support.extras import missing
+
+    if not missing("argcomplete"):
+        import argcomplete
+
+        argcomplete.autocomplete(_parser())
 
 
 def exit_code(command: Callable[[], int], words: Sequence[str] = ()) -> int:

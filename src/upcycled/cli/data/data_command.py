@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from upcycled.cli.batches import add_command
 from upcycled.cli.data import data_fetch, data_make, data_schema
 from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
@@ -22,6 +23,22 @@ _BUILT_IN = (
     ("your own file", ".npz with train_x, train_y, train_client; .csv or .parquet with a client and a label column"),
 )
 REAL = ("femnist", "sent140")
+EXAMPLES = """\
+examples:
+  upcycled data list
+  upcycled data make synthetic set.npz --alpha 0.5 --beta 0.5
+  upcycled data describe patients.csv --client hospital --label diagnosis
+  upcycled data schema sites --label diagnosis
+  upcycled data check sites --schema schema.toml
+  upcycled data fetch femnist
+"""
+_OF_ONE = """\
+examples:
+  upcycled data {0} set.npz
+  upcycled data {0} patients.csv --client hospital --label diagnosis --test-fraction 0.2
+  upcycled data {0} sites --schema schema.toml
+  upcycled data {0} femnist --letters 26
+"""
 _OF_FILES = (
     "name",
     "client",
@@ -39,8 +56,12 @@ _OF_FILES = (
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register ``data`` and its sub-commands; each sets ``run``, a function from the arguments to the exit code."""
-    parser = subparsers.add_parser(
-        "data", help="list, fetch, make, describe and check federated data", description=__doc__
+    parser = add_command(
+        subparsers,
+        "data",
+        help="list, fetch, make, describe and check federated data",
+        description="See what data there is, fetch or make some, describe it, check it, draft its schema.",
+        examples=EXAMPLES,
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -54,7 +75,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ("describe", _describe, "clients, samples, sizes, classes and label skew of a file or a real set"),
         ("check", _check, "say OK, or all that is wrong with files or a real set (exit code 2), and what mends it"),
     ):
-        command = commands.add_parser(name, help=text, description=text)
+        command = add_command(commands, name, help=text, description=text, examples=_OF_ONE.format(name))
         command.add_argument(
             "file",
             metavar="FILE",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import add_json
+from upcycled.cli.batches import add_command, add_json
 from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
 
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from upcycled.data.loading import Pool
 
 _SCHEMES = ("iid", "dirichlet", "classes", "column")
+_SYNTHETIC_EXAMPLES = """\
+examples:
+  upcycled data make synthetic set.npz --alpha 0.5 --beta 0.5
+  upcycled data make synthetic even.npz --iid --clients 10 --samples 200
+"""
+_PARTITION_EXAMPLES = """\
+examples:
+  upcycled data make partition pool.npz dealt.npz --scheme dirichlet --clients 20 --alpha 0.3
+  upcycled data make partition patients.csv dealt.npz --scheme column --column hospital --label diagnosis
+"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_synthetic(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "the synthetic data of the paper"
-    parser = kinds.add_parser("synthetic", help=text, description=text)
+    parser = add_command(kinds, "synthetic", help=text, description=text, examples=_SYNTHETIC_EXAMPLES)
     parser.add_argument("out", metavar="OUT.npz")
     parser.add_argument("--iid", action="store_true", help="one model for all clients, in place of --alpha and --beta")
     parser.add_argument("--alpha", type=float, help="standard deviation of the clients' models")
@@ -41,7 +51,7 @@ def _add_synthetic(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _add_partition(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "deal the samples of a file out to clients, whatever clients or test part it has"
-    parser = kinds.add_parser("partition", help=text, description=text)
+    parser = add_command(kinds, "partition", help=text, description=text, examples=_PARTITION_EXAMPLES)
     parser.add_argument("file", metavar="FILE", help=".npz, .csv or .parquet")
     parser.add_argument("out", metavar="OUT.npz")
     parser.add_argument("--scheme", required=True, choices=_SCHEMES, help="how to deal them out")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import add_json
+from upcycled.cli.batches import add_command, add_json
 from upcycled.cli.data.data_make import columns
 from upcycled.cli.show import note, print_json
 from upcycled.core.errors import InputError
@@ -14,10 +14,16 @@ from upcycled.core.errors import InputError
 if TYPE_CHECKING:
     from upcycled.data.schema.encoding import TableProblem
 
+EXAMPLES = """\
+examples:
+  upcycled data schema sites --label diagnosis
+  upcycled data schema patients.csv --client hospital --label diagnosis -o mine.toml
+"""
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "write a draft of a schema to edit: what each column is, with what follows from the data marked"
-    parser = commands.add_parser("schema", help=text, description=text)
+    parser = add_command(commands, "schema", help=text, description=text, examples=EXAMPLES)
     parser.add_argument("file", metavar="FILE", nargs="+", help=".csv, .parquet or .xlsx; several, or a folder of them")
     parser.add_argument(
         "-o", "--output", metavar="TOML", default="schema.toml", help="where it goes (default: schema.toml)"

@@ -1,0 +1,59 @@
+"""What stands around the package: citation, platforms, templates, help. The wheel itself: ``.ci/small_install``."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import upcycled as up
+from upcycled.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PLATFORMS = (ROOT / "docs" / "stability.md").read_text().split("## Platforms")[1]
+
+
+def minors(text):
+    return {tuple(map(int, found)) for found in re.findall(r"\b(3)\.(\d+)\b", text)}
+
+
+def test_the_citation_is_of_this_version():
+    text = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.*)$", text, flags=re.MULTILINE) == [up.__version__]
+    assert "Federated Learning with Reduced Information Leakage and Computation" in text
+
+
+def test_the_statement_of_platforms_is_that_of_the_package_and_of_this_run():
+    promised = minors(PLATFORMS.split("is what the tests run on")[0])
+    assert promised == minors(" ".join(PROJECT["classifiers"]))
+    assert sys.version_info[:2] in promised, "say in docs/stability.md and in the classifiers that tests run on it"
+    assert min(promised) == min(minors(PROJECT["requires-python"]))
+    torch = next(words for words in PROJECT["dependencies"] if words.startswith("torch"))
+    lock = re.search(r"^torch==(\d+\.\d+)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)[1]
+    assert f"{torch.removeprefix('torch>=')} or newer by declaration; {lock} in the tests" in PLATFORMS
+
+
+BELOW = ("data describe", "data check", "data schema", "data make synthetic", "data make partition", "privacy explain",
+         "privacy account", "privacy ledger", "privacy evidence")  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *BELOW])
+def test_the_help_of_every_command_ends_in_examples_of_that_command(command, capsys):
+    assert main([*command.split(), "--help"]) == 0
+    examples = capsys.readouterr().out.partition("examples:\n")[2]
+    assert re.search(rf"^  upcycled {command}\b", examples, flags=re.MULTILINE)
+
+
+def test_the_issue_templates_are_forms():
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        form = yaml.safe_load(path.read_text())
+        if path.stem != "config":
+            assert form["name"]
+            assert form["description"]
+            assert all(part["type"] in ("markdown", "textarea", "input") for part in form["body"])
+            assert all("label" in part["attributes"] for part in form["body"] if part["type"] != "markdown")
