@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.auditing.formula_table import FORMULAS
+from upcycled.cli.advise import add_advise
 from upcycled.cli.batches import Subparsers, add_config, add_json, experiment_of
 from upcycled.cli.holder.accounts import add_account
 from upcycled.cli.holder.evidence_folder import add_evidence
@@ -32,6 +33,7 @@ examples:
   upcycled privacy noise erm --rounds 40 --n 224 --a 0.5 --norm-bound 1 --epsilon 2 --delta 1e-5
   upcycled privacy rounds pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5
   upcycled privacy explain experiment.toml
+  upcycled privacy advise experiment.toml -o better.toml
   upcycled privacy own results/NAME --scores
   upcycled privacy account open ACCOUNT --epsilon 4 --delta 1e-5
   upcycled privacy ledger results/NAME/seed-*/ledger.jsonl
@@ -111,6 +113,7 @@ def add_parser(subparsers: Subparsers) -> None:
     command.add_argument("--scores", action="store_true", help="print exact scores; showing them is a release")
     command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     command.set_defaults(run=_own)
+    add_advise(commands)
     add_account(commands)
     add_ledger(commands)
     add_evidence(commands)

@@ -66,7 +66,7 @@ def synthetic(
     clients = whole("clients", clients, at_least=1)
     dim, classes = whole("dim", dim, at_least=1), whole("classes", classes, at_least=2)
     fraction_of("test_fraction", test_fraction)
-    rng = np.random.default_rng(whole("seed", seed, at_least=0))
+    rng = _generator(seed)
     offsets = np.concatenate([[0], np.cumsum(_sizes(sizes, clients, rng))]).astype(np.int64)
 
     iid = isinstance(alpha, str)
@@ -89,6 +89,19 @@ def synthetic(
     data = FederatedData.from_flat(x, y, offsets, num_classes=classes, public=public)
     data = replace(data, has_copies=False)
     return data.split(test_fraction, seed) if test_fraction else data
+
+
+def drawn_sizes(sizes: int | Sequence[int] | Ints | None, clients: int, seed: int) -> Ints:
+    """Return the sizes of the clients that :func:`synthetic` makes of these arguments, and make nothing.
+
+    >>> drawn_sizes(None, 3, 0).tolist() == synthetic("iid", clients=3, test_fraction=0, seed=0).sizes.tolist()
+    True
+    """
+    return _sizes(sizes, whole("clients", clients, at_least=1), _generator(seed))
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.default_rng(whole("seed", seed, at_least=0))
 
 
 def _check_kind(alpha: float | str, beta: float | None) -> None:
