@@ -142,21 +142,26 @@ class Charge:
     """What one data round costs its clients: a line of the ledger, with one number for each of ``clients``.
 
     Releases of one kind compose: Gaussian ones by (sensitivity / noise_std)^2, pure ones by epsilon, sampled ones by
-    (q, noise_std / sensitivity, steps). A ledger holds one kind.
+    (q, noise_std / sensitivity, steps), tilted ones by their Renyi divergence. A ledger holds one kind.
     """
 
     kind: str
-    """``"gaussian"``, ``"pure"``, ``"sampled"`` or ``"none"`` (no guarantee is claimed)."""
+    """``"gaussian"``, ``"pure"``, ``"sampled"``, ``"tilted"`` (Gaussian noise inside an objective) or ``"none"`` (no
+    guarantee is claimed)."""
     clients: Ints
     """Who pays: the cohort, or everybody where nobody can tell who took part."""
     sensitivity: Real
     noise_std: Real
     epsilon: Real | None = None
-    """Of a pure release."""
+    """Of a pure release, or of what covers a tilted one's solver."""
     sampling_rate: Real | None = None
     """q_i of a sampled release."""
     steps: Ints | None = None
     """Noisy steps of a sampled release."""
+    curvature: Real | None = None
+    """kappa = S/(n a) of noise inside an objective."""
+    rank: Ints | None = None
+    """Of a record's Hessian there."""
     draws: Ints | None = None
     """Numbers of real Gaussian noise in it, each sampled with a known error; None where noise is simulated."""
 

@@ -22,11 +22,21 @@ from upcycled.privacy.mechanisms.central import CentralDPFedAvg
 from upcycled.privacy.mechanisms.clipping import ModelClipping, UpdateClipping
 from upcycled.privacy.mechanisms.dpsgd import DPSGD
 from upcycled.privacy.mechanisms.erm_output import ErmOutput
+from upcycled.privacy.mechanisms.gaussian_objective import GaussianObjective
 from upcycled.privacy.mechanisms.objective_perturbation import ObjectivePerturbation
 
 MECHANISMS: dict[str, type[Any]] = {
     made.name: made
-    for made in (ModelClipping, UpdateClipping, ErmOutput, BoltOnSGD, ObjectivePerturbation, DPSGD, CentralDPFedAvg)
+    for made in (
+        ModelClipping,
+        UpdateClipping,
+        ErmOutput,
+        BoltOnSGD,
+        ObjectivePerturbation,
+        GaussianObjective,
+        DPSGD,
+        CentralDPFedAvg,
+    )
 }
 """The mechanisms by name."""
 
@@ -41,6 +51,7 @@ __all__ = [
     "Charge",
     "ChargedScores",
     "ErmOutput",
+    "GaussianObjective",
     "Ledger",
     "ModelClipping",
     "ObjectivePerturbation",

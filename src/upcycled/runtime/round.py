@@ -181,7 +181,7 @@ def _joined_charges(charges: Sequence[Charge], order: Ints) -> Charge:
         parts = [getattr(one, name) for one in charges]
         return None if parts[0] is None else np.concatenate(parts)[order]
 
-    names = ("clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps", "draws")
+    names = ("clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps", "curvature", "rank", "draws")
     return Charge(charges[0].kind, **{name: column(name) for name in names})  # type: ignore[arg-type]
 
 

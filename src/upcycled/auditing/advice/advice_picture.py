@@ -37,18 +37,17 @@ def write_picture(path: Path, advice: Advice) -> None:
 
 def _draw_noise(axes: Any, advice: Advice) -> None:
     known = [row for row in reversed(advice.noise) if row.by_samples is not None]
-    for place, row in enumerate(known):
-        assert row.by_samples is not None
-        axes.barh(place, row.by_samples, color=COLOURS[0], height=0.6, label="weights n_i" if place == 0 else None)
-        if row.least is not None:
-            label = "precision weights, clients agreeing" if place == 0 else None
-            axes.barh(place, row.least, color=COLOURS[2], height=0.3, label=label)
+    places = range(len(known))
+    axes.plot([row.by_samples for row in known], places, "o", color=COLOURS[1], label="weights n_i")
+    least = [(row.least, place) for row, place in zip(known, places, strict=True) if row.least]
+    if least:
+        axes.plot(*zip(*least, strict=True), "D", color=COLOURS[2], label="precision weights, clients agreeing")
     axes.set_yticks(range(len(known)), [f"{row.choice}\n{row.rounds} data rounds" for row in known], fontsize=8)
     axes.set_xscale("log")
-    axes.grid(axis="x", color=GRID)
+    axes.grid(color=GRID)
     axes.set_title("Noise of the mean (std per coordinate), one data round", loc="left", fontsize=10, color=INK)
     if known:
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2)
 
 
 def _draw_tried(axes: Any, advice: Advice) -> None:

@@ -42,7 +42,7 @@ _REACH = 40.0
 """In standard deviations."""
 _SLACK = 1e-9
 _MOST_POINTS = 4_000_000
-_ORDERS = 1 + 2.0 ** np.linspace(-8, 20, 28 * 64 + 1)
+ORDERS = 1 + 2.0 ** np.linspace(-8, 20, 28 * 64 + 1)
 """Orders that an account may be opened with, if nobody asks for another."""
 
 
@@ -71,7 +71,7 @@ def best_order(*, epsilon: float, delta: float) -> float:
     >>> round(best_order(epsilon=2.0, delta=1e-5), 1)
     10.2
     """
-    orders = _ORDERS
+    orders = ORDERS
     offsets = np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
     return float(orders[np.argmax((epsilon - offsets) / orders)])
 
@@ -82,7 +82,7 @@ def gaussian_renyi(*, squares: ArrayLike, order: float) -> Real:
     return found
 
 
-def pure_renyi(*, epsilon: ArrayLike, order: float) -> Real:
+def pure_renyi(*, epsilon: ArrayLike, order: float | Real) -> Real:
     """Return min(epsilon, alpha epsilon^2/2) of pure releases.
 
     >>> pure_renyi(epsilon=[0.1, 1.0], order=4.0)

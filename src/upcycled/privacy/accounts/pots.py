@@ -38,8 +38,9 @@ from upcycled.privacy.accounting.renyi import (
     sampled_renyi,
 )
 from upcycled.privacy.accounting.sampler import PARTS, most_draws, part_of_delta
+from upcycled.privacy.accounting.tilted_renyi import tilted_renyi
 
-TAKES = {"gaussian": ("gaussian",), "pure": ("pure",), "mixed": ("gaussian", "pure", "sampled")}
+TAKES = {"gaussian": ("gaussian",), "pure": ("pure",), "mixed": ("gaussian", "pure", "sampled", "tilted")}
 """The kinds of pots, and of the charges that each takes."""
 UNITS = ("record", "client")
 MOST_DRAWS = 2**53
@@ -96,6 +97,11 @@ class Pot:
             return charge.epsilon
         if self.order is None:
             return squared_ratio(charge)
+        if charge.curvature is not None and charge.rank is not None and charge.epsilon is not None:
+            squares, cover = squared_ratio(charge), charge.epsilon
+            return tilted_renyi(
+                squares=squares, curvature=charge.curvature, rank=charge.rank, cover=cover, order=self.order
+            )
         if charge.epsilon is not None:
             return pure_renyi(epsilon=charge.epsilon, order=self.order)
         drawn = draws_renyi(draws=0 if charge.draws is None else charge.draws, order=self.order)

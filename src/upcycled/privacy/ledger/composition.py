@@ -1,8 +1,8 @@
 """What charges add up to: the one place where epsilon is composed, for ledgers that are written and for those read.
 
 Gaussian releases compose by the sum of (sensitivity / noise_std)^2, exactly; pure ones by their plain sum (delta = 0)
-or optimally (delta > 0); sampled ones by (steps, rate, noise multiplier). Draws of real noise add up, and what they
-cost comes off delta.
+or optimally (delta > 0); sampled ones by (steps, rate, noise multiplier); tilted ones by the sum of their Renyi
+divergences at the best order. Draws of real noise add up, and what they cost comes off delta.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from upcycled.privacy.accounting import gdp_epsilon, gdp_mu, pure_composition_ep
 from upcycled.privacy.accounting.gaussian import squared_ratio
 from upcycled.privacy.accounting.sampled import quick_sampled_epsilon
 from upcycled.privacy.accounting.sampler import epsilon_of_draws, most_draws
+from upcycled.privacy.accounting.tilted_renyi import tilted_epsilon
 from upcycled.privacy.ledger.budget import Budget, set_aside
 
 Point: TypeAlias = tuple[float, ...]
@@ -40,6 +41,7 @@ class Spent:
         self._least, self._most = np.full(num_clients, np.inf), np.zeros(num_clients)
         self._steps = np.zeros(num_clients, dtype=np.int64)
         self._rates, self._multipliers = np.zeros(num_clients), np.full(num_clients, np.inf)
+        self._curved, self._rank = np.zeros(num_clients), np.zeros(num_clients, dtype=np.int64)
         self._draws = np.zeros(num_clients, dtype=np.int64)
         self._charges: list[Charge] = []
 
@@ -58,6 +60,12 @@ class Spent:
         self._charges.append(charge)
         if charge.kind == "gaussian":
             self._squares[clients] += squared_ratio(charge)
+        elif charge.curvature is not None and charge.rank is not None and charge.epsilon is not None:
+            # Should rounds ever differ, the worst of them counts for all: an upper bound.
+            self._squares[clients] = np.maximum(self._squares[clients], squared_ratio(charge))
+            self._curved[clients] = np.maximum(self._curved[clients], charge.curvature)
+            self._rank[clients] = np.maximum(self._rank[clients], charge.rank)
+            self._most[clients] = np.maximum(self._most[clients], charge.epsilon)
         elif charge.epsilon is not None:
             self._pure[clients] += charge.epsilon
             self._least[clients] = np.minimum(self._least[clients], charge.epsilon)
@@ -99,7 +107,7 @@ class Spent:
         if self.kind == "gaussian":
             paying = took_part & np.isfinite(self._squares)
             found[paying] = _gaussian_epsilon(self._squares[paying], self._draws[paying], delta)
-        elif self.kind in ("pure", "sampled"):
+        elif self.kind in ("pure", "sampled", "tilted"):
             points = self._points()
             values = dict(zip(distinct := list(set(points.values())), self.values(distinct, delta), strict=True))
             for client, point in points.items():
@@ -108,7 +116,7 @@ class Spent:
 
     def worst(self, delta: float) -> float:
         """Return the worst client's epsilon; where one number takes long, only clients that no other exceeds count."""
-        if self.kind in ("pure", "sampled"):
+        if self.kind in ("pure", "sampled", "tilted"):
             return max(self.values(self.worst_points(), delta), default=0.0)
         return float(self.epsilon(delta).max())
 
@@ -136,6 +144,8 @@ class Spent:
             return [_pure_epsilon(point, delta) for point in points]
         if self.kind == "sampled":
             return [_sampled_epsilon(steps, q, -less, draws, delta) for steps, q, less, draws in points]
+        if self.kind == "tilted":
+            return [_tilted_epsilon(*point, delta) for point in points]
         return [float("inf") for _ in points]
 
     def most(self, points: Iterable[Point], delta: float) -> float:
@@ -156,6 +166,8 @@ class Spent:
         clients = np.flatnonzero(self.rounds)
         if self.kind == "sampled":
             columns = [self._steps, self._rates, -self._multipliers, self._draws]
+        elif self.kind == "tilted":
+            columns = [self._squares, self._curved, self._rank, self._most, self.rounds]
         else:
             columns = [self._most, self.rounds]
         rows = zip(*(column[clients].tolist() for column in columns), strict=True)
@@ -194,6 +206,15 @@ def pareto(points: Iterable[Point]) -> list[Point]:
 def _pure_epsilon(point: Point, delta: float) -> float:
     each = point[1:] if point[0] == UNEQUAL else (point[0],) * int(point[1])
     return float(pure_composition_epsilon(epsilons=np.array(each), delta=delta))
+
+
+@lru_cache(maxsize=4096)  # clients of one size, and rounds of one run, ask for the same numbers
+def _tilted_epsilon(squares: float, curved: float, rank: float, cover: float, rounds: float, delta: float) -> float:
+    if not np.isfinite(squares):
+        return float("inf")
+    return tilted_epsilon(
+        squares=squares, curvature=curved, rank=int(rank), cover=cover, rounds=int(rounds), delta=delta
+    )
 
 
 @lru_cache(maxsize=64)  # asked for in every round

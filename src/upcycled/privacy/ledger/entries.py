@@ -48,6 +48,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "gaussian": (),
     "pure": ("epsilon",),
     "sampled": ("sampling_rate", "steps"),
+    "tilted": ("epsilon", "curvature", "rank"),
     "none": (),
 }
 """The kinds of charges, and what each has beside sensitivity and noise_std."""
@@ -57,10 +58,12 @@ MOST = {
     "epsilon": 1e300,
     "sampling_rate": 1.0,
     "steps": 2**53,
+    "curvature": 1e300,
+    "rank": 2**53,
     "draws": 2**53,
 }
 """No number of a charge is below zero or above this."""
-COUNTS = ("steps", "draws")
+COUNTS = ("steps", "rank", "draws")
 """Whole numbers; draws only where noise is real."""
 MOST_ITERATIONS = 2**53
 
@@ -146,7 +149,7 @@ def _check_charge(charge: Charge) -> None:
         wrong = ~((values >= 0) & (values <= MOST[name]))
         if wrong.any():
             raise ValueError(f"its {name} is {values[wrong][0]:g}, and must be from 0 to {MOST[name]:g}")
-    if charge.kind == "sampled" and (columns["sensitivity"] <= 0).any():
+    if charge.kind in ("sampled", "tilted") and (columns["sensitivity"] <= 0).any():
         raise ValueError("its sensitivity is not above zero")
 
 
@@ -156,9 +159,8 @@ def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
         raise ValueError(f"its charge is {shown(kind)}, which is none of {', '.join(NEEDS)}")
     needs = ("sensitivity", "noise_std", *NEEDS[kind])
     numbers = {name: _numbers(line, name) for name in needs if name not in COUNTS}
-    steps = _integers(line, "steps") if "steps" in needs else None
-    draws = _integers(line, "draws") if "draws" in line else None
-    return Charge(kind, clients, steps=steps, draws=draws, **numbers)
+    counts = {name: _integers(line, name) for name in COUNTS if name in (line if name == "draws" else needs)}
+    return Charge(kind, clients, **numbers, **counts)
 
 
 def _integer(line: Mapping[str, Any], name: str) -> int:

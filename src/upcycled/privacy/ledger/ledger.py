@@ -311,7 +311,7 @@ class Ledger:
 
     @property
     def kind(self) -> str | None:
-        """How its charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"``, ``"none"``; None before the first."""
+        """How its charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"``, ``"tilted"``, ``"none"``; None before the first."""
         return self._spent.kind
 
     @property
@@ -523,7 +523,7 @@ class Ledger:
         return statement_items(self, delta)
 
     def _check_delta(self, delta: float) -> None:
-        if self.kind in ("gaussian", "sampled"):
+        if self.kind in ("gaussian", "sampled", "tilted"):
             check_number("delta", delta, above=0, below=1)
         check_number("delta", delta, at_least=0, below=1)
         check_delta_for(delta, self._header.count, self.promise.unit)

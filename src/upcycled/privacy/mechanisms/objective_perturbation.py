@@ -22,7 +22,7 @@ from upcycled.privacy.accounting import (
 )
 from upcycled.privacy.accounting.objective import loss_alpha, loss_round_epsilon
 from upcycled.privacy.ledger.paper_claim import PaperTilt
-from upcycled.privacy.mechanisms.objective_cover import Cover, grid_length
+from upcycled.privacy.mechanisms.objective_cover import Cover, grid_length, likely_gamma_norm
 from upcycled.privacy.mechanisms.paper_mode import paper_objective, tilted
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import (
@@ -127,15 +127,17 @@ class ObjectivePerturbation:
         cover = told.get("cover_alpha", self.cover_alpha)
         if gamma is None:
             cheap = _terms(setting, about, a, LEAST_GAMMA, cost * a / (2 * LEAST_GAMMA))
-            gamma = _reachable_gamma(setting, about, a, self._alphas(setting, cheap))
+            likely = likely_gamma_norm(self._alphas(setting, cheap), setting.num_parameters)
+            gamma = reachable_gamma(setting, about, a, likely)
         if cover is None:
             cover = cost * a / (2 * gamma)
         terms = _terms(setting, about, a, gamma, cover)
         alpha = self._alphas(setting, terms)
         spent = loss_round_epsilon(alpha=alpha, n=setting.sizes, **terms)
         made = ShiftedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
-        covered = Cover(about, a, setting.num_parameters, setting.sizes, alpha, float(gamma), float(cover))
-        work = _Tilted(self.prox_mu, covered, spent)
+        likely = likely_gamma_norm(alpha, setting.num_parameters)
+        covered = Cover(about, a, setting.num_parameters, setting.sizes, likely, float(gamma), float(cover))
+        work = _Tilted(self.prox_mu, covered, alpha, spent)
         alike = {} if self.per_client else {"alpha": float(alpha[0])}
         return Fitted(
             name=self.name,
@@ -206,10 +208,10 @@ def _terms(setting: Setting, about: LossConstants, a: float, gamma: float, cover
     }
 
 
-def _reachable_gamma(setting: Setting, about: LossConstants, a: float, alpha: Real) -> float:
+def reachable_gamma(setting: Setting, about: LossConstants, a: float, likely: Real) -> float:
     """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
-    cover = Cover(about, a, setting.num_parameters, setting.sizes, alpha, LEAST_GAMMA, rate=1.0)
-    everyone = np.arange(alpha.size)
+    cover = Cover(about, a, setting.num_parameters, setting.sizes, likely, LEAST_GAMMA, rate=1.0)
+    everyone = np.arange(likely.size)
     return max(LEAST_GAMMA, 2 * float(cover.rounding(everyone, 100.0, cover.linear_room(everyone)).max()))
 
 
@@ -219,6 +221,7 @@ class _Tilted:
 
     prox_mu: float
     cover: Cover
+    alpha: Real
     round_epsilon: Real
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
@@ -229,7 +232,7 @@ class _Tilted:
         # A b beyond its room would be folded away, which is private and useless.
         error = np.where(linear > cover.linear_room(rows), np.inf, error)
         check_covered(error, np.full(rows.size, cover.gamma / 2), size)
-        return tilted(problem, sent.size, cohort, cover.alpha, self.prox_mu, noise, cover.longest(rows, linear))
+        return tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise, cover.longest(rows, linear))
 
     def charge(self, cohort: Cohort) -> Charge:
         """A pure release."""
@@ -247,7 +250,7 @@ class _Tilted:
         ||n|| is Gamma(D, 1/alpha) distributed, so that E ||n||^2 = D (D + 1)/alpha^2.
         """
         cover = self.cover
-        std: Real = np.sqrt(cover.size + 1) / (cover.alpha[release.clients] * cover.a)
+        std: Real = np.sqrt(cover.size + 1) / (self.alpha[release.clients] * cover.a)
         return std
 
     def mean_noise_std(self, release: Release) -> float:
