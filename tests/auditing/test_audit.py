@@ -27,6 +27,7 @@ SOUND = {
     "erm": {"mechanism": "erm_output", "norm_bound": 1.0, "epsilon": 2.0, "delta": 1e-5},
     "bolt-on": {"mechanism": "bolt_on_sgd", "norm_bound": 1.0, "epsilon": 2.0, "delta": 1e-5},
     "objective": {"mechanism": "objective_perturbation", "norm_bound": 1.0, "alpha": 5.0},
+    "gaussian objective": {"mechanism": "gaussian_objective", "norm_bound": 1.0, "noise_std": 0.5},
     "dpsgd": {"mechanism": "dpsgd", "clip_norm": 1.0, "noise_multiplier": 2.0},
     "central": {"mechanism": "central_dp_fedavg", "clip_norm": 1.0, "noise_multiplier": 3.0},
 }
@@ -53,7 +54,7 @@ def run(privacy, seed=0, replays=600, **options):
 
 
 def few(name):
-    return 60 if name in ("objective", "dpsgd") else 300
+    return 60 if name in ("objective", "gaussian objective", "dpsgd") else 300
 
 
 @pytest.mark.parametrize("name", SOUND)

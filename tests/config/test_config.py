@@ -154,6 +154,7 @@ MECHANISM_TABLES = {
     "objective_perturbation": st.sampled_from(
         [{"alpha": 10, "norm_bound": 1}, {"epsilon": 3.0, "norm_bound": 1.0}, {"alpha": 5.0, "paper_mode": True}]
     ),
+    "gaussian_objective": noises.map(lambda noise: {"norm_bound": 1.0, "prox_mu": 0.5} | noise),
     "dpsgd": multipliers.map(lambda noise: {"clip_norm": 1.0, "noise": "system"} | noise),
     "central_dp_fedavg": multipliers.map(lambda noise: {"clip_norm": 1.0, "secret_sampling": True} | noise),
 }

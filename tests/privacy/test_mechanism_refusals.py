@@ -10,12 +10,14 @@ from torch import nn
 
 import upcycled as up
 from tests.privacy.runs import QUIET, setting
+from upcycled.core.generalised_linear import huber_loss
 from upcycled.privacy import (
     DPSGD,
     BoltOnSGD,
     Budget,
     CentralDPFedAvg,
     ErmOutput,
+    GaussianObjective,
     ModelClipping,
     ObjectivePerturbation,
     UpdateClipping,
@@ -25,6 +27,7 @@ GIVEN = {"is_local_given": True, "local": up.LocalSGD(lr=0.1)}
 PERSONAL = {"algorithm": "pfedme", "is_personal": True}
 NO_PENALTY = {"algorithm": "fedavg", "penalty": 0.0}
 ERM, OBJECTIVE = ErmOutput(1.0, 0.5), ObjectivePerturbation(10.0, norm_bound=1.0)
+TILTED = GaussianObjective(0.5, norm_bound=1.0)
 
 
 def one_sentence(error):
@@ -102,6 +105,12 @@ def test_a_wrong_hyper_parameter_is_named(make, words):
         (OBJECTIVE, GIVEN, "brings its own local solver"),
         (ObjectivePerturbation(10.0, paper_mode=True), PERSONAL, "pFedMe"),
         (ObjectivePerturbation(norm_bound=1.0, epsilon=0.01), {}, "no noise reaches it"),
+        (TILTED, {"convex": None}, "needs a linear model"),
+        (TILTED, {"convex": huber_loss(1.0)}, "use ErmOutput for Huber regression"),
+        (TILTED, NO_PENALTY, "prox_mu > 0"),
+        (TILTED, {"stragglers": 0.1}, "stragglers is 0.1"),
+        (TILTED, GIVEN, "brings its own local solver"),
+        (GaussianObjective(norm_bound=1.0, epsilon=0.01, delta=1e-5), {}, "no noise reaches it"),
         (DPSGD(1.0, 1.0), {"has_batch_norm": True}, "batch norm"),
         (
             CentralDPFedAvg(1.0, 1.0),
@@ -126,6 +135,7 @@ CALIBRATED = [
     lambda delta: ErmOutput(1.0, epsilon=1.0, delta=delta),
     lambda delta: BoltOnSGD(1.0, epsilon=1.0, delta=delta),
     lambda delta: ObjectivePerturbation(norm_bound=1.0, epsilon=20.0, delta=delta),
+    lambda delta: GaussianObjective(norm_bound=1.0, epsilon=20.0, delta=delta),
     lambda delta: DPSGD(1.0, epsilon=4.0, delta=delta),
 ]
 

@@ -29,6 +29,10 @@ PRIVACY = {
     "bolt_on_sgd": up.privacy.BoltOnSGD(norm_bound=1.0, epsilon=2.0, delta=1e-3),
     "objective": up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=20.0),
     "objective, one alpha": up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=20.0, per_client=False),
+    "gaussian objective": up.privacy.GaussianObjective(norm_bound=1.0, epsilon=20.0, delta=1e-3),
+    "gaussian objective, one noise": up.privacy.GaussianObjective(
+        norm_bound=1.0, epsilon=20.0, delta=1e-3, per_client=False
+    ),
     "objective, paper mode": up.privacy.ObjectivePerturbation(alpha=10.0, paper_mode=True),
     "dpsgd": up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0),
     "dpsgd, one noise": up.privacy.DPSGD(clip_norm=1.0, epsilon=8.0, delta=1e-3, per_client=False),

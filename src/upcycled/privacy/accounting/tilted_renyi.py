@@ -57,6 +57,8 @@ alpha epsilon_c^2/2) of the second. Divergences of rounds add up, chosen on the 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -65,6 +67,8 @@ from upcycled.core.vectors import Real
 from upcycled.privacy.accounting.renyi import ORDERS, pure_renyi
 
 _ROOM = 1e-12
+_ORDERS = ORDERS[::8]
+"""Fine enough: an order that is 4 % off costs a thousandth of epsilon."""
 
 
 def tilted_renyi(
@@ -109,11 +113,12 @@ def tilted_epsilon(*, squares: float, curvature: float, rank: int, cover: float,
     >>> round(tilted_epsilon(squares=0.001, curvature=0.01, rank=1, cover=0.0, rounds=40, delta=1e-5), 3)
     0.794
     """
-    each = tilted_renyi(squares=squares, curvature=curvature, rank=rank, cover=cover, order=ORDERS)
-    found = rounds * each + np.log1p(-1 / ORDERS) - (np.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    each = tilted_renyi(squares=squares, curvature=curvature, rank=rank, cover=cover, order=_ORDERS)
+    found = rounds * each + np.log1p(-1 / _ORDERS) - (np.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1)
     return max(0.0, float(found.min()))
 
 
+@lru_cache(maxsize=4096)  # runs with other seeds, and clients of one size, ask for the same numbers
 def tilted_noise_std(
     *, moves: float, curvature: float, rank: int, cover: float, rounds: int, epsilon: float, delta: float
 ) -> float:

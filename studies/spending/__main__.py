@@ -1,0 +1,3 @@
+from studies.spending.study import main
+
+main()
