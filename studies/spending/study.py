@@ -5,8 +5,9 @@
     python -m studies.spending --page           writes the tables from the cells that are there
     python -m studies.spending --quick          one set, one epsilon, two seeds; writes nothing
 
-Two questions. Which noise is the better one inside a local objective, Gamma or Gaussian, and how does it compare with noise
-on its solution? And what is the advice of ``upcycled privacy advise`` worth, which was given from the clients' sizes alone?
+Two questions. Which noise is the better one inside a local objective, Gamma or Gaussian, and how does it compare with
+noise on its solution? And what is the advice of ``upcycled privacy advise`` worth, which was given from the clients'
+sizes alone?
 Cells are kept one by one, so that a stopped command goes on where it was.
 """
 

@@ -153,8 +153,9 @@ def test_pure_epsilon_stays_pure():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {"kind": "mlp", "hidden": [4]},
-          "privacy": {"mechanism": "update_clipping", "clip_norm": 1.0, "epsilon": 2.0, "delta": 5e-4}}, "linear model"),
+        ({"model": {"kind": "mlp", "hidden": [4]}, "algorithm": {"name": "fedavg"},
+          "privacy": {"mechanism": "update_clipping", "clip_norm": 1.0, "epsilon": 2.0, "delta": 5e-4}},
+         "linear model"),
         ({"privacy": {"mechanism": "central_dp_fedavg", "clip_norm": 1.0, "epsilon": 2.0, "delta": 5e-4}},
          "whole clients"),
     ],

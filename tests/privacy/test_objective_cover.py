@@ -27,7 +27,7 @@ from upcycled.engines import certified
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
 from upcycled.models.linear_model import LinearModel
-from upcycled.privacy.mechanisms.objective_cover import Cover, likely_gamma_norm, fold
+from upcycled.privacy.mechanisms.objective_cover import Cover, fold, likely_gamma_norm
 from upcycled.privacy.mechanisms.rounding import constants_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 
@@ -177,7 +177,15 @@ def test_for_every_tilt_what_leaves_is_within_its_promise_of_the_exact_minimiser
     privacy = up.privacy.ObjectivePerturbation(alpha, norm_bound=1.0)
     fitted = privacy.fit(facts)
     gamma, rate = fitted.shared["gamma"], fitted.shared["cover_alpha"]
-    cover = Cover(constants_of(facts, facts.convex, 1.0), a, size, np.array([n]), likely_gamma_norm(np.array([alpha]), size), gamma, rate)
+    cover = Cover(
+        constants_of(facts, facts.convex, 1.0),
+        a,
+        size,
+        np.array([n]),
+        likely_gamma_norm(np.array([alpha]), size),
+        gamma,
+        rate,
+    )
     mine = np.zeros(1, dtype=np.int64)
     radius, longest = float(cover.radius(mine)[0]), float(cover.longest(mine, np.zeros(1))[0])
     norm = {
@@ -305,7 +313,15 @@ def test_a_linear_term_that_the_fold_would_eat_stops_the_run_in_one_sentence():
     fitted = up.privacy.ObjectivePerturbation(4.0, norm_bound=1.0, gamma=0.5).fit(setting(sizes=[9]))
     b = np.zeros((1, 42))
     source, sent = SeededNoise(1, 1), np.zeros(42, dtype=np.float32)
-    cover = Cover(constants_of(setting(), softmax_loss(2), 1.0), 0.5, 42, np.array([9]), likely_gamma_norm(np.array([4.0]), 42), 0.5, 1.0)
+    cover = Cover(
+        constants_of(setting(), softmax_loss(2), 1.0),
+        0.5,
+        42,
+        np.array([9]),
+        likely_gamma_norm(np.array([4.0]), 42),
+        0.5,
+        1.0,
+    )
     room = cover.linear_room(np.zeros(1, dtype=np.int64))[0]
     b[0, 0] = room * 0.999
     fitted.problem(Problem(0.5, b), sent, cohort([0]), source)

@@ -52,7 +52,9 @@ def divergence(density, first, second, dimension, a, s, order):
 
 def bound(lipschitz, smoothness, rank, n, a, s, order):
     return float(
-        tilted_renyi(squares=(2 * lipschitz / (n * s)) ** 2, curvature=smoothness / (n * a), rank=rank, cover=0.0, order=order)
+        tilted_renyi(
+            squares=(2 * lipschitz / (n * s)) ** 2, curvature=smoothness / (n * a), rank=rank, cover=0.0, order=order
+        )
     )
 
 

@@ -49,7 +49,7 @@ class GeneralisedLinear:
     spread: float
     """rank / max tr C: no determinant of a record's Hessian exceeds that of ``rank`` eigenvalues of R~^2/spread."""
     steep_is_flat: bool = False
-    """Whether C is small where s is large: as s = p - y and C = diag p - p p' are, or sigma - y and sigma (1 - sigma)."""
+    """Whether C is small where s is large, as p - y and diag p - p p' are, or sigma - y and sigma (1 - sigma)."""
 
     def lipschitz(self, radius_squared: float) -> float:
         """Return L for records of norm R~, given R~^2."""

@@ -161,7 +161,7 @@ def _mechanisms(target: Target) -> list[str]:
 
 
 def _shown(own: Plan, target: Target) -> list[Candidate]:
-    """Return the choices whose noise is shown: each mechanism at the file's own a and rounds, and at half the rounds."""
+    """Return the choices whose noise is shown: each mechanism at the file's own a, for its rounds and half of them."""
     assert own.setting is not None  # a private plan
     a = (own.setting.penalty + own.mechanism.prox_mu) or SHOWN_TERM
     found = []

@@ -1,27 +1,28 @@
 r"""Objective perturbation with Gaussian noise: a bound on the Renyi divergence of a round, replace-one, with its proof.
 
-The client releases x = argmin F(x) + a/2 ||x - w||^2 + <b + n, x> with n ~ N(0, s^2 I) over all parameters. Let F and F'
-be the mean losses of neighbours, phi(x) = -(grad F(x) + a (x - w) + b) the noise that makes x the minimiser, A = H + a I
-the Jacobian of -phi, and phi', A' those of the neighbour. As for any noise (``objective.py``) x has the density
+The client releases x = argmin F(x) + a/2 ||x - w||^2 + <b + n, x> with n ~ N(0, s^2 I) over all parameters. Let F and
+F' be the mean losses of neighbours, phi(x) = -(grad F(x) + a (x - w) + b) the noise that makes x the minimiser, A = H
++ a I the Jacobian of -phi, and phi', A' those of the neighbour. As for any noise (``objective.py``) x has the density
 p(x) = N(phi(x); 0, s^2 I) det A(x). For an order alpha > 1, D_alpha = ln(int p^alpha p'^(1-alpha)) / (alpha - 1).
 
 **The exponent.** alpha |phi|^2 + (1-alpha) |phi'|^2 = |m|^2 - alpha (alpha-1) |phi - phi'|^2 with m = alpha phi +
 (1-alpha) phi', and phi - phi' is the difference of the two records' gradients over n. So
 
-    int p^alpha p'^(1-alpha) = int N(m; 0, s^2 I) e^(alpha (alpha-1) |phi - phi'|^2 / (2 s^2)) det A^alpha det A'^(1-alpha).
+    int p^alpha p'^(1-alpha)
+        = int N(m; 0, s^2 I) e^(alpha (alpha-1) |phi - phi'|^2/(2 s^2)) det A^alpha det A'^(1-alpha).
 
-**The substitution.** -m has the Jacobian B = alpha A + (1-alpha) A'. With h and h' the two records' Hessians and
-C >= a I what both data sets share, A = C + h/n, A' = C + h'/n and B = C + (alpha h - (alpha-1) h')/n. No eigenvalue of
-h'/(n a) exceeds kappa = S/(n a), so that for (alpha-1) kappa < 1 all of B are positive: -m is the gradient of a strongly
-convex function, one to one, and int N(m; 0, s^2 I) det B dx <= 1. Hence
+**The substitution.** -m has the Jacobian B = alpha A + (1-alpha) A'. With h and h' the two records' Hessians and C >=
+a I what both data sets share, A = C + h/n, A' = C + h'/n and B = C + (alpha h - (alpha-1) h')/n. No eigenvalue of
+h'/(n a) exceeds kappa = S/(n a), so that for (alpha-1) kappa < 1 all of B are positive: -m is the gradient of a
+strongly convex function, one to one, and int N(m; 0, s^2 I) det B dx <= 1. Hence
 
     (alpha-1) D_alpha <= sup_x [ alpha (alpha-1) |phi - phi'|^2/(2 s^2) + ln(det A^alpha det A'^(1-alpha) / det B) ].
 
 **The determinants.** With U = C^(-1/2) h C^(-1/2)/n and V the same of h', both >= 0, C drops out of the ratio, and its
-logarithm is alpha f(U) - (alpha-1) f(V) - f(alpha U - (alpha-1) V), f(X) = ln det(I + X). For X, Y >= 0 with Y < I,
-I + X - Y = (I+X)^(1/2) (I - Y~) (I+X)^(1/2), and the eigenvalues of Y~ are those of Y^(1/2) (I+X)^-1 Y^(1/2) <= Y: so
-f(X - Y) >= f(X) + f(-Y), and the ratio is at most [alpha f(U) - f(alpha U)] + [-(alpha-1) f(V) - f(-(alpha-1) V)]. Both are
-sums over eigenvalues u and v of functions that are 0 at 0 and have the slopes
+logarithm is alpha f(U) - (alpha-1) f(V) - f(alpha U - (alpha-1) V), f(X) = ln det(I + X). For X, Y >= 0 with Y < I, I
++ X - Y = (I+X)^(1/2) (I - Y~) (I+X)^(1/2), and the eigenvalues of Y~ are those of Y^(1/2) (I+X)^-1 Y^(1/2) <= Y: so
+f(X - Y) >= f(X) + f(-Y), and the ratio is at most [alpha f(U) - f(alpha U)] + [-(alpha-1) f(V) - f(-(alpha-1) V)].
+Both are sums over eigenvalues u and v of functions that are 0 at 0 and have the slopes
 
     alpha (alpha-1) u / ((1+u) (1+alpha u)) <= alpha (alpha-1) u,
     alpha (alpha-1) v / ((1+v) (1-(alpha-1) v)) <= alpha (alpha-1) v theta,    theta = 1/(1 - (alpha-1) kappa),
@@ -32,27 +33,30 @@ so that the logarithm is at most (alpha (alpha-1)/2) (||U||^2 + theta ||V||^2), 
 
     D_alpha <= (alpha/2) [c + kappa^2 (1 + theta)],    1 < alpha < 1 + 1/kappa.
 
-**Steep is flat.** A record's gradient and its Hessian are not both the largest at one x, and the supremum above is over
-both together. As |phi - phi'|^2 <= 2 |g|^2 + 2 |g'|^2, the bracket is the sum of a share of each record: of one (c/4)
-||s||^2 + 4 kappa^2 ||C_z||^2 at most, of the other the same with theta kappa^2 for kappa^2, where s is the derivative by the
-outputs and C_z the second one, for softmax s = p - y and C_z = diag p - p p'. With q = sum p_k^2, ||s||^2 <= 1 + q, smoothed
-labels too, and ||C_z||^2 = q - 2 sum p_k^3 + q^2 <= q - q^2, since sum p_k^3 >= q^2. So a share is at most
+**Steep is flat.** A record's gradient and its Hessian are not both the largest at one x, and the supremum above is
+over both together. As |phi - phi'|^2 <= 2 |g|^2 + 2 |g'|^2, the bracket is the sum of a share of each record: of one
+(c/4) ||s||^2 + 4 kappa^2 ||C_z||^2 at most, of the other the same with theta kappa^2 for kappa^2, where s is the
+derivative by the outputs and C_z the second one, for softmax s = p - y and C_z = diag p - p p'. With q = sum p_k^2,
+||s||^2 <= 1 + q, smoothed labels too, and ||C_z||^2 = q - 2 sum p_k^3 + q^2 <= q - q^2, since sum p_k^3 >= q^2. So a
+share is at most
 
     max over q in [0, 1] of (c/4) (1 + q) + 4 k q (1 - q),        k = kappa^2, or theta kappa^2,
 
-which is c/2 if 16 k <= c, and else the value at q = 1/2 + c/(32 k). With two classes, or one logit, s and C_z follow from one
-number r, the larger probability: ||s|| is r of its largest value at most and C_z 4 r (1-r) of its own, and the share is
+which is c/2 if 16 k <= c, and else the value at q = 1/2 + c/(32 k). With two classes, or one logit, s and C_z follow
+from one number r, the larger probability: ||s|| is r of its largest value at most and C_z 4 r (1-r) of its own, and
+the share is
 
     max over r in [0, 1] of (c/2) r^2 + 16 k r^2 (1-r)^2,
 
-at r = 1 or, where c < 4 k, at r = (3 - sqrt(1 - c/(4 k)))/4. Where both are c/2 the determinant costs nothing, and the round
-is as a Gaussian release of sensitivity 2 L/n. Weights of classes multiply gradient and Hessian of a record alike. Huber's
-loss is both steep and curved at its threshold, and is not taken here.
+at r = 1 or, where c < 4 k, at r = (3 - sqrt(1 - c/(4 k)))/4. Where both are c/2 the determinant costs nothing, and the
+round is as a Gaussian release of sensitivity 2 L/n. Weights of classes multiply gradient and Hessian of a record
+alike. Huber's loss is both steep and curved at its threshold, and is not taken here.
 
-**What covers the solver.** Its remaining error has a second noise with pure epsilon_c a round (``objective_cover.py``).
-The pair of minimiser and what leaves, of which the latter is a part, has D_alpha of the first and at most min(epsilon_c,
-alpha epsilon_c^2/2) of the second. Divergences of rounds add up, chosen on the way or not, and become epsilon by
-``renyi.py``. ``tests/privacy/test_tilted_renyi.py`` integrates p^alpha p'^(1-alpha) in one and two dimensions.
+**What covers the solver.** Its remaining error has a second noise with pure epsilon_c a round
+(``objective_cover.py``). The pair of minimiser and what leaves, of which the latter is a part, has D_alpha of the
+first and at most min(epsilon_c, alpha epsilon_c^2/2) of the second. Divergences of rounds add up, chosen on the way or
+not, and become epsilon by ``renyi.py``. ``tests/privacy/test_tilted_renyi.py`` integrates p^alpha p'^(1-alpha) in one
+and two dimensions.
 """
 
 from __future__ import annotations
@@ -143,9 +147,7 @@ def tilted_noise_std(
 
     def spent(std: float) -> float:
         squares = (moves / std) ** 2
-        return tilted_epsilon(
-            squares=squares, curvature=curvature, rank=rank, cover=cover, rounds=rounds, delta=delta
-        )
+        return tilted_epsilon(squares=squares, curvature=curvature, rank=rank, cover=cover, rounds=rounds, delta=delta)
 
     # epsilon falls as the noise grows, since shares grow with c.
     low, high = moves * 1e-6, moves * 1e-6

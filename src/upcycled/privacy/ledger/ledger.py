@@ -311,7 +311,7 @@ class Ledger:
 
     @property
     def kind(self) -> str | None:
-        """How its charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"``, ``"tilted"``, ``"none"``; None before the first."""
+        """How charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"``, ``"tilted"``, ``"none"``; None before any."""
         return self._spent.kind
 
     @property

@@ -41,11 +41,12 @@ from upcycled.support.formats import general
 class GaussianObjective:
     """Perturb the local objective by a Gaussian linear term over all parameters, and release its minimiser.
 
-    Guarantee: (epsilon, delta)-DP for one replaced record against whoever sees every release. A round's Renyi divergence
-    of order alpha is alpha c/2, c = (2 L/(n noise_std))^2, as if the gradient itself had been released, where the
-    record's curvature kappa = S/(n a) is small beside c, and a little more elsewhere; ``accounting/tilted_renyi.py``
-    has the bound and its proof. Rounds add up, and the best order gives epsilon. Solver, rounding and cover are those
-    of :class:`ObjectivePerturbation`; the cover's pure epsilon joins the divergence.
+    Guarantee: (epsilon, delta)-DP for one replaced record against whoever sees every release. A round's Renyi
+    divergence of order alpha is alpha c/2, c = (2 L/(n noise_std))^2, as if the gradient itself had been released,
+    where the record's curvature kappa = S/(n a) is small beside c, and a little more elsewhere;
+    ``accounting/tilted_renyi.py`` has the bound and its proof. Rounds add up, and the best order gives epsilon.
+    Solver, rounding and cover are those of :class:`ObjectivePerturbation`; the cover's pure epsilon joins the
+    divergence.
 
     Needs what that needs (a > 0, features projected to ``norm_bound``, no stragglers, its own solver, not pFedMe), and
     cross-entropy or one logit's logistic loss: Huber's is both steep and curved at its threshold. No budget: epsilon is
