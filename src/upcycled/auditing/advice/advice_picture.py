@@ -63,7 +63,7 @@ def _draw_tried(axes: Any, advice: Advice) -> None:
     for colour, a in zip(COLOURS, sorted({one.a for one in others}), strict=False):
         mine = sorted((one for one in others if one.a == a), key=lambda one: one.rounds)
         scores = [100 * first[one] for one in mine]
-        label = f"objective_perturbation, a = {a:g}"
+        label = f"{mine[0].mechanism}, a = {a:g}"
         axes.plot([one.rounds for one in mine], scores, color=colour, marker="s", linestyle="--", label=label)
     axes.set_title("Test accuracy (%), first generated federation", loc="left", fontsize=10, color=INK)
     axes.set_xlabel("data rounds, at equal epsilon (best number of steps)", color=MUTED)

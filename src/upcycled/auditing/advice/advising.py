@@ -12,6 +12,7 @@ import numpy as np
 from upcycled.auditing.advice.candidates import (
     ERM,
     FULL,
+    GAUSSIAN,
     OBJECTIVE,
     REUSES,
     Candidate,
@@ -156,8 +157,8 @@ def _target(experiment: Experiment, own: Plan) -> Target:
 
 
 def _mechanisms(target: Target) -> list[str]:
-    """Return what can meet the target: at delta = 0 only noise inside the objective."""
-    return [OBJECTIVE] if target.delta == 0 else [ERM, OBJECTIVE]
+    """Return what can meet the target: at delta = 0 only Gamma noise, which is worse than Gaussian noise elsewhere."""
+    return [OBJECTIVE] if target.delta == 0 else [ERM, GAUSSIAN]
 
 
 def _shown(own: Plan, target: Target) -> list[Candidate]:

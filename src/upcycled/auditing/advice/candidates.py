@@ -9,10 +9,10 @@ from typing import Any
 
 from upcycled.core.errors import InputError
 
-ERM, OBJECTIVE = "erm_output", "objective_perturbation"
+ERM, GAUSSIAN, OBJECTIVE = "erm_output", "gaussian_objective", "objective_perturbation"
 OWN_TERM = {"fedprox": "mu", "feddyn": "alpha"}
 """Algorithms that have a quadratic term of their own, and what a file calls it."""
-OBJECTIVE_TERMS = (1.0, 2.0)
+INSIDE_TERMS = (1.0, 2.0)
 KEPT = ("noise", "budget", "account", "scores")
 """What a table [privacy] says beside its mechanism."""
 
@@ -52,7 +52,7 @@ class Candidate:
     rounds: int
     """Data rounds, M."""
     steps: int | None = None
-    """Of ErmOutput's gradient descent; None for objective perturbation, whose steps follow from its proof."""
+    """Of ErmOutput's gradient descent; None for noise inside the objective, whose steps follow from its proof."""
     reuse: Reuse = REUSES[0]
 
     def applied(self, file: Mapping[str, Any], target: Target) -> dict[str, Any]:
@@ -133,10 +133,10 @@ def grid(effort: Effort, rounds: int, mechanisms: Sequence[str], reuse: Reuse) -
     if ERM in mechanisms:
         every = itertools.product(effort.terms, counts, effort.steps)
         found += [Candidate(ERM, a, m, steps, reuse) for a, m, steps in every]
-    if OBJECTIVE in mechanisms:
-        # Where Gaussian noise is there, too, a few are enough to see whether it is the better one.
-        chosen = counts[:2] if ERM in mechanisms else counts
-        found += [Candidate(OBJECTIVE, a, m, None, reuse) for a, m in itertools.product(OBJECTIVE_TERMS, chosen)]
+    inside = [name for name in mechanisms if name != ERM]
+    # A minimiser takes as long as several of the others: some rounds are enough to see whether it is the better one.
+    chosen = counts[1:3] if ERM in mechanisms else counts
+    found += [Candidate(name, a, m, None, reuse) for name, a, m in itertools.product(inside, INSIDE_TERMS, chosen)]
     return found
 
 

@@ -158,9 +158,10 @@ def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
     if not isinstance(kind, str) or kind not in NEEDS:
         raise ValueError(f"its charge is {shown(kind)}, which is none of {', '.join(NEEDS)}")
     needs = ("sensitivity", "noise_std", *NEEDS[kind])
-    numbers = {name: _numbers(line, name) for name in needs if name not in COUNTS}
-    counts = {name: _integers(line, name) for name in COUNTS if name in (line if name == "draws" else needs)}
-    return Charge(kind, clients, **numbers, **counts)
+    numbers: dict[str, Any] = {name: _numbers(line, name) for name in needs if name not in COUNTS}
+    # Draws are there where noise is real.
+    numbers |= {name: _integers(line, name) for name in COUNTS if name in (line if name == "draws" else needs)}
+    return Charge(kind, clients, **numbers)
 
 
 def _integer(line: Mapping[str, Any], name: str) -> int:
