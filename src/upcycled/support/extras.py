@@ -8,6 +8,7 @@ from upcycled.core.errors import InputError
 
 EXTRAS = {
     "argcomplete": "completion",
+    "flwr": "flower",
     "jinja2": "report",
     "matplotlib": "report",
     "mlflow": "mlflow",
