@@ -93,5 +93,17 @@ def _names(name):
 
 
 MODULES = frozenset(
-    "aggregators coefficients data losses metrics models privacy schedules theory partition audit".split()
+    [
+        "aggregators",
+        "coefficients",
+        "data",
+        "losses",
+        "metrics",
+        "models",
+        "privacy",
+        "schedules",
+        "theory",
+        "partition",
+        "audit",
+    ]
 )
