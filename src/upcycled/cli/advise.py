@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import Subparsers, add_command, add_config, add_json
+from upcycled.cli.batches import Subparsers, add_command, add_config, add_json, experiment_of
 from upcycled.cli.show import note, print_json, print_table
 from upcycled.core.errors import InputError
 from upcycled.support.formats import NONE, fixed, interval, signed, significant
@@ -44,12 +44,11 @@ def _advise(args: argparse.Namespace) -> int:
     from upcycled.auditing.advice.advising import advise
     from upcycled.auditing.advice.candidates import FULL, QUICK
     from upcycled.auditing.advice.public_facts import parsed_sizes, public_facts
-    from upcycled.config.experiment import load_config
     from upcycled.support.extras import needs
 
     if args.picture is not None:
         needs("--picture", "matplotlib")
-    experiment = load_config(args.config, args.overrides)
+    experiment = experiment_of(args)
     sizes = None if args.sizes is None else parsed_sizes(args.sizes)
     facts = public_facts(experiment, sizes, _whole("--features", args.features), _whole("--classes", args.classes))
     found = advise(experiment, args.config, facts, QUICK if args.quick else FULL)
