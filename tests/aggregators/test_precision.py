@@ -208,6 +208,8 @@ def clipping(noise_std):
 
 
 EVERY = [(mechanism, name) for mechanism in MECHANISMS for name in ALGORITHMS]
+# Gaussian noise in the objective has no epsilon of 20 at FedDyn's small a.
+EVERY.remove(("gaussian_objective", "feddyn"))
 SOLVES = ("erm_output", "bolt_on_sgd", "objective_perturbation", "gaussian_objective")
 
 

@@ -1,7 +1,7 @@
 """Where engines put their tensors: all of a client's work is done on the device that was asked for.
 
-There is no GPU here. Torch's meta device stands in for one: it has shapes and places and no numbers, and refuses to work
-on its own tensors together with the processor's. Only the numbers that come back are made up.
+There is no GPU here. Torch's meta device stands in for one: it has shapes and places and no numbers, and refuses to
+work on its own tensors together with the processor's. Only the numbers that come back are made up.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from tests.conftest import ragged
 from upcycled.core.errors import InputError
 
 SIZES = (23, 7, 41, 12)
+
+
+@pytest.fixture(autouse=True)
+def taken_for_a_device(monkeypatch):
+    """A device that gives no number back is refused, which would be the end of it here."""
+    monkeypatch.setattr("upcycled.engines._check_device", lambda name: None)
 
 
 @pytest.fixture

@@ -30,7 +30,8 @@ MOST_NAMES = 60
 MOST_COMPARED = 10_000
 """Among so many names the one that was meant is looked for."""
 
-_LONG_QUOTE = re.compile(f"'[^']{{{LONGEST_QUOTE},}}'|\"[^\"]{{{LONGEST_QUOTE},}}\"")
+# A quote begins after a space or a bracket: what stands between two quotes is none.
+_LONG_QUOTE = re.compile(f"(?<![^\\s(\\[=,:])(?:'[^']{{{LONGEST_QUOTE},}}'|\"[^\"]{{{LONGEST_QUOTE},}}\")")
 
 
 class UpcycledError(Exception):

@@ -31,6 +31,9 @@ def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: 
     Returns:
         The module: a linear layer, behind a flatten for images.
 
+    Raises:
+        InputError: if it does not fit into memory.
+
     >>> logistic((20,), 2)
     Linear(in_features=20, out_features=2, bias=True)
     """

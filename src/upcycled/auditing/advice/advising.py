@@ -33,6 +33,7 @@ from upcycled.core.facts import Facts
 from upcycled.core.mechanism import Calibrated
 from upcycled.privacy.mechanisms.requirements import default_delta
 from upcycled.runtime.plan import Plan, plan_of
+from upcycled.support.formats import general
 from upcycled.support.statistics import Paired
 from upcycled.support.warned import collected_warnings
 
@@ -286,7 +287,7 @@ def _remarks(own: Plan, thinning: float, gain: Paired) -> tuple[str, ...]:
         found.append("The interval contains zero: on these federations the two cannot be told apart.")
     if thinning > 1:
         found.append(
-            f"One record in {thinning:.3g} was generated, with the noise that all of them have; choices that take more "
+            f"One record in {general(thinning)} was generated, with the noise that all of them have; choices that take more "
             "records to pay off may be missed."
         )
     if own.mechanism.name in ("model_clipping", "update_clipping"):

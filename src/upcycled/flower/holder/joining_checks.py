@@ -98,8 +98,8 @@ def _certificate(invitation: Invitation, host: str, port: int) -> str:
         return "the server proves to be the invitation's"
     drift = time.time() - email.utils.parsedate_to_datetime(dates[0]).timestamp()
     if abs(drift) > MOST_DRIFT:
-        raise InputError(f"this clock is {drift:.0f} seconds from the server's, but {MOST_DRIFT:.0f} at most may be")
-    return f"the server proves to be the invitation's, and clocks differ by {abs(drift):.0f} s"
+        raise InputError(f"this clock is {round(drift)} seconds from the server's, but {round(MOST_DRIFT)} at most may be")
+    return f"the server proves to be the invitation's, and clocks differ by {round(abs(drift))} s"
 
 
 def _registration(invitation: Invitation, policy: Policy, folder: Path) -> str:

@@ -142,7 +142,7 @@ def tilted_noise_std(
 
     >>> about = {"moves": 4 / 224, "curvature": 1 / 112, "rank": 1, "cover": 1e-3}
     >>> round(tilted_noise_std(**about, rounds=40, epsilon=2.0, delta=1e-5), 4)
-    0.2427
+    0.2429
     """
 
     def spent(std: float) -> float:
