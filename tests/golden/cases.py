@@ -327,7 +327,6 @@ command("demo", "demo", "--rounds", "2", "--seeds", "2", "--output", "demo")
 command("explain-erm", "privacy", "explain", "golden.toml", tables=ERM)
 command("explain-clipping", "privacy", "explain", "golden.toml", "--delta", "1e-6", tables=SGD + CLIPPED)
 command("audit", "audit", "golden.toml", "engine=sequential", "--replays", "60", tables=SGD + CLIPPED)
-command("audit-one-run", "audit", "golden.toml", "engine=sequential", "--one-run", tables=SGD + CLIPPED)
 command("theory", "theory", "golden.toml", "algorithm.mu=20")
 command("theory-run", "theory", "golden.toml", "algorithm.mu=20", "seeds=[0]", "--run")
 command("theory-constants", "theory", "constants", "--smoothness", "1", "--dissimilarity", "1.2", "--mu", "4",

@@ -124,7 +124,7 @@ def _path(key: str, text: str) -> tuple[str, ...]:
         raise InputError(
             f"override {shown(text)} has the key {shown(key)}, but it must be a name of the file such as local.lr"
         ) from None
-    parts = []
+    parts: list[str] = []
     while isinstance(nested, dict) and len(nested) == 1 and len(parts) < MOST_PARTS:
         part, nested = next(iter(nested.items()))
         parts.append(part)

@@ -79,8 +79,11 @@ BYTES_EACH = 12
 
 
 def _check_fits(num_parameters: int, field: str = "", value: object = None) -> None:
-    asked = {"field": f"model {field}", "value": value} if field else {}
-    check_fits(f"a model of {num_parameters} parameters", BYTES_EACH * num_parameters, **asked)
+    what, size = f"a model of {num_parameters} parameters", BYTES_EACH * num_parameters
+    if field:
+        check_fits(what, size, field=f"model {field}", value=value)
+    else:
+        check_fits(what, size)
 
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:

@@ -287,8 +287,8 @@ def _remarks(own: Plan, thinning: float, gain: Paired) -> tuple[str, ...]:
         found.append("The interval contains zero: on these federations the two cannot be told apart.")
     if thinning > 1:
         found.append(
-            f"One record in {general(thinning)} was generated, with the noise that all of them have; choices that take more "
-            "records to pay off may be missed."
+            f"One record in {general(thinning)} was generated, with the noise that all of them have; choices that take "
+            "more records to pay off may be missed."
         )
     if own.mechanism.name in ("model_clipping", "update_clipping"):
         found.append(

@@ -98,7 +98,9 @@ def _certificate(invitation: Invitation, host: str, port: int) -> str:
         return "the server proves to be the invitation's"
     drift = time.time() - email.utils.parsedate_to_datetime(dates[0]).timestamp()
     if abs(drift) > MOST_DRIFT:
-        raise InputError(f"this clock is {round(drift)} seconds from the server's, but {round(MOST_DRIFT)} at most may be")
+        raise InputError(
+            f"this clock is {round(drift)} seconds from the server's, but {round(MOST_DRIFT)} at most may be"
+        )
     return f"the server proves to be the invitation's, and clocks differ by {round(abs(drift))} s"
 
 
