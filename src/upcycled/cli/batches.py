@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from upcycled.cli.last_door import ended_by
 from upcycled.cli.show import note
 
 if TYPE_CHECKING:
@@ -114,9 +115,10 @@ def resumable(
     with _warnings_in_a_line():
         try:
             yield
-        except KeyboardInterrupt:
-            note(f"error: stopped by Ctrl-C; {kept} kept; to go on: {args.repeat}")
-            raise SystemExit(130) from None
+        except KeyboardInterrupt as stop:
+            signal_name, code = ended_by(stop)
+            note(f"error: stopped by {signal_name}; {kept} kept; to go on: {args.repeat}")
+            raise SystemExit(code) from None
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""The command ``upcycled``: exit code 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C.
+"""The command ``upcycled``: exit code 0 done, 1 failed, 2 wrong use, 70 unforeseen, 130 stopped by Ctrl-C.
+
+SIGTERM and SIGHUP end it as Ctrl-C does, with the exit codes 143 and 129.
 
 Nothing heavy is imported here: commands import what they need when they run.
 """
@@ -14,7 +16,17 @@ from contextlib import contextmanager
 
 from upcycled import __version__
 from upcycled.cli import audit, compare, data, demo, predict, privacy, report, run, sweep, theory
-from upcycled.core.errors import InputError, UpcycledError, one_line, suggest
+from upcycled.cli.last_door import (
+    UNFORESEEN,
+    ended_by,
+    ended_like_ctrl_c,
+    is_about_output,
+    open_streams,
+    silence,
+    unforeseen,
+)
+from upcycled.core.errors import InputError, UpcycledError, readable, suggest
+from upcycled.support.said import say
 
 COMMANDS = {
     "demo": demo,
@@ -49,14 +61,27 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
-    return exit_code(lambda: _dispatch(words))
-
-
-def exit_code(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code; errors a user can cause end in one sentence on standard error."""
+    open_streams()
     try:
-        code = _code_of(command)
-        sys.stdout.flush()  # that its reader has gone is noticed here, and not at exit
+        return exit_code(lambda: _dispatch(words), words)
+    finally:
+        try:
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            silence(sys.stderr)
+
+
+def exit_code(command: Callable[[], int], words: Sequence[str] = ()) -> int:
+    """Run a command and return its exit code; every error ends in one sentence on standard error.
+
+    Args:
+        command: returns its exit code.
+        words: of the command line, for the log of an error that nobody foresaw.
+    """
+    try:
+        with ended_like_ctrl_c():
+            code = _code_of(command)
+            sys.stdout.flush()  # that its reader has gone is noticed here, and not at exit
         return code
     except InputError as error:
         return _fail(error, 2)
@@ -64,12 +89,18 @@ def exit_code(command: Callable[[], int]) -> int:
         return _fail(error, 1)
     except MemoryError:
         return _fail("there is not enough memory for this: use fewer clients, samples or parameters", 1)
-    except KeyboardInterrupt:
-        return _fail("stopped by Ctrl-C", 130)
+    except KeyboardInterrupt as stop:
+        signal_name, code = ended_by(stop)
+        return _fail(f"stopped by {signal_name}", code)
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): say nothing, and keep Python from trying again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone (`| head`): say nothing.
+        silence(sys.stdout)
         return 1
+    except Exception as error:
+        if isinstance(error, OSError) and is_about_output(error):
+            silence(sys.stdout)
+            return _fail(f"standard output cannot be written ({error.strerror})", 1)
+        return _fail(unforeseen(error, words), UNFORESEEN)
 
 
 def _code_of(command: Callable[[], int]) -> int:
@@ -137,5 +168,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _fail(error: Exception | str, code: int) -> int:
-    print(f"error: {one_line(str(error))}", file=sys.stderr)
+    say(f"error: {readable(str(error))}")
     return code

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from upcycled.support.said import say
+
 WIDTH_IN_A_PIPE = 80
 ROOMY = 100
 """Columns of a terminal from which on cells stand apart by more than a space."""
@@ -17,7 +19,7 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(text)
 
 
 def note_left_out(files: Mapping[str, str]) -> None:

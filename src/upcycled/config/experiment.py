@@ -19,7 +19,7 @@ from upcycled.config.registry import CLIENTS, LOCALS, TABLES, Choice, PrivacyTab
 from upcycled.config.sources import DataTable, Logistic, LstmTable, ModelTable, model_arguments
 from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, Seed, Table, Word
 from upcycled.config.wording import Place, from_validation, in_keys, named
-from upcycled.core.errors import COUNT, SEED, InputError, reason_of, shown, suggest, unknown
+from upcycled.core.errors import COUNT, SEED, InputError, check_path, home_path, reason_of, shown, suggest, unknown
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
@@ -49,7 +49,7 @@ PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "
 
 def _safe_name(name: str) -> str:
     allowed = all(letter.isalnum() or letter in "._-+" for letter in name)
-    if not allowed or not name[:1].isalnum() or name.endswith(".") or len(name) > 100:
+    if not allowed or not name[:1].isalnum() or name.endswith(".") or len(name) > 100 or len(name.encode()) > 200:
         raise ValueError("not a safe folder name")
     return name
 
@@ -94,7 +94,8 @@ class Experiment(Table):
     """A checked experiment; equal files give equal experiments."""
 
     name: Annotated[str, AfterValidator(_safe_name)] = Field(
-        description="a folder name of letters, digits, '.', '_', '-' and '+' that starts with a letter or digit"
+        description="a folder name of letters, digits, '.', '_', '-' and '+' that starts with a letter or digit, "
+        "at most 100 of them and 200 bytes"
     )
     iterations: Count = Field(default=100, description=COUNT.phrase)
     seeds: Annotated[tuple[Seed, ...], AsTuple, AfterValidator(_different)] = Field(
@@ -239,16 +240,21 @@ def load_config(
     Raises:
         InputError: one sentence with file, key, value and what would be right.
     """
+    place = Path(check_path("the experiment", path, "file"))
     with named(str(path)):
-        file, changes = _read(Path(path)), parse_overrides(overrides)
+        file, changes = _read(place), parse_overrides(overrides)
+        _check_depth(file)
         _check_unset(file, changes)
         file = {key: _long_form(key, value) for key, value in file.items()}
         if isinstance(file.get("sweep"), dict):
             file["sweep"] = flat(file["sweep"])
         given = [key for key, _ in changes.given]
         raw, sentences = fitted_to_changes(file, changes.applied(file), given, changes.removed)
+        _check_depth(raw)
         for key in (("data", "path"), ("data", "schema"), ("privacy", "account")):
-            raw = _with_absolute_path(raw, *key, Path(path).parent)
+            raw = _with_absolute_path(raw, *key, place.parent)
+        if isinstance(raw.get("results"), str):
+            raw = {**raw, "results": home_path("results", raw["results"], "folder")}
         found = parse(raw)
     if tell is not None:
         for sentence in sentences:
@@ -267,6 +273,26 @@ def _check_unset(file: Mapping[str, Any], changes: Overrides) -> None:
         within = keys_within(path[0])
         if len(path) > 1 and path[1] not in within:
             raise InputError(f"{UNSET}{'.'.join(path)} unsets a key that no file has{suggest(path[1], within)}")
+
+
+LARGEST_FILE = 10_000_000
+DEEPEST = 20
+"""Tables and lists within one another: no key of a file needs ten."""
+
+
+def _check_depth(raw: Mapping[str, Any]) -> None:
+    """Refuse what is nested deeper than functions can follow that call themselves."""
+    layer: list[Any] = list(raw.values())
+    for _ in range(DEEPEST):
+        layer = [
+            inner
+            for value in layer
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not layer:
+            return
+    raise InputError(f"tables or lists stand {DEEPEST} deep within one another, but no key of a file is that deep")
 
 
 def parse(raw: Mapping[str, Any]) -> Experiment:
@@ -369,6 +395,8 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"byte {error.start} is not UTF-8 text, but it must be a TOML file in UTF-8") from None
     except OSError as error:
         raise InputError(f"the file cannot be read ({error.strerror}), but it must be a TOML file") from None
+    if len(text) > LARGEST_FILE:
+        raise InputError(f"the file has {len(text)} characters, but an experiment file has at most {LARGEST_FILE}")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -383,5 +411,5 @@ def _with_absolute_path(raw: dict[str, Any], table: str, key: str, folder: Path)
     texts = [path for path in paths if isinstance(path, str) and path]
     if not texts or len(texts) < len(paths):
         return raw
-    absolute = [os.path.abspath(folder / Path(path).expanduser()) for path in texts]
+    absolute = [os.path.abspath(folder / home_path(f"{table}.{key}", path, "file")) for path in texts]
     return put(raw, (table, key), absolute if isinstance(given, list) else absolute[0])

@@ -11,6 +11,7 @@ from typing import Any
 from upcycled.core.errors import InputError, shown
 
 UNSET = "~"
+MOST_PARTS = 20
 _BARE = re.compile(r"[^\s\"'\[\]{},=#][^\"'\[\]{},=#\n]*")
 
 
@@ -69,6 +70,10 @@ def parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     >>> parse_override("upcycle.coefficient=0.7"), parse_override('sweep."local.lr"=[0.1, 1]')
     ((('upcycle', 'coefficient'), 0.7), (('sweep', 'local.lr'), [0.1, 1]))
     """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"override {shown(text)} must be text in UTF-8") from None
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
         raise InputError(f"override {shown(text)} must have the form key=value, such as local.lr=0.1")
@@ -120,9 +125,11 @@ def _path(key: str, text: str) -> tuple[str, ...]:
             f"override {shown(text)} has the key {shown(key)}, but it must be a name of the file such as local.lr"
         ) from None
     parts = []
-    while isinstance(nested, dict) and len(nested) == 1:
+    while isinstance(nested, dict) and len(nested) == 1 and len(parts) < MOST_PARTS:
         part, nested = next(iter(nested.items()))
         parts.append(part)
+    if len(parts) == MOST_PARTS:
+        raise InputError(f"override {shown(text)} has a key of many parts, but it must be a name such as local.lr")
     if nested != 0:
         raise InputError(f"override {shown(text)} must have one key and one value, such as local.lr=0.1")
     return tuple(parts)

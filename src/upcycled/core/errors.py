@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import linecache
 import math
+import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +22,15 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 LONGEST_VALUE = 80
 LONGEST_REASON = 160
+LONGEST_QUOTE = 300
+"""Of what a sentence quotes in passing: a path may be that long, and a name that is longer is no name."""
+LONGEST_SENTENCE = 2000
+MOST_NAMES = 60
+"""So many known names are listed; a table may have a million columns."""
+MOST_COMPARED = 10_000
+"""Among so many names the one that was meant is looked for."""
+
+_LONG_QUOTE = re.compile(f"'[^']{{{LONGEST_QUOTE},}}'|\"[^\"]{{{LONGEST_QUOTE},}}\"")
 
 
 class UpcycledError(Exception):
@@ -106,7 +117,9 @@ class InputError(UpcycledError, ValueError):
     def __str__(self) -> str:
         but = f"it must be {self.must}" if self.must else self.but
         said = f"is {shown(self.value)}, but {but}" if but else self.sentence
-        return one_line(f"{''.join(f'{place}: ' for place in self.where)}{self.of} {self.field} {said}{self.hint}")
+        where = "".join(f"{shortened(place, LONGEST_QUOTE)}: " for place in self.where)
+        field = shortened(self.field, LONGEST_QUOTE)
+        return readable(f"{where}{self.of} {field} {said}{self.hint}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -164,6 +177,32 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def shortened(text: str, most: int) -> str:
+    """Return a long text by its beginning and its end: the end of a path is its name, which a reader looks for.
+
+    >>> shortened("abcdefghijklmnop", 12)
+    'abcde...mnop'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[: half - 1]}...{text[2 - half :]}"
+
+
+def readable(sentence: str) -> str:
+    r"""Return a sentence in one line that a terminal can show: long quotes shortened, all of it bounded, no controls.
+
+    >>> readable("the user '" + 5000 * "a" + "' is there twice")[-25:]
+    "...aaaaaaa' is there twice"
+    >>> readable("a\x1b[2J.npz does not exist")
+    'a\\x1b[2J.npz does not exist'
+    """
+    whole = one_line(sentence)
+    whole = _LONG_QUOTE.sub(
+        lambda found: f"{found[0][0]}{shortened(found[0][1:-1], LONGEST_VALUE)}{found[0][0]}", whole
+    )
+    whole = shortened(whole, LONGEST_SENTENCE)
+    return whole if whole.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in whole)
+
+
 def shown(value: Any) -> str:
     """Return a value for a sentence: one line, not too long; of a long one its beginning and its end.
 
@@ -175,9 +214,9 @@ def shown(value: Any) -> str:
     except ValueError:
         # Python refuses to write out integers of more than 4300 digits.
         return "a number of more than 4300 digits"
-    # The end of a path is its name, which is what a reader looks for.
-    half = LONGEST_VALUE // 2
-    return text if len(text) <= LONGEST_VALUE else f"{text[: half - 1]}...{text[2 - half :]}"
+    except RecursionError:
+        return "a value nested too deeply to be written out"
+    return shortened(text, LONGEST_VALUE)
 
 
 def _is_numpy(value: Any, kind: str) -> bool:
@@ -203,9 +242,12 @@ def suggest(word: str, options: Iterable[str]) -> str:
     "; did you mean 'fedprox'? (known: fedavg, fedprox)"
     """
     known = list(options)
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    # What is far longer than every name is near to none; comparing would take the product of both lengths.
+    is_name = len(word) <= LONGEST_QUOTE and len(known) <= MOST_COMPARED
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5) if is_name else []
     hint = f"; did you mean '{near[0]}'?" if near else ";"
-    return f"{hint} (known: {', '.join(known)})"
+    more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
+    return f"{hint} (known: {', '.join(known[:MOST_NAMES])}{more})"
 
 
 def unknown(field: str, value: object, options: Iterable[str]) -> InputError:
@@ -326,6 +368,41 @@ def check_number(
     upcycled.core.errors.InputError: lr is -1, but it must be a finite number > 0
     """
     return Limits(above, at_least, at_most, below, integer).check(field, value)
+
+
+def check_path(field: str, path: str | os.PathLike[str], what: str = "path") -> str:
+    r"""Return a path of the user's as text, or raise :class:`InputError` where no file system could have one like it.
+
+    >>> check_path("results", "a\0b", "folder")
+    Traceback (most recent call last):
+    ...
+    upcycled.core.errors.InputError: results is 'a\x00b', but it must be the path of a folder, without a NUL character
+    """
+    if not isinstance(path, str | os.PathLike) or not isinstance(found := os.fspath(path), str):
+        raise InputError(field=field, value=path, must=f"the path of a {what}")
+    if "\0" in found:
+        raise InputError(field=field, value=found, must=f"the path of a {what}, without a NUL character")
+    return found
+
+
+def home_path(field: str, path: str | os.PathLike[str], what: str = "path") -> str:
+    """Return a path with ``~`` and ``~user`` replaced by that user's folder.
+
+    Raises:
+        InputError: in one sentence, for a user that this machine does not know.
+
+    >>> home_path("data.path", "~nobody-of-that-name/set.npz", "file")
+    Traceback (most recent call last):
+    ...
+    upcycled.core.errors.InputError: data.path is '~nobody-of-that-name/set.npz', but this machine knows no such user...
+    """
+    text = check_path(field, path, what)
+    found = os.path.expanduser(text)
+    if text.startswith("~") and found == text:
+        raise InputError(
+            field=field, value=text, but=f"this machine knows no such user: the path of a {what} may begin with './'"
+        )
+    return found
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, check_path, reason_of
 from upcycled.core.objective import TargetKind
 from upcycled.data.checks import fraction_of, whole
 from upcycled.data.declared import Declared, declare
@@ -233,7 +233,15 @@ def _look(path: Path) -> Found:
 
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return a path that is a file of a known kind."""
-    file = Path(path)
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(field="path", value=path, must="a file, a list of one or more files, a folder or a table")
+    file = Path(check_path("path", path, "file"))
+    try:
+        file.stat()
+    except FileNotFoundError:
+        pass  # said below
+    except OSError as error:
+        raise InputError(f"cannot be looked at ({reason_of(error)})", field=str(file)) from error
     if file.is_dir():
         raise InputError(f"is a folder, but it must be a file that ends in {', '.join(EXTENSIONS)}", field=str(file))
     if not file.exists():

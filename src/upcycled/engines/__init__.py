@@ -5,8 +5,10 @@ To add one: write its file and add a line to ``ENGINES``, fastest first.
 
 from __future__ import annotations
 
+import torch
+
 from upcycled.core.engine import Engine, EngineKind, Task
-from upcycled.core.errors import InputError, unknown
+from upcycled.core.errors import InputError, reason_of, unknown
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
 from upcycled.engines.vectorised import VECTORISED
@@ -19,6 +21,7 @@ def choose_engine(name: str, task: Task) -> EngineKind:
 
     An engine that cannot do the task says why in one sentence.
     """
+    _check_device(task.device)
     if name == "auto":
         for kind in ENGINES.values():
             if (reason := kind.refuses(task)) is None:
@@ -30,6 +33,19 @@ def choose_engine(name: str, task: Task) -> EngineKind:
     if reason is not None:
         raise InputError(f"engine '{name}' cannot run this: {reason}")
     return ENGINES[name]
+
+
+def _check_device(name: str) -> None:
+    """Refuse a device that torch has no name for, or that this machine has not."""
+    if name == "cpu":  # before torch is asked: it is the usual one
+        return
+    must = "'cpu', or a device of this machine that torch can compute on"
+    try:
+        device = torch.device(name)
+        # Nothing says what a machine has but trying: a number must come back from there.
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        raise InputError(field="device", value=name, must=f"{must} ({reason_of(error)})") from error
 
 
 __all__ = ["ENGINES", "Engine", "choose_engine"]

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-
 from upcycled.config.experiment import Experiment
 from upcycled.experiments.batch import SeedOutcome, Tell
 from upcycled.support.formats import fixed
-
-
-def say(text: str) -> None:
-    """Print a line on standard error; above the live table, where there is one."""
-    print(text, file=sys.stderr, flush=True)
+from upcycled.support.said import is_terminal, say
 
 
 def seed_line(outcome: SeedOutcome) -> str:
@@ -31,7 +25,7 @@ def tell_failures(experiment: Experiment, outcome: SeedOutcome) -> None:
 
 def tell_scores() -> Tell:
     """Return what says how each run ended; in a terminal the live table shows that, and only failures are said."""
-    return tell_failures if sys.stderr.isatty() else _tell_score
+    return tell_failures if is_terminal() else _tell_score
 
 
 def _tell_score(experiment: Experiment, outcome: SeedOutcome) -> None:

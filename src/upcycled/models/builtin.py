@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from upcycled.core.allocation import check_fits
 from upcycled.core.errors import COUNT, FRACTION, InputError
 from upcycled.models.weights import draw_weights
 
@@ -33,6 +34,7 @@ def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: 
     >>> logistic((20,), 2)
     Linear(in_features=20, out_features=2, bias=True)
     """
+    _check_fits((math.prod(features) + 1) * classes)
     linear = _linear(math.prod(features), classes, bias)
     module = linear if len(features) == 1 else nn.Sequential(nn.Flatten(), linear)
     draw_weights(module, seed)
@@ -60,12 +62,22 @@ def mlp(features: Sequence[int], classes: int, *, hidden: Sequence[int] = (196,)
     if not hidden:
         raise InputError("is empty, but an mlp needs at least one width >= 1", field="hidden", of="model")
     widths = [math.prod(features), *(COUNT.check("hidden", width, "model") for width in hidden), classes]
+    _check_fits(sum((before + 1) * after for before, after in itertools.pairwise(widths)), "hidden", list(hidden))
     layers: list[nn.Module] = [] if len(features) == 1 else [nn.Flatten()]
     for i, (before, after) in enumerate(itertools.pairwise(widths)):
         layers += ([nn.ReLU()] if i else []) + [_linear(before, after)]
     module = nn.Sequential(*layers)
     draw_weights(module, seed)
     return module
+
+
+BYTES_EACH = 12
+"""A parameter in the module, in the flat vector and in a gradient: less no run needs."""
+
+
+def _check_fits(num_parameters: int, field: str = "", value: object = None) -> None:
+    asked = {"field": f"model {field}", "value": value} if field else {}
+    check_fits(f"a model of {num_parameters} parameters", BYTES_EACH * num_parameters, **asked)
 
 
 def _linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
@@ -138,6 +150,8 @@ def lstm(
     if vocabulary is None:
         raise InputError(field="vocabulary", of="model", but="an lstm needs the number of token ids, or vectors=")
     vocabulary = COUNT.check("vocabulary", vocabulary, "model")
+    _check_fits(vocabulary * embedding, "vocabulary", vocabulary)
+    _check_fits(8 * hidden * (embedding + hidden + 2) + (2 * hidden + 1) * classes, "hidden", hidden)
     module = Lstm(vocabulary, classes, embedding, hidden, dropout)
     draw_weights(module, seed)
     if vectors is not None:

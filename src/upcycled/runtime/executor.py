@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from upcycled.core.errors import InputError, UpcycledError
+from upcycled.core.forked import may_have_workers
 from upcycled.data import FederatedData
 from upcycled.engines.scratch import scratch_folder
 from upcycled.engines.worker_pool import worker_pool
@@ -85,6 +86,9 @@ def train_each(
         progress: whether to show a table; or the table of a larger batch, which its owner shows.
         titles: what the table calls the runs.
     """
+    if not isinstance(runs, Sequence) or isinstance(runs, str):
+        must = "a list of pairs (data, spec), or of dicts of train's arguments"
+        raise InputError(field="runs", value=runs, must=must)
     jobs: list[_Job] = []
     for i, run in enumerate(runs):
         try:
@@ -189,6 +193,10 @@ def _in_threads(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ende
 
 
 def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ended:
+    if not may_have_workers():  # one after the other, as each computes alone
+        for job in jobs:
+            yield from _alone([job], table)
+        return
     workers = worker_pool(min(cores, len(jobs)))
     with scratch_folder() as folder:
         started: dict[Any, tuple[int, Watched, EventStream]] = {}
@@ -205,7 +213,9 @@ def _in_processes(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _En
                     table.run_done(row)
                     yield place, mailbox.error or _outcome(future)
         finally:
-            running = [future for future in started if not future.cancel() and not future.done()]
+            # Those that wait are not cancelled: loky fails over a cancelled one when it has to kill its workers. They
+            # see the file, and end before they begin.
+            running = [future for future in started if not future.done()]
             if running:
                 (folder / STOP_FILE).touch()
                 _wait_or_kill(running, workers)

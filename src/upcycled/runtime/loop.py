@@ -51,7 +51,7 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
                 run = replace(run, state=plan.strategy.upcycle(run.state, plan.data_rounds))
                 if run.ledger is not None:
                     run.ledger.upcycled(run.state.iteration, run.state.data_rounds)
-        _check_finite(run.state)
+            _check_bounded(run.state)
         trained = time.perf_counter()
         with np.errstate(all=quiet):
             scores, global_scores = _score(plan, engine, run)
@@ -72,10 +72,13 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
         yield run, _record(plan, run.state, release, scores, global_scores, metrics, trained - began, trained)
 
 
-def _check_finite(state: State) -> None:
-    if not np.isfinite(state.server.model).all():
+def _check_bounded(state: State) -> None:
+    """Call a run diverged whose model is not finite, or so large that float32 cannot hold its length squared."""
+    model = state.server.model
+    if not np.isfinite(np.dot(model, model)):
+        what = "so large that float32 cannot hold its squared length" if np.isfinite(model).all() else "not finite"
         raise DivergedError(
-            f"the run diverged: the global model is not finite after iteration {state.iteration}; lower the local "
+            f"the run diverged: the global model is {what} after iteration {state.iteration}; lower the local "
             "learning rate first, then the server's, FedDyn's 1/alpha or the upcycling coefficient"
         )
 

@@ -22,6 +22,7 @@ from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.facts import Facts
+from upcycled.core.forked import settle
 from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
@@ -176,6 +177,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
 
     ``samples`` are two to try the model on, where there are some.
     """
+    settle()
     local = LocalSGD() if spec.local is None else spec.local
     algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
     mechanism = NO_PRIVACY

@@ -14,7 +14,7 @@ from torch import nn
 from upcycled.aggregators import as_aggregator
 from upcycled.core.aggregator import Aggregator
 from upcycled.core.algorithm import Algorithm
-from upcycled.core.errors import COUNT, SEED, InputError, check_fields, plain_number, unknown
+from upcycled.core.errors import COUNT, SEED, InputError, check_fields, check_path, plain_number, unknown
 from upcycled.core.mechanism import Mechanism
 from upcycled.core.sampler import Participation, Sampler
 from upcycled.core.solvers import Local
@@ -254,11 +254,16 @@ def _check_kinds(spec: RunSpec) -> None:
     for name in ("engine", "device"):
         if not isinstance(getattr(spec, name), str):
             raise InputError(field=name, value=getattr(spec, name), must="a name in quotes")
+    if spec.model_options is not None and not isinstance(spec.model_options, Mapping):
+        must = "None or a mapping of names to values, such as {'hidden': [196]}"
+        raise InputError(field="model_options", value=spec.model_options, must=must)
     paths = (("checkpoint", "a folder"), ("ledger", "a file"), ("ledger_key", "a file"), ("account", "a folder"))
     for name, what in paths:
         path = getattr(spec, name)
         if path is not None and (not isinstance(path, str | Path) or not str(path)):
             raise InputError(field=name, value=path, must=f"None or the path of {what}")
+        if path is not None:
+            check_path(name, path, what.removeprefix("a "))
     for metric in as_metrics(spec.metrics):
         if metric.name in SCALARS and metric.name != "accuracy":
             raise InputError(field="metrics", value=metric.name, but="records have another number of that name")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 STOP_FILE = "stop"
 """A file of this name in the batch's folder asks all workers to stop after the iteration they are in."""
+STOPPED = "the run was stopped with its batch"
 _FRAME = struct.Struct("<Q")
 
 
@@ -68,6 +69,8 @@ def _unpacked(content: bytes) -> Parcel:
 
 def attempt_here(parcel: Parcel, folder: Path, place: int) -> Result | Exception:
     """Carry out one run of a batch in this worker, on one thread."""
+    if (folder / STOP_FILE).exists():
+        return Stopped(STOPPED)
     with _interrupts_ignored():
         return attempt(parcel.plan, [*parcel.plan.spec.callbacks, _Reporter(folder, place)], threads=1)
 
@@ -89,7 +92,7 @@ class _Reporter:
         ledger = None if run is None else run.ledger
         self._write("record", (record, self._worst.of(ledger)))
         if self._stop.exists():
-            raise Stopped("the run was stopped with its batch")
+            raise Stopped(STOPPED)
         # A callback of the parent's hears of an iteration a little later: the run ends some iterations on.
         return STOP if self._stop_run.exists() else None
 
@@ -104,15 +107,16 @@ class _Reporter:
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Ctrl-C reaches every process of a terminal: the parent hears it and asks the workers to stop."""
+    """Ctrl-C reaches every process of a terminal, SIGTERM those of a group: the parent asks the workers to stop."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # In the parent.

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from upcycled.core.errors import InputError, reason_of
+from upcycled.core.errors import InputError, check_path, reason_of
+from upcycled.core.forked import settle
 from upcycled.core.lookup import looked_up
 from upcycled.models.builtin import logistic, lstm, mlp
 from upcycled.models.factories import made_by
@@ -55,7 +56,8 @@ def load(folder: str | os.PathLike[str], model: nn.Module | Callable[[], nn.Modu
     >>> predictor.classes, predictor.predict([[9.0]]).tolist()
     (('healthy', 'ill'), ['ill'])
     """
-    found = model_folder(Path(folder))
+    settle()
+    found = model_folder(Path(check_path("folder", folder, "folder")))
     stored = read_model(found)
     card = stored.card
     module = _module(card, model, found)

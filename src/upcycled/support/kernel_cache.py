@@ -12,7 +12,6 @@ import inspect
 import json
 import os
 import platform
-import sys
 import tempfile
 import threading
 import time
@@ -31,6 +30,7 @@ from numba.core import event
 from upcycled.support import cache_folder as folders
 from upcycled.support.files import WriteError
 from upcycled.support.lock import locked
+from upcycled.support.said import say
 
 Compiled: TypeAlias = Callable[..., Any]
 """A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""
@@ -218,7 +218,7 @@ def _notice(what: str) -> Iterator[None]:
         def watch() -> None:
             while not over.wait(0.1):
                 if seen.buffer and time.time() - seen.buffer[0][0] > 1.0:
-                    print(f"upcycled: compiling {what} (once per version) ...", file=sys.stderr, flush=True)
+                    say(f"upcycled: compiling {what} (once per version) ...")
                     return
 
         threading.Thread(target=watch, daemon=True).start()

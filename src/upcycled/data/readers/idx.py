@@ -21,11 +21,14 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, reason_of
 from upcycled.data.sets.femnist_partition import Images
+from upcycled.support.compressed import check_unpacked
 
 SPLITS = {"byclass": 36, "letters": 1}
 """The label of the first letter in each split."""
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CHUNK, _LARGEST_ROW = 1 << 20, 1 << 26
+_MOST_DIMENSIONS = 32
+"""Images in colour have four; NumPy takes some more than this, and a byte says up to 255."""
 Stream: TypeAlias = gzip.GzipFile | io.BufferedReader
 
 
@@ -42,6 +45,10 @@ def read_idx(path: Path, rows: NDArray[np.bool_] | None = None) -> NDArray[Any]:
                 f"has {shape[0]} rows, but it must have as many as its labels, {len(rows)}", field=str(path)
             )
         width = dtype.itemsize * math.prod(shape[1:])
+        if isinstance(stream, gzip.GzipFile):
+            check_unpacked(path, shape[0] * width)
+        elif shape[0] * width > path.stat().st_size:
+            raise _damaged(path, f"its header asks for {shape[0] * width} bytes, and it has {path.stat().st_size}")
         if width > _LARGEST_ROW:
             raise _damaged(path, f"its header asks for rows of {width} bytes")
         step = max(1, _CHUNK // max(1, width))
@@ -109,7 +116,7 @@ def _opened(path: Path) -> Iterator[Stream]:
 
 def _header(path: Path, stream: Stream) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = stream.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not magic[3]:
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 1 <= magic[3] <= _MOST_DIMENSIONS:
         raise _damaged(path, "its first four bytes are not 0, 0, a type and a number of dimensions")
     sizes = stream.read(4 * magic[3])
     if len(sizes) != 4 * magic[3]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import uuid
@@ -10,12 +11,12 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError, reason_of
+from upcycled.core.errors import InputError, check_path, reason_of
 from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
 from upcycled.data.checks import labels_of, numbers
@@ -23,6 +24,7 @@ from upcycled.data.declared import Declared, declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group, nearest
 from upcycled.data.schema.table_schema import Schema
+from upcycled.support.compressed import check_unpacked
 
 PARTS = ("train", "test", "validation")
 _NAMES = ("client_names", "feature_names", "other_columns", "label_names")
@@ -38,6 +40,44 @@ def array_names(path: Path) -> list[str]:
             return [name.removesuffix(".npy") for name in archive.namelist()]
     except Exception as error:
         raise unreadable(path, ".npz", error) from error
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Read some arrays of a file: each must be whole, all together not too large, and nothing in them can run code.
+
+    Raises:
+        InputError: in one sentence.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {name.removesuffix(".npy"): archive.getinfo(name) for name in archive.namelist()}
+            check_unpacked(path, sum(members[name].file_size for name in names))
+            for name in names:
+                with archive.open(members[name]) as stream:
+                    _check_header(name, stream, members[name].file_size)
+            return {name: _read_array(archive, members[name]) for name in names}
+    except InputError:
+        raise
+    except Exception as error:  # as above
+        raise unreadable(path, ".npz", error) from error
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
+
+
+def _check_header(name: str, stream: IO[bytes], size: int) -> None:
+    """Refuse a member that is no array, or whose header asks for other numbers of bytes than there are."""
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        return  # of structured types with names in UTF-8, which nobody takes for numbers
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    needed = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and needed != size - stream.tell():
+        raise ValueError(f"{name} says that it has {needed} bytes, and has {size - stream.tell()}")
 
 
 def set_names(keys: list[str]) -> list[str]:
@@ -132,11 +172,7 @@ def read_x(path: Path, name: str | None) -> tuple[NDArray[Any], tuple[str, ...] 
         if len({part.shape[1:] for part in parts}) > 1:
             raise InputError("the parts have samples of different shapes, but they must be alike to be joined")
         return pixels(numbers("x", np.concatenate(parts))), _strings(archive, "feature_names")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, NDArray[Any]] = {key: file[key] for key in ("x", "feature_names") if key in keys}
-    except Exception as error:  # as above
-        raise unreadable(path, ".npz", error) from error
+    arrays = read_arrays(path, [key for key in ("x", "feature_names") if key in keys])
     return pixels(numbers("x", arrays["x"])), _strings(Archive(path, "", arrays, tuple(keys)), "feature_names")
 
 
@@ -167,16 +203,9 @@ def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:
     """Read the given columns of one set; other arrays of the file are not touched."""
     prefix = _prefix(path, set_names(array_names(path)), name)
     wanted = {*(f"{title}_{column}" for title in PARTS for column in columns), *_ABOUT}
-    arrays: dict[str, NDArray[Any]] = {}
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            keys = tuple(key.removeprefix(prefix) for key in archive.files if key.startswith(prefix))
-            for key in keys:
-                if key in wanted:
-                    arrays[key] = archive[prefix + key]
-    except Exception as error:  # as above
-        raise unreadable(path, ".npz", error) from error
-    return Archive(path, prefix, arrays, keys)
+    keys = tuple(key.removeprefix(prefix) for key in array_names(path) if key.startswith(prefix))
+    arrays = read_arrays(path, [prefix + key for key in keys if key in wanted])
+    return Archive(path, prefix, {key.removeprefix(prefix): array for key, array in arrays.items()}, keys)
 
 
 def pixels(x: NDArray[Any]) -> NDArray[Any]:
@@ -205,7 +234,7 @@ def save(data: FederatedData, path: str | os.PathLike[str]) -> None:
     ...     print(up.data.load(f"{folder}/set.npz").num_clients)
     3
     """
-    target = Path(path)
+    target = Path(check_path("path", path, "file"))
     if target.suffix.lower() != ".npz":
         raise InputError(field="path", value=str(target), but="it must end in .npz")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")

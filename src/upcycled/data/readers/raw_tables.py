@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, check_path
 from upcycled.data.readers.npz import unreadable
+from upcycled.support.compressed import check_unpacked
 from upcycled.support.extras import needs
 
 TABLES = (".csv", ".parquet", ".xlsx")
@@ -57,8 +59,8 @@ def table_files(given: object) -> tuple[Path, ...]:
         InputError: in one sentence, if there are none, or two that would be one client.
     """
     if isinstance(given, str | os.PathLike):
-        folder = Path(given)
-        if not folder.is_dir():
+        folder = Path(check_path("path", given))
+        if not os.path.isdir(folder):  # Path's own raises for a name that is too long
             return ()
         files = [one for one in sorted(folder.iterdir()) if one.suffix.lower() in TABLES and one.is_file()]
         files = [one for one in files if not one.name.startswith((".", "~$"))]
@@ -102,11 +104,29 @@ def read_frame(file: Path, *, as_written: bool = False) -> Any:
 
     # pandas and its readers raise many kinds of errors on damaged files, not all of one family.
     try:
+        check_unpacked(file, _unpacked_sheet(file) if is_sheet else _unpacked_parquet(file))
         if is_sheet:
             return pandas.read_excel(file, engine="openpyxl", dtype=object if as_written else None)
         return pandas.read_parquet(file, engine="pyarrow").reset_index(drop=True)
+    except InputError:
+        raise
     except Exception as error:
         raise unreadable(file, file.suffix.lower(), error) from error
+
+
+def _unpacked_sheet(file: Path) -> int:
+    """Return how many bytes a workbook, which is a .zip, says that its parts have."""
+    with zipfile.ZipFile(file) as archive:
+        return sum(member.file_size for member in archive.infolist())
+
+
+def _unpacked_parquet(file: Path) -> int:
+    """Return how many bytes a table says it has; a value that is repeated a million times is written once."""
+    from pyarrow import parquet
+
+    about = parquet.ParquetFile(file).metadata
+    groups = (about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    return int(max(8 * about.num_rows * about.num_columns, sum(groups)))
 
 
 def frame_table(frame: Any, title: str, client: str | None = None) -> RawTable:

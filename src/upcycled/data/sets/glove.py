@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, reason_of
 from upcycled.data.paths import find, missing
-from upcycled.data.readers.npz import array_names, unreadable
+from upcycled.data.readers.npz import array_names, read_arrays
 from upcycled.data.sets.tokens import FIRST_WORD
 
 DIMENSIONS = (50, 100, 300)
@@ -103,11 +103,7 @@ def _from_npz(path: Path, dimension: int, wanted: Container[str]) -> dict[str, N
 def _array(path: Path, name: str) -> NDArray[Any]:
     if name not in array_names(path):
         raise InputError(f"has no array {name}, but it must have one", field=str(path))
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return np.asarray(archive[name])
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise unreadable(path, ".npz", error) from error
+    return read_arrays(path, [name])[name]
 
 
 def _finite(path: Path, line: int, numbers: Sequence[str]) -> NDArray[np.float32]:

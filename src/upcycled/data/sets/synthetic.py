@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled.core.allocation import check_fits
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import fraction_of, whole
@@ -66,6 +67,7 @@ def synthetic(
     clients = whole("clients", clients, at_least=1)
     dim, classes = whole("dim", dim, at_least=1), whole("classes", classes, at_least=2)
     fraction_of("test_fraction", test_fraction)
+    _check_fits(sizes, clients, dim, classes, models=1 if isinstance(alpha, str) else clients)
     rng = np.random.default_rng(whole("seed", seed, at_least=0))
     offsets = np.concatenate([[0], np.cumsum(_sizes(sizes, clients, rng))]).astype(np.int64)
 
@@ -89,6 +91,20 @@ def synthetic(
     data = FederatedData.from_flat(x, y, offsets, num_classes=classes, public=public)
     data = replace(data, has_copies=False)
     return data.split(test_fraction, seed) if test_fraction else data
+
+
+def _check_fits(sizes: int | Sequence[int] | Ints | None, clients: int, dim: int, classes: int, models: int) -> None:
+    """Refuse more than fits into memory, and say by which number; sizes themselves are checked later."""
+    check_fits("one sample", 8 * dim, field="dim", value=dim)
+    check_fits("their means", 8 * clients * (dim + 2), field="clients", value=clients)
+    check_fits("the models that label samples", 8 * models * dim * classes, field="classes", value=classes)
+    is_one = isinstance(sizes, int | float | np.generic)
+    each = [sizes] if is_one else [] if sizes is None else sizes
+    # What is no number is told by its own check.
+    known = [int(size) for size in each if isinstance(size, int | np.integer) and size > 0]  # type: ignore[union-attr]
+    rows = sum(known) * (clients if is_one else 1) if known else clients * _SIZE_LEAST
+    value = clients if sizes is None else sizes
+    check_fits("the samples", rows * (4 * dim + 8), field="clients" if sizes is None else "sizes", value=value)
 
 
 def _check_kind(alpha: float | str, beta: float | None) -> None:

@@ -17,7 +17,7 @@ from upcycled.core.vectors import Ints
 from upcycled.data import splits
 from upcycled.data.grouping import client_column
 from upcycled.data.readers.leaf import User, read_leaf
-from upcycled.data.readers.npz import array_names, unreadable
+from upcycled.data.readers.npz import array_names, read_arrays, unreadable
 from upcycled.data.readers.tables import clients_of
 from upcycled.support.extras import needs
 
@@ -47,11 +47,7 @@ def read_tokens(path: Path) -> Tweets:
     missing = [name for name in names if name not in array_names(path)]
     if missing:
         raise InputError(f"has no array {missing[0]}, but it must have {', '.join(names)}", field=str(path))
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            x, y, user, split = (np.asarray(archive[name]) for name in names)
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise unreadable(path, ".npz", error) from error
+    x, y, user, split = read_arrays(path, names).values()
     if x.ndim != 2 or any(part.shape != (len(x),) for part in (y, user, split)) or x.dtype.kind not in "iu":
         raise InputError(
             "has arrays that do not fit together, but x must be (tweets, length) and the others as long",

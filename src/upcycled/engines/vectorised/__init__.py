@@ -8,6 +8,7 @@ same bits alone, in a batch of runs, and with any number of threads.
 from __future__ import annotations
 
 from upcycled.core.engine import Engine, EngineKind, Task
+from upcycled.core.forked import may_have_workers
 from upcycled.engines.vectorised.dispatch import Way, refuses, way_of
 from upcycled.engines.vectorised.stacked import open_stacked
 from upcycled.engines.vectorised.workers import open_workers
@@ -21,8 +22,9 @@ def open_vectorised(task: Task, threads: int | None, way: Way | None = None) -> 
 
 
 def _processes(task: Task, threads: int | None) -> int:
-    # Processes would fight for a device that they share, and one client keeps one process busy.
-    if task.device != "cpu" or task.cohort_size == 1:
+    # Processes would fight for a device that they share, and one client keeps one process busy; a forked process
+    # or a daemon can have no workers.
+    if task.device != "cpu" or task.cohort_size == 1 or not may_have_workers():
         return 1
     if threads is not None:
         return threads

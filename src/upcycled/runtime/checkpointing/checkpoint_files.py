@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from upcycled.core.errors import COUNT, InputError
+from upcycled.core.errors import InputError, Limits
 from upcycled.support.files import write_whole
+from upcycled.support.said import say
 
 _NAME = re.compile(r"iteration-(\d{6,})-([0-9a-f]{32})\.safetensors")
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
+
+
+ROUNDS = Limits(at_least=1, at_most=1_000_000, integer=True, because="a run that is never saved is not kept")
+MOST_SECONDS = 86_400
 
 
 def how_often(value: object) -> int | float:
@@ -31,12 +35,15 @@ def how_often(value: object) -> int | float:
     upcycled.core.errors.InputError: checkpoint_every is 'often', but it must be a number of data rounds such as 10, ...
     """
     if not isinstance(value, str):
-        return int(COUNT.check("checkpoint_every", value))
+        return int(ROUNDS.check("checkpoint_every", value))
     found = _SECONDS.fullmatch(value.strip())
     if found is None or float(found[1]) <= 0:
         raise InputError(
             field="checkpoint_every", value=value, must="a number of data rounds such as 10, or seconds such as '2s'"
         )
+    if float(found[1]) > MOST_SECONDS:
+        must = f"at most '{MOST_SECONDS}s', a day: a run that is never saved is not kept"
+        raise InputError(field="checkpoint_every", value=value, must=must)
     return float(found[1])
 
 
@@ -78,7 +85,7 @@ def has_checkpoints(folder: Path) -> bool:
 
 
 def tell_user(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(line)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 from upcycled.runtime.display.notebook_area import NotebookArea, in_notebook
 from upcycled.runtime.display.run_progress import LINE_SECONDS, NOTEBOOK_SECONDS, QUIET_SECONDS, Watched, cells
 from upcycled.support.formats import duration, fixed, megabytes
+from upcycled.support.said import is_terminal, say
 
 DRAW_SECONDS = 0.2
 MOST_ROWS = 16
@@ -65,12 +65,12 @@ class BatchProgress:
         if in_notebook():
             self._show_in(NotebookArea())
             return
-        if sys.stderr.isatty():
+        if is_terminal():
             self._draw()
             return
         while not self._over.wait(LINE_SECONDS):
             now = "; ".join(run.text for run in self._rows()[:MOST_IN_A_LINE])
-            print(f"{self._text(self._shows_pace)}{f' ({now})' if now else ''}", file=sys.stderr, flush=True)
+            say(f"{self._text(self._shows_pace)}{f' ({now})' if now else ''}")
 
     @property
     def _shows_pace(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
 from upcycled.support.formats import count, duration, epsilon, fixed, megabytes
+from upcycled.support.said import is_terminal, say
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
@@ -127,7 +127,7 @@ class LiveProgress:
         self._live: Any = None
         self._began = self._shown = 0.0
         self._area = NotebookArea() if in_notebook() else None
-        self._is_terminal = self._area is None and sys.stderr.isatty()
+        self._is_terminal = self._area is None and is_terminal()
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         """Remember what is coming; nothing is shown yet."""
@@ -150,7 +150,7 @@ class LiveProgress:
         elif self._is_terminal:
             self._draw()
         else:
-            print(self._run.text, file=sys.stderr, flush=True)
+            say(self._run.text)
 
     def finish(self) -> None:
         """Leave the last table on the screen, and the bar where the run ended."""
