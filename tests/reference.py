@@ -32,7 +32,7 @@ class Reference:
         self.h, self.h_i = zeros, [zeros for _ in ys]
         self.v, self.m = zeros, zeros
         self.theta = [None for _ in ys]
-        if name == "fedyogi":
+        if name in ("fedyogi", "fedadam"):
             self.v = zeros + options["tau"] ** 2
 
     def grad(self, theta, i):
@@ -85,6 +85,13 @@ class Reference:
             self.w = sum(r) / total - self.h / alpha
         elif self.name == "pfedme":
             self.w = (1 - self.o["beta"]) * w + self.o["beta"] * mean
+        elif self.name == "fedadam":
+            d = mean - w
+            self.m = self.o["beta1"] * self.m + (1 - self.o["beta1"]) * d
+            self.v = self.o["beta2"] * self.v + (1 - self.o["beta2"]) * d**2
+            self.w = w + self.o["server_lr"] * self.m / (np.sqrt(self.v) + self.o["tau"])
+        elif self.name == "fednova":  # all clients take as many steps here, and FedNova is FedAvg
+            self.w = mean
         elif self.name == "fedyogi":
             d = mean - w
             self.m = self.o["beta1"] * self.m + (1 - self.o["beta1"]) * d

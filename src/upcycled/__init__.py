@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from upcycled import aggregators, coefficients, data, losses, metrics, models, privacy, schedules, theory
-    from upcycled.algorithms import FedAvg, FedAvgM, FedDyn, FedProx, FedYogi, PFedMe, Scaffold
+    from upcycled.algorithms import FedAdam, FedAvg, FedAvgM, FedDyn, FedNova, FedProx, FedYogi, PFedMe, Scaffold
     from upcycled.coefficients import Coefficient, Move, Observed, Rule
     from upcycled.core.aggregator import Aggregator, Combination, Received
     from upcycled.core.algorithm import Algorithm, RoundResult, Server
@@ -52,7 +52,9 @@ _HOMES = {
         *("aggregators", "coefficients", "data", "losses", "metrics"),
         *("models", "privacy", "schedules", "theory"),
     ),
-    "upcycled.algorithms": ("FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
+    "upcycled.algorithms": (
+        *("FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedNova", "FedProx", "FedYogi", "PFedMe", "Scaffold"),
+    ),
     "upcycled.core.aggregator": ("Aggregator", "Combination", "Received"),
     "upcycled.core.algorithm": ("Algorithm", "RoundResult", "Server"),
     "upcycled.coefficients": ("Coefficient", "Move", "Rule", "Observed"),
@@ -89,9 +91,11 @@ __all__ = [
     "DivergedError",
     "Facts",
     "Failed",
+    "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedDyn",
+    "FedNova",
     "FedProx",
     "FedYogi",
     "FederatedData",

@@ -32,6 +32,11 @@ CASES = [
         up.FedYogi(server_lr=0.05, beta1=0.8, beta2=0.9, tau=1e-2),
         {"server_lr": 0.05, "beta1": 0.8, "beta2": 0.9, "tau": 1e-2},
     ),
+    (
+        up.FedAdam(server_lr=0.05, beta1=0.8, beta2=0.9, tau=1e-2),
+        {"server_lr": 0.05, "beta1": 0.8, "beta2": 0.9, "tau": 1e-2},
+    ),
+    (up.FedNova(), {}),
 ]
 RULES = {
     "vanilla": (None, None),

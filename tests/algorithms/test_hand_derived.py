@@ -62,6 +62,77 @@ def test_fedyogi_leaves_v_where_it_equals_the_squared_step():
     assert server.vectors["v"].tolist() == [36.0]
 
 
+def test_fedadam_moves_v_by_a_mean_of_squares():
+    # d = 7 - 1 = 6; m = 0.5 * 2 + 0.5 * 6 = 4; v = 0.75 * 4 + 0.25 * 36 = 12; no bias correction.
+    start = Server(np.float32([1]), {"m": np.float32([2]), "v": np.float32([4])})
+    adam = up.FedAdam(server_lr=0.5, beta1=0.5, beta2=0.75, tau=0.1)
+    server, _ = adam.server_step(start, {}, arrived([[4], [8]], [1, 3]))
+    assert server.vectors["m"].tolist() == [4.0]
+    assert server.vectors["v"].tolist() == [12.0]
+    assert server.model[0] == pytest.approx(1 + 0.5 * 4 / (12**0.5 + 0.1), rel=1e-6)
+    assert adam.start(np.float32([5])).vectors["v"].tolist() == pytest.approx([0.01])
+
+
+def test_fednova_averages_updates_per_step_and_goes_as_far_as_the_cohort_on_average():
+    # p = (1/4, 3/4), |a| = (1, 2): tau_eff = 1/4 + 3/2 = 7/4; sum p_i (r_i - w) / |a_i| = 3/4 + 3/4 * 7/2 = 27/8;
+    # w = 1 + 7/4 * 27/8 = 6.90625. lr cancels: D_i = lr |a_i| gives the same for every lr.
+    for lr in (1.0, 0.5, 0.125):
+        came = arrived([[4], [8]], [1, 3], steps=[1, 2], step_sums=[lr, 2 * lr])
+        server, memory = up.FedNova().server_step(Server(np.float32([1])), {}, came)
+        assert server.model.tolist() == pytest.approx([6.90625], rel=1e-6)
+        assert memory == {}
+
+
+def test_fednova_lets_an_aggregator_average_the_normalised_updates():
+    # The plain mean of 7/4 * (3, 7/2) is 5.6875.
+    came = arrived([[4], [8]], [1, 3], steps=[1, 2], step_sums=[1, 2], average=lambda vectors: vectors.mean(axis=-2))
+    server, _ = up.FedNova().server_step(Server(np.float32([1])), {}, came)
+    assert server.model.tolist() == pytest.approx([1 + 5.6875], rel=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("upcycle", [None, 0.5])
+def test_fednova_of_unequal_steps_is_what_the_papers_equations_say(momentum, upcycle):
+    """Clients whose samples are all alike have one gradient whatever the batch: 1, 2 and 6 steps an epoch."""
+    kinds = [([1.0, 0.5], 0, 3), ([-0.5, 2.0], 1, 8), ([2.0, -1.0], 1, 24)]
+    xs = [np.tile(np.float32(x), (n, 1)) for x, _, n in kinds]
+    ys = [np.full(n, y) for _, y, n in kinds]
+    model = nn.Linear(2, 2)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    found = up.train(
+        up.FederatedData.from_arrays(xs, ys, num_classes=2),
+        model=model,
+        algorithm=up.FedNova(),
+        upcycle=upcycle,
+        iterations=4,
+        local=up.LocalSGD(lr=0.1, momentum=momentum, epochs=2, batch_size=4),
+        progress=False,
+    )
+    assert found.history[0].client_steps.tolist() == [2, 4, 12]
+    w, before, p = np.zeros(6), np.zeros(6), np.array([3, 8, 24]) / 35
+    for t in range(4):
+        if upcycle is not None and t % 2:
+            w = w + upcycle * (w - before)
+            continue
+        before, updates, norms = w, [], []
+        for x, y, steps in zip(xs, ys, (2, 4, 12), strict=True):
+            local, v, weights = w.copy(), np.zeros(6), np.zeros(steps)
+            for k in range(steps):
+                v = momentum * v + softmax_gradient(local, x[:1].astype(float), y[:1], 2)
+                local = local - 0.1 * v
+                weights[: k + 1] += momentum ** np.arange(k, -1, -1)  # how often each gradient was added so far
+            updates.append(local - w)
+            norms.append(weights.sum())
+        w = w + (p @ norms) * sum(p_i * update / norm for p_i, update, norm in zip(p, updates, norms, strict=True))
+    np.testing.assert_allclose(found.params.numpy(), w, rtol=2e-5, atol=1e-6)
+
+
+def test_fednova_refuses_local_work_whose_weights_nobody_knows():
+    with pytest.raises(up.InputError, match=r"local is .* up\.LocalSGD without max_grad_norm with FedNova"):
+        up.FedNova().solver(up.LocalAdam())
+
+
 def test_feddyn_uses_the_plain_mean_and_all_clients_in_h():
     # drift = (4 - 1, 8 - 1) = (3, 7); N = 4, alpha = 0.5: h = 1 - 0.5 * 10 / 4 = -0.25; w = 6 + 0.25 / 0.5 = 6.5.
     start = Server(np.float32([1]), {"h": np.float32([1])})

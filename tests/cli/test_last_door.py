@@ -105,9 +105,14 @@ def test_a_line_that_cannot_be_said_ends_nothing(broken, monkeypatch):
 
 def test_a_signal_ends_the_block_as_ctrl_c_and_its_handler_is_put_back():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt) as stop, ended_like_ctrl_c():
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
+
+    def terminated():
+        with ended_like_ctrl_c():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        terminated()
     assert ended_by(stop.value) == ("SIGTERM", 143)
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -123,13 +128,9 @@ def test_who_ignores_a_signal_goes_on_ignoring_it():
 
 
 def test_the_signal_is_known_behind_what_a_run_raised_of_it():
-    try:
-        try:
-            raise Terminated(signal.SIGTERM)
-        except KeyboardInterrupt as error:
-            raise KeyboardInterrupt("stopped") from error
-    except KeyboardInterrupt as stop:
-        assert ended_by(stop) == ("SIGTERM", 143)
+    stop = KeyboardInterrupt("stopped")
+    stop.__cause__ = Terminated(signal.SIGTERM)
+    assert ended_by(stop) == ("SIGTERM", 143)
     assert ended_by(KeyboardInterrupt()) == ("Ctrl-C", 130)
 
 

@@ -126,7 +126,7 @@ OWN = {"upcycled", "upcycled.__main__", "upcycled.cli", "upcycled.core", "upcycl
     ".".join(["upcycled", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
     for path in (SOURCE / "cli").rglob("*.py")
 }
-OWN |= {"upcycled.auditing", "upcycled.auditing.formula_table"}  # declarations alone: which flags a formula has
+OWN |= {"upcycled.support.said", "upcycled.auditing", "upcycled.auditing.formula_table"}  # declarations alone: which flags a formula has
 SLOW_OF_PYTHON = {"asyncio", "email", "http", "importlib.metadata", "logging", "multiprocessing", "unittest"}
 
 

@@ -108,6 +108,7 @@ def test_a_wrong_hyper_parameter_is_named(make, words):
             {"algorithm": "scaffold", "remembers": ("c_i",)},
             "scaffold uses each client's own",
         ),
+        (CentralDPFedAvg(1.0, 1.0), {"algorithm": "fednova", "uses_releases": True}, "fednova uses each client's own"),
         (CentralDPFedAvg(1.0, 1.0), {"algorithm": "feddyn", "remembers": ("h_i",)}, "feddyn uses each client's own"),
         (CentralDPFedAvg(1.0, 1.0), PERSONAL, "pfedme uses each client's own"),
         (CentralDPFedAvg(1.0, 1.0, secret_sampling=True), {"participation": 0.3}, "sampling='poisson'"),

@@ -20,6 +20,8 @@ ALGORITHMS = {
     "feddyn": up.FedDyn(alpha=0.1),
     "pfedme": up.PFedMe(lam=5.0, inner_steps=2),
     "fedyogi": up.FedYogi(),
+    "fedadam": up.FedAdam(),
+    "fednova": up.FedNova(),
 }
 PRIVACY = {
     "model_clipping": up.privacy.ModelClipping(clip_norm=1.0, epsilon=2.0, delta=1e-3),

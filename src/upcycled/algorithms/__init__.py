@@ -5,9 +5,11 @@ To add one: write its file and add a line to ``ALGORITHMS``; the contract tests 
 
 from __future__ import annotations
 
+from upcycled.algorithms.fedadam import FedAdam
 from upcycled.algorithms.fedavg import FedAvg
 from upcycled.algorithms.fedavgm import FedAvgM
 from upcycled.algorithms.feddyn import FedDyn
+from upcycled.algorithms.fednova import FedNova
 from upcycled.algorithms.fedprox import FedProx
 from upcycled.algorithms.fedyogi import FedYogi
 from upcycled.algorithms.pfedme import PFedMe
@@ -22,6 +24,19 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "feddyn": FedDyn,
     "pfedme": PFedMe,
     "fedyogi": FedYogi,
+    "fedadam": FedAdam,
+    "fednova": FedNova,
 }
 
-__all__ = ["ALGORITHMS", "FedAvg", "FedAvgM", "FedDyn", "FedProx", "FedYogi", "PFedMe", "Scaffold"]
+__all__ = [
+    "ALGORITHMS",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedDyn",
+    "FedNova",
+    "FedProx",
+    "FedYogi",
+    "PFedMe",
+    "Scaffold",
+]

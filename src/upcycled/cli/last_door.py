@@ -5,13 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import os
-import platform
 import shlex
 import signal
 import sys
-import tempfile
 import threading
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -113,8 +110,14 @@ def unforeseen(error: BaseException, words: Sequence[str]) -> str:
 
     The sentence does not repeat what the error says, which may quote a record; the file is its owner's alone.
     """
+    import platform
+    import tempfile
+    import traceback
+
     kind = type(error).__name__
-    said = f"something happened that nobody foresaw ({kind}), which is a fault of upcycled"
+    said = (
+        f"something happened that nobody foresaw ({kind}), which is a fault of upcycled, or of code that the file names"
+    )
     try:
         handle, path = tempfile.mkstemp(prefix="upcycled-error-", suffix=".log")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -276,6 +277,7 @@ def _check_unset(file: Mapping[str, Any], changes: Overrides) -> None:
 
 
 LARGEST_FILE = 10_000_000
+_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100,}""")
 DEEPEST = 20
 """Tables and lists within one another: no key of a file needs ten."""
 
@@ -397,6 +399,10 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"the file cannot be read ({error.strerror}), but it must be a TOML file") from None
     if len(text) > LARGEST_FILE:
         raise InputError(f"the file has {len(text)} characters, but an experiment file has at most {LARGEST_FILE}")
+    if _LONG_KEY.search(text):  # the time that Python's parser takes for one grows with the cube of its parts
+        raise InputError(
+            "the file has a key of very many parts, which is nested too deeply: it must be such as local.lr"
+        )
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:

@@ -118,6 +118,15 @@ class OwnShares(Protocol):
 
 
 @runtime_checkable
+class UsesReleases(Protocol):
+    """An algorithm that looks at each release and its K_i, though it remembers none: not for a central mechanism."""
+
+    @property
+    def uses_releases(self) -> bool:
+        """Whether the server step needs more than the mean of the releases."""
+
+
+@runtime_checkable
 class NoiseGain(Protocol):
     """An algorithm whose server step is a mean of the releases, so that noise in them is known in the model, too."""
 

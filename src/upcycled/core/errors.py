@@ -24,13 +24,13 @@ LONGEST_VALUE = 80
 LONGEST_REASON = 160
 LONGEST_QUOTE = 300
 """Of what a sentence quotes in passing: a path may be that long, and a name that is longer is no name."""
-LONGEST_SENTENCE = 2000
+LONGEST_SENTENCE = 4000
 MOST_NAMES = 60
 """So many known names are listed; a table may have a million columns."""
 MOST_COMPARED = 10_000
 """Among so many names the one that was meant is looked for."""
 
-_LONG_QUOTE = re.compile(f"'[^']{{{LONGEST_QUOTE},}}'|\"[^\"]{{{LONGEST_QUOTE},}}\"")
+_LONG_QUOTE = re.compile(rf"""(?<![^\s(\[=])(?:'[^']{{{LONGEST_QUOTE},}}'|"[^"]{{{LONGEST_QUOTE},}}")""")
 
 
 class UpcycledError(Exception):

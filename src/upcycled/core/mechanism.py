@@ -130,6 +130,8 @@ class Setting:
     """What charged scores add to a client's sum of (sensitivity / noise_std)^2 over the run."""
     score_draws: int = 0
     """Numbers of real noise in all of a client's charged scores."""
+    uses_releases: bool = False
+    """Whether the algorithm's server step looks at each release and its K_i, and not at their mean alone."""
 
     @property
     def draws(self) -> int | None:

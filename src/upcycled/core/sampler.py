@@ -145,6 +145,9 @@ def as_sampler(participation: object, sampling: str = "fixed") -> Sampler:
 
 
 MOST_EMPTY_COHORTS = 10_000
+MOST_ROUNDS = 2**53
+MOST_ROUNDS_DRAWN = 1_000_000
+"""Data rounds whose cohorts are drawn before a private run begins; a million take some seconds."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,13 @@ class Participation:
 
     def rounds_of_clients(self, seed: int, num_clients: int, rounds: int) -> Ints:
         """Return how many of the first ``rounds`` data rounds each client takes part in: public, known in advance."""
+        most = MOST_ROUNDS if self.fraction == 1.0 else MOST_ROUNDS_DRAWN
+        if rounds > most:
+            raise InputError(
+                f"make {rounds} data rounds, but a private run must have at most {most}: who takes part in which is "
+                "known in advance",
+                field="iterations",
+            )
         if self.fraction == 1.0:
             return np.full(num_clients, rounds, dtype=np.int64)
         counts = np.zeros(num_clients, dtype=np.int64)

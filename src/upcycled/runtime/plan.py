@@ -17,7 +17,7 @@ from torch import nn
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm, NoiseGain
+from upcycled.core.algorithm import Algorithm, NoiseGain, UsesReleases
 from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError
@@ -209,6 +209,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
             penalty=_penalty(algorithm, initial),
             is_personal=algorithm.is_personal,
             remembers=algorithm.remembers,
+            uses_releases=isinstance(algorithm, UsesReleases) and algorithm.uses_releases,
             local=local.local,
             is_plain_sgd=isinstance(local, LocalSGD) and local.is_plain,
             is_local_given=spec.local is not None,

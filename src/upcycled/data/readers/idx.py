@@ -45,12 +45,12 @@ def read_idx(path: Path, rows: NDArray[np.bool_] | None = None) -> NDArray[Any]:
                 f"has {shape[0]} rows, but it must have as many as its labels, {len(rows)}", field=str(path)
             )
         width = dtype.itemsize * math.prod(shape[1:])
+        if width > _LARGEST_ROW:
+            raise _damaged(path, f"its header asks for rows of {width} bytes")
         if isinstance(stream, gzip.GzipFile):
             check_unpacked(path, shape[0] * width)
         elif shape[0] * width > path.stat().st_size:
             raise _damaged(path, f"its header asks for {shape[0] * width} bytes, and it has {path.stat().st_size}")
-        if width > _LARGEST_ROW:
-            raise _damaged(path, f"its header asks for rows of {width} bytes")
         step = max(1, _CHUNK // max(1, width))
         kept: list[NDArray[Any]] = []
         for start in range(0, shape[0], step):

@@ -73,10 +73,11 @@ def synthetic(
 
     iid = isinstance(alpha, str)
     models = 1 if iid else clients
-    model_mean = np.zeros(1) if iid else rng.normal(0.0, float(alpha), clients)
+    model_mean = np.zeros(1) if iid else rng.normal(0.0, abs(float(alpha)), clients)
     weights = rng.normal(model_mean[:, None, None], 1.0, (models, dim, classes))
     biases = rng.normal(model_mean[:, None], 1.0, (models, classes))
-    center = rng.normal(0.0, 0.0 if beta is None else beta, clients)
+    # abs: NumPy takes no negative zero.
+    center = rng.normal(0.0, 0.0 if beta is None else abs(beta), clients)
     means = np.zeros((clients, dim)) if iid else rng.normal(center[:, None], 1.0, (clients, dim))
     scale = np.arange(1, dim + 1, dtype=np.float64) ** -0.6
 

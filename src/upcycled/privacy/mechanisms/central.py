@@ -29,10 +29,10 @@ class CentralDPFedAvg:
     cohort, a public number), never by their n_i. One client moves the sum by 2 clip_norm; noise_multiplier is std
     over clip_norm.
 
-    Needs an algorithm whose server step uses the aggregate alone: FedAvg, FedAvgM, FedProx, FedYogi; the memories of
-    Scaffold and FedDyn and pFedMe's personal models are refused. ``secret_sampling=True`` claims amplification: it
-    needs Poisson sampling with participation below 1 and cohorts (and the history's list of them) that stay secret;
-    each round is then charged to every client at its rate, and empty rounds are noise alone.
+    Needs an algorithm whose server step uses the aggregate alone: FedAvg, FedAvgM, FedProx, FedYogi, FedAdam; the
+    memories of Scaffold and FedDyn, FedNova's K_i and pFedMe's personal models are refused. ``secret_sampling=True``
+    claims amplification: it needs Poisson sampling with participation below 1 and cohorts (and the history's list of
+    them) that stay secret; each round is then charged to every client at its rate, and empty rounds are noise alone.
 
     Give ``noise_multiplier``, or ``epsilon`` and ``delta`` (below 1/N, with a warning above 1/(10 N)): one noise for
     all, calibrated to the busiest client.
@@ -66,10 +66,10 @@ class CentralDPFedAvg:
 
     def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
-        if setting.remembers or setting.is_personal:
+        if setting.remembers or setting.is_personal or setting.uses_releases:
             raise InputError(
                 f"CentralDPFedAvg covers the noisy aggregate only, but {setting.algorithm} uses each client's own "
-                "release: use FedAvg, FedAvgM, FedProx or FedYogi"
+                "release: use FedAvg, FedAvgM, FedProx, FedYogi or FedAdam"
             )
         if self.secret_sampling and (setting.sampling != "poisson" or setting.participation >= 1):
             raise InputError(
