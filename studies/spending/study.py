@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,10 +196,10 @@ def main() -> None:
 def _compute(kept: Cells, wanted: list[Cell], effort: Effort, is_told: bool = False) -> None:
     print(f"{sum(cell.key not in kept for cell in wanted)} runs to do", file=sys.stderr)
     plain = [cell for cell in wanted if cell.rival != ADVICE]
-    compute_cells(kept, {cell.key: lambda cell=cell: cell.arguments({}) for cell in plain}, value_of, may_fail=False)
+    compute_cells(kept, {cell.key: partial(cell.arguments, {}) for cell in plain}, value_of, may_fail=False)
     rest = [cell for cell in wanted if cell.rival == ADVICE]
     places = dict.fromkeys((cell.data, cell.epsilon) for cell in rest)
     advice = {(data, epsilon): advised(kept, data, epsilon, effort) for data, epsilon in places}
-    compute_cells(kept, {cell.key: lambda cell=cell: cell.arguments(advice) for cell in rest}, value_of, may_fail=False)
+    compute_cells(kept, {cell.key: partial(cell.arguments, advice) for cell in rest}, value_of, may_fail=False)
     for cell in wanted if is_told else ():
         print(cell.key, kept[cell.key])

@@ -140,7 +140,7 @@ def test_a_noisy_file_is_improved_by_the_search():
     wasteful["privacy"] = FILE["privacy"] | {"epsilon": 0.5, "steps": 20}
     found = advise(parse(wasteful), "a.toml", facts, replace(SMALL, steps=(1,), last=4))
     assert found.best is not None
-    assert found.gain.mean > 0.02
+    assert found.gain.mean > 0.01
     assert parse(found.file).privacy.epsilon == 0.5
 
 
