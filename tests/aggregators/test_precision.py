@@ -29,7 +29,7 @@ MECHANISMS = {
     "update_clipping": up.privacy.UpdateClipping(clip_norm=1.0, epsilon=4.0, delta=1e-3),
     "model_clipping": up.privacy.ModelClipping(clip_norm=1.0, epsilon=4.0, delta=1e-3),
     "objective_perturbation": up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=20.0, prox_mu=0.5),
-    "gaussian_objective": up.privacy.GaussianObjective(norm_bound=1.0, epsilon=20.0, delta=1e-3, prox_mu=0.5),
+    "gaussian_objective": up.privacy.GaussianObjective(0.5, norm_bound=1.0, prox_mu=0.5),
 }
 LOCAL = {"bolt_on_sgd": up.LocalSGD(lr=0.1, epochs=1, batch_size=None)}
 

@@ -17,7 +17,7 @@ from upcycled.core.vectors import grid_step, on_grid
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy.mechanisms.clipping import Clipped
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
-from upcycled.runtime import loop
+from upcycled.runtime import round as loop
 from upcycled.runtime.plan import make_plan
 
 CLIPPING = {"mechanism": "model_clipping", "clip_norm": 0.1, "noise_std": 0.25, "delta": None}

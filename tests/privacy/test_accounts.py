@@ -372,7 +372,7 @@ def test_a_run_charges_each_round_before_its_release_and_under_the_holders_names
         return answer(dataclasses.replace(plan, mechanism=dataclasses.replace(plan.mechanism, release=spied)),
                       engine, asked, noise, ledger)  # fmt: skip
 
-    monkeypatch.setattr("upcycled.runtime.loop.answer", told)
+    monkeypatch.setattr("upcycled.runtime.round.answer", told)
     result = up.train(data, **study(iterations=3), account=account.folder)
     assert seen == [1, 2, 3]
     account = Account.read(account.folder)
@@ -543,7 +543,7 @@ def test_changed_data_are_noted_for_the_holder_and_reset_nothing(tmp_path):
 KILLED = """
 import dataclasses, os, signal, sys
 sys.path.insert(0, {root!r})
-import upcycled.runtime.loop as loop
+import upcycled.runtime.round as loop
 from tests.privacy.test_accounts import answer, study, up, wide
 def killed(plan, engine, asked, noise, ledger=None):
     def release(*arguments):

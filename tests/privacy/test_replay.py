@@ -26,7 +26,8 @@ from tests.integrations.test_trackers import FROM_ELSEWHERE
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.privacy import MECHANISMS
-from upcycled.runtime import executor, loop
+from upcycled.runtime import executor
+from upcycled.runtime import round as loop
 from upcycled.runtime.display import batch_progress, run_progress
 from upcycled.runtime.scorer import Scorer
 

@@ -100,8 +100,8 @@ class GaussianObjective:
         assert self.norm_bound is not None  # as checked when it was made
         a, about = check_penalty(me, setting, self.prox_mu), constants_of(setting, loss, self.norm_bound)
         size = setting.num_parameters
-        sizes = setting.sizes.astype(np.float64)
-        moves, curved = 2 * about.lipschitz / sizes, about.smoothness / (sizes * a)
+        moves: Real = np.asarray(2 * about.lipschitz / setting.sizes, dtype=np.float64)
+        curved: Real = np.asarray(about.smoothness / (setting.sizes * a), dtype=np.float64)
         gamma = setting.shared.get("gamma", self.gamma)
         if gamma is None:
             # The cover costs next to nothing of what the noise does, so that a first calibration is close enough.
