@@ -21,16 +21,18 @@ from upcycled.runtime.callbacks import Hooks, Step
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.round import answer, ask, take
+from upcycled.runtime.round import DataRound, data_round
 from upcycled.runtime.scorer import charged_scores, chooser_of, scorer_of
 from upcycled.runtime.state import Run
 
 
-def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) -> Iterator[tuple[Run, Record]]:
+def iterate(
+    plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = (), data_round: DataRound = data_round
+) -> Iterator[tuple[Run, Record]]:
     """Yield the run and its record after each iteration until the plan is done; ``run`` may be a resumed one.
 
     What ``probes`` measure of an iteration goes into its record. The record is exact: what of it leaves is not decided
-    here.
+    here. ``data_round`` is how clients are asked: here, or elsewhere.
     """
     shown = publication_of(plan)
     # What NumPy would warn of follows from records.
@@ -39,14 +41,11 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
     charged_names = frozenset[str]() if scorer is None else scorer.scores.names
     while run.state.iteration < plan.iterations:
         began = time.perf_counter()
-        before, release = run.state.server.model, None
+        before, release, traffic = run.state.server.model, None, None
         # A run that overflows is told by its model, in one sentence, not by NumPy's warnings on the way there.
         with np.errstate(over="ignore", invalid="ignore", divide=quiet, under=quiet):
             if plan.strategy.kind(run.state) == "data":
-                asked = ask(plan, run)
-                noise = run.noise_for(plan, asked.round, asked.attempt)
-                answered = answer(plan, engine, asked, noise, run.ledger)
-                run, release = take(plan, run, asked, answered, noise)
+                run, release, traffic = data_round(plan, engine, run)
             else:
                 run = replace(run, state=plan.strategy.upcycle(run.state, plan.data_rounds))
                 if run.ledger is not None:
@@ -69,7 +68,8 @@ def iterate(plan: Plan, engine: Engine, run: Run, probes: Sequence[Hooks] = ()) 
         if scorer is not None:
             with np.errstate(all=quiet):
                 metrics |= charged_scores(plan, scorer, run)
-        yield run, _record(plan, run.state, release, scores, global_scores, metrics, trained - began, trained)
+        record = _record(plan, run.state, release, scores, global_scores, metrics, trained - began, trained)
+        yield run, record if traffic is None else replace(record, **vars(traffic))
 
 
 def _check_finite(state: State) -> None:

@@ -6,6 +6,7 @@ data, the plan has the task that an engine is opened on, too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -169,6 +170,25 @@ def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
         facts = replace(facts, class_counts=tuple(counts.tolist()))
     # What a model makes of private samples is no reason to refuse it.
     return with_data(plan_of(facts, spec, None if is_restricted else data.train.x[:2]), data)
+
+
+def plan_for_client(data: FederatedData, spec: RunSpec, client: int, of: int, shared: Mapping[str, float]) -> Plan:
+    """Decide the part of a run that the holder of one client's data does: it knows nobody else's.
+
+    Args:
+        data: of this client alone.
+        spec: what it was asked to do.
+        client: its number in the federation.
+        of: N, all clients.
+        shared: what it was told of the mechanism (see ``Fitted.shared``).
+
+    Raises:
+        InputError: in one sentence, if something does not fit together.
+    """
+    if spec.has_real_noise and not data.public:
+        _check_given(data, spec.model)
+    facts = replace(data.facts(), num_clients=of, ids=np.array([client], dtype=np.int64), shared=shared)
+    return with_data(plan_of(facts, spec), data)
 
 
 def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:

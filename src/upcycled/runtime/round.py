@@ -11,9 +11,10 @@ answers its own part of what was asked (``asked.of(client)``), knowing its own d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -69,6 +70,27 @@ class Answer:
     """What it cost them; None without privacy."""
     private: Vector | None = None
     """What stays with them: personal models."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a data round really sent, where it was counted: a federation's messages, unanswered ones included."""
+
+    messages: int
+    bytes_up: int
+    bytes_down: int
+
+
+DataRound: TypeAlias = Callable[[Plan, Engine, Run], tuple[Run, Release, Traffic | None]]
+"""Carries out a data round: (plan, engine, run) -> the run after it, what was released, what it sent."""
+
+
+def data_round(plan: Plan, engine: Engine, run: Run) -> tuple[Run, Release, Traffic | None]:
+    """Carry out a data round here, with an engine that has everybody's data; it sends nothing."""
+    asked = ask(plan, run)
+    noise = run.noise_for(plan, asked.round, asked.attempt)
+    answered = answer(plan, engine, asked, noise, run.ledger)
+    return *take(plan, run, asked, answered, noise), None
 
 
 def ask(plan: Plan, run: Run) -> Ask:

@@ -28,6 +28,7 @@ from upcycled.runtime.loop import iterate
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import BestModel, HoldersOwn, PersonalModels, Result
+from upcycled.runtime.round import DataRound, data_round
 from upcycled.runtime.spec import RunSpec, spec_of
 from upcycled.runtime.state import Run, start_run
 from upcycled.serving.model_card import card_of
@@ -76,20 +77,28 @@ def spec_from(spec: object, arguments: dict[str, Any]) -> RunSpec:
     return spec.replace(**arguments) if arguments else spec
 
 
-def run_plan(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Result:
-    """Carry out a plan, or what is left of it, and tell the callbacks."""
+def run_plan(
+    plan: Plan, callbacks: Sequence[object], threads: int | None, data_round: DataRound = data_round
+) -> Result:
+    """Carry out a plan, or what is left of it, and tell the callbacks; ``data_round`` is how clients are asked."""
     hooks = [as_callback(one) for one in callbacks]
     if plan.checkpoint is None:
-        return _carry_out(plan, hooks, threads, None)
+        return _carry_out(plan, hooks, threads, None, data_round)
     if not plan.spec.is_reproducible:
         nameless = f"{plan.spec.unnamed[0]} has no name that a later process could find it by"
         way_out = ": it must be a function or class of a module, or the run be one without a checkpoint"
         raise InputError(field="checkpoint", value=str(plan.checkpoint), but=nameless, hint=way_out)
     with locked(plan.checkpoint, is_private=publication_of(plan).is_restricted):
-        return _carry_out(plan, hooks, threads, Checkpointer(plan, plan.checkpoint))
+        return _carry_out(plan, hooks, threads, Checkpointer(plan, plan.checkpoint), data_round)
 
 
-def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpointer: Checkpointer | None) -> Result:
+def _carry_out(
+    plan: Plan,
+    hooks: Sequence[Hooks],
+    threads: int | None,
+    checkpointer: Checkpointer | None,
+    data_round: DataRound,
+) -> Result:
     module = _as_trained(plan)
     found = None if checkpointer is None else checkpointer.restore()
     # Before a ledger is begun: what cannot be paid for leaves nothing.
@@ -105,7 +114,7 @@ def _carry_out(plan: Plan, hooks: Sequence[Hooks], threads: int | None, checkpoi
             hook.start(shown.plan(plan), tuple(map(shown.record, records)))
         if engine is not None:
             way = engine.way
-            for run, record in iterate(plan, engine, last, probes):
+            for run, record in iterate(plan, engine, last, probes, data_round):
                 records.append(record)
                 last = run
                 if checkpointer is not None:
