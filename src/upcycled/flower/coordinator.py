@@ -1,0 +1,310 @@
+"""A federation's server: it asks sites in the place of an engine, and leaves everything else to the runtime.
+
+Checkpoints, ledger, live table and results folder are those of a run on one machine. No message is sent for an upcycled
+iteration.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from upcycled.config.experiment import Experiment
+from upcycled.core.engine import Engine, EngineKind, Scores, Task, Work
+from upcycled.core.errors import InputError, UpcycledError, shown
+from upcycled.core.facts import Facts
+from upcycled.core.mechanism import Release, Trained
+from upcycled.core.shards import Shards
+from upcycled.core.vectors import Ints, Outputs, Vector
+from upcycled.data import FederatedData
+from upcycled.data.schema.table_schema import Schema, as_schema
+from upcycled.flower.arrivals import LARGEST_NORM, Expectation, UnfitReplyError, cohort_of_answers
+from upcycled.flower.exchange import Exchange, Gathered, Patience, Post
+from upcycled.flower.messages import Fields, Hello, MalformedError, Refusal, Request, RunTerms, SiteFacts, packed
+from upcycled.flower.messages import unpacked as message_of
+from upcycled.runtime.plan import Plan, plan_of
+from upcycled.runtime.round import Answer, Ask, Traffic, ask, joined, repeat, take
+from upcycled.runtime.spec import RunSpec
+from upcycled.runtime.state import Run
+
+NOT_SENT = ("data", "name", "results", "seeds", "callbacks", "sweep", "checkpoint_every", "eval_every", "scored_on")
+"""What of an experiment's file is the server's own business."""
+NEEDS_SAMPLES = ("theory", "keep_best", "metrics", "charged_scores")
+"""What a server without samples cannot do."""
+
+
+class NotEnoughError(UpcycledError):
+    """A data round had too few answers too often; the run can be gone on with (exit code 1 on the command line)."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a site in an attempt at a data round: for the server's log."""
+
+    round: int
+    attempt: int
+    site: str
+    reason: str
+
+
+Tell = Callable[[Event], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """The sites of a run, by their numbers, and what reaches them."""
+
+    sites: tuple[str, ...]
+    post: Post
+    exchange: Exchange
+    patience: Patience
+    largest_norm: float = LARGEST_NORM
+    tell: Tell = lambda event: None
+
+    def introduced(self, terms: RunTerms, known: Mapping[str, SiteFacts]) -> dict[str, SiteFacts]:
+        """Return the facts of all sites; those that are ``known`` from the run's beginning need not be there now.
+
+        Raises:
+            InputError: in one sentence that names the sites that are missing, and why.
+        """
+        found, why = dict(known), dict.fromkeys((site for site in self.sites if site not in known), "not connected")
+        is_all = self.exchange.wait_for_change(
+            self.patience.hello, lambda free: all(site in free for site in self.sites if site not in known)
+        )
+        nodes = self.post.nodes()
+        questions = {
+            client: (nodes[site], packed(Hello(terms, client)))
+            for client, site in enumerate(self.sites)
+            if site in nodes
+        }
+        gathered = self.exchange.gather(questions, _facts, seconds=self.patience.hello)
+        for client, facts in gathered.answers.items():
+            site = self.sites[client]
+            if facts.site != site:
+                why[site] = f"it calls itself {facts.site!r}"
+            elif site in known and _told(known[site]) != _told(facts):
+                raise InputError(f"site '{site}' had {known[site].samples} samples when this run began, and now others")
+            else:
+                found[site] = facts
+                why.pop(site, None)
+        why |= {self.sites[client]: reason for client, reason in gathered.reasons.items()}
+        missing = [site for site in self.sites if site not in found]
+        if missing or not is_all and not found:
+            words = "; ".join(f"'{site}': {why.get(site, 'no answer')}" for site in missing)
+            raise InputError(f"{len(missing)} of {len(self.sites)} sites cannot take part: {words}")
+        return {site: found[site] for site in self.sites}
+
+    def data_round(self, terms: RunTerms) -> Callable[[Plan, Engine, Run], tuple[Run, Release, Traffic]]:
+        """Return how a data round of a run is carried out: by its sites."""
+        return lambda plan, engine, run: self._data_round(terms, plan, run)
+
+    def _data_round(self, terms: RunTerms, plan: Plan, run: Run) -> tuple[Run, Release, Traffic]:
+        sent = Traffic(0, 0, 0)
+        for _ in range(self.patience.attempts):
+            asked = ask(plan, run)
+            gathered = self._gather(terms, plan, asked)
+            sent = Traffic(
+                sent.messages + gathered.messages,
+                sent.bytes_up + gathered.bytes_up,
+                sent.bytes_down + gathered.bytes_down,
+            )
+            for client, reason in gathered.reasons.items():
+                self.tell(Event(asked.round, asked.attempt, self.sites[client], reason))
+            answered = list(gathered.answers)
+            self._charge(plan, run, asked, [*answered, *gathered.lost])
+            if len(answered) >= self.patience.needed(asked.cohort.clients.size):
+                whole = self._joined(plan, asked, gathered)
+                noise = run.noise_for(plan, asked.round, asked.attempt)
+                return *take(plan, run, asked, whole, noise), sent
+            # The attempt's number may have moved on from the state's: empty draws are passed over.
+            run = repeat(replace(run, state=replace(run.state, attempt=asked.attempt)))
+        raise NotEnoughError(
+            f"data round {run.state.data_rounds + 1} had too few answers {self.patience.attempts} times: "
+            "`upcycled federation status` says who is missing; the same command goes on"
+        )
+
+    def _gather(self, terms: RunTerms, plan: Plan, asked: Ask) -> Gathered[Answer]:
+        clients = asked.cohort.clients.tolist()
+        needed = self.patience.needed(len(clients))
+        cohort = {self.sites[client]: client for client in clients}
+
+        def is_worth(free: Mapping[str, int]) -> bool:
+            return sum(site in cohort for site in free) >= needed
+
+        # Whoever answers pays: nobody is asked for a round that cannot have enough answers.
+        if not self.exchange.wait_for_change(self.patience.deadline, is_worth):
+            found: Gathered[Answer] = Gathered()
+            found.reasons = {client: "not enough sites are connected and free" for client in clients}
+            return found
+        nodes = self.post.nodes()
+        questions = {
+            client: (nodes[site], packed(request_of(terms, plan, asked, client)))
+            for site, client in cohort.items()
+            if site in nodes
+        }
+        accept = Expectation(plan, terms.run, asked, self.largest_norm).answer
+        gathered = self.exchange.gather(questions, accept, needed)
+        gathered.reasons |= {client: "not connected" for site, client in cohort.items() if site not in nodes}
+        return gathered
+
+    def _charge(self, plan: Plan, run: Run, asked: Ask, clients: list[int]) -> None:
+        """Write down what sites were charged, as far as a server can know: their own accounts are what counts.
+
+        A site pays once for a question that it is asked again, so nobody is written down twice.
+        """
+        if run.ledger is None:
+            return
+        key = ("data", asked.round, asked.attempt)
+        paid = {client for entry in run.ledger if entry.key == key for client in entry.clients.tolist()}
+        cohort = cohort_of_answers(asked, [client for client in clients if client not in paid])
+        charge = plan.mechanism.charge(cohort) if cohort.clients.size else None
+        if charge is not None:
+            run.ledger.charge(asked.iteration, asked.round, asked.attempt, charge)
+
+    def _joined(self, plan: Plan, asked: Ask, gathered: Gathered[Answer]) -> Answer:
+        whole = joined(asked, list(gathered.answers.values()))
+        return replace(whole, charge=plan.mechanism.charge(cohort_of_answers(asked, list(gathered.answers))))
+
+
+def request_of(terms: RunTerms, plan: Plan, asked: Ask, client: int) -> Request:
+    """Return what one client is sent of a round."""
+    own = asked.of(client)
+    b = own.problem.b
+    return Request(
+        *(terms, client, asked.iteration, asked.round, asked.attempt, float(own.problem.a), asked.model),
+        *(None if b is None else b[0], asked.statistics, dict(plan.mechanism.shared)),
+    )
+
+
+def terms_of(experiment: Experiment, seed: int, sites: int, run: str) -> RunTerms:
+    """Return what sites are told of a seed's run."""
+    asked = {key: value for key, value in experiment.for_seed(seed).resolved().items() if key not in NOT_SENT}
+    return RunTerms(run, json.dumps(asked, sort_keys=True), seed, sites)
+
+
+def check_spec(spec: RunSpec) -> None:
+    """Refuse what a server without samples cannot do.
+
+    Raises:
+        InputError: in one sentence.
+    """
+    for name in NEEDS_SAMPLES:
+        value = getattr(spec, name)
+        if value not in (None, False, ()):
+            raise InputError(field=name, value=value, must="left out: a federation's server has no samples")
+    if spec.account is not None:
+        raise InputError(field="privacy.account", value=str(spec.account), must="left out: every site has its own")
+
+
+def plan_at_server(spec: RunSpec, facts: Mapping[str, SiteFacts], schema: Schema | None) -> tuple[Plan, FederatedData]:
+    """Return the plan of a server that knows facts only, and what it can say of the data.
+
+    Raises:
+        InputError: in one sentence, if sites disagree, or the run does not fit them.
+    """
+    check_spec(spec)
+    data = _face(facts, schema)
+    plan = plan_of(data.facts(), spec)
+    task = Task(
+        *(plan.module, plan.layout, plan.facts.classes, data.train, None, plan.solver, spec.seed, plan.objective),
+        rounds=plan.data_rounds,
+        cohort_size=plan.participation.expected(plan.facts.num_clients),
+        statistics=plan.statistics,
+    )
+    kind = EngineKind("flower", lambda task: None, lambda task, threads: _Elsewhere())
+    return replace(plan, on_data=(task, kind), is_public=data.public, names=data.names), data
+
+
+def kept_run(path: Path) -> str:
+    """Return what names the run of a folder: found there, or new."""
+    if path.exists():
+        return str(json.loads(path.read_text())["run"])
+    return secrets.token_hex(16)
+
+
+def _face(facts: Mapping[str, SiteFacts], schema: Schema | None) -> FederatedData:
+    """Return the federation as far as everybody may know it: sizes and shapes, and not one sample."""
+    first = next(iter(facts))
+    for site, told in facts.items():
+        for key, value in told.facts.items():
+            if value != facts[first].facts.get(key):
+                raise InputError(
+                    f"sites must agree, but {key} is {shown(value)} at '{site}' and "
+                    f"{shown(facts[first].facts.get(key))} at '{first}'"
+                )
+    same = facts[first].facts
+    if schema is not None and same["schema"] != schema.fingerprint:
+        raise InputError("the sites' schema is not that of the experiment's file: their fingerprints differ")
+    try:
+        x = np.zeros((0, *map(int, same["shape"])), dtype=np.dtype(str(same["dtype"])))
+        width = (int(same["classes"]),) if same["has_vectors"] else ()
+        is_class = same["targets"] == "classes"
+        y = np.zeros((0, *(() if is_class else width)), dtype=np.int64 if is_class else np.float32)
+        names = same["feature_names"]
+        return FederatedData(
+            Shards(x, y, np.concatenate([[0], np.cumsum([told.samples for told in facts.values()])]).astype(np.int64)),
+            None,
+            int(same["classes"]),
+            client_names=tuple(facts),
+            feature_names=None if names is None else tuple(names),
+            other_columns=tuple(same["other_columns"]),
+            label_names=None if same["label_names"] is None else tuple(same["label_names"]),
+            public=bool(same["public"]),
+            vocabulary=same["vocabulary"],
+            targets=same["targets"],
+            schema=schema,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the facts of site '{first}' cannot be read: {error}") from error
+
+
+def schema_of(experiment: Experiment) -> Schema | None:
+    """Return what columns mean, where the experiment's file says so."""
+    said: Any = getattr(experiment.data, "schema_", None)
+    return None if said is None else as_schema(said)
+
+
+def _facts(client: int, fields: Fields) -> SiteFacts:
+    try:
+        reply = message_of(fields)
+    except MalformedError as error:
+        raise UnfitReplyError(f"the reply cannot be read: {error}") from error
+    if isinstance(reply, Refusal):
+        raise UnfitReplyError(f"it refused: {reply.reason[:500]}")
+    if not isinstance(reply, SiteFacts) or reply.samples < 1:
+        raise UnfitReplyError("the reply has no facts")
+    return reply
+
+
+def _told(facts: SiteFacts) -> dict[str, Any]:
+    return vars(facts)
+
+
+class _Elsewhere:
+    """Stands where an engine is: local work is done by others."""
+
+    name, way = "flower", "sites"
+
+    def train(self, work: Work) -> Trained:
+        raise UpcycledError("a federation's server trains nothing")
+
+    def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
+        raise UpcycledError("a federation's server scores nothing")
+
+    def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
+        raise UpcycledError("a federation's server scores nothing")
+
+    def outputs(self, model: Vector, statistics: Vector | None = None) -> Outputs:
+        raise UpcycledError("a federation's server scores nothing")
+
+    def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:
+        raise UpcycledError("a federation's server scores nothing")
+
+    def close(self) -> None:
+        """There is nothing to close."""

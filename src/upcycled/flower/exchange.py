@@ -1,0 +1,205 @@
+"""Questions out, answers in: who is asked, how long is waited, and what becomes of those who are late.
+
+Nobody is asked who still owes an answer. Replies are matched by the message that they reply to, so that one that comes
+late or twice belongs to nothing any more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Generic, Protocol, TypeVar
+
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_fields
+from upcycled.flower.arrivals import SaidNoError, UnfitReplyError
+from upcycled.flower.messages import Fields
+
+LATE = 20.0
+"""A message lives so many deadlines: one that comes late tells that its node is free again."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What came back for a message."""
+
+    replies_to: str
+    node: int
+    fields: Fields | None
+    """None where Flower gave up on it."""
+    error: str = ""
+    size: int = 0
+    """Bytes of its content."""
+
+
+class Post(Protocol):
+    """What carries messages: Flower's Grid, or a test's own."""
+
+    def nodes(self) -> Mapping[str, int]:
+        """Return the nodes that are connected, by the name each was registered with."""
+
+    def push(self, letters: Sequence[tuple[int, Fields]], seconds: float) -> list[str | None]:
+        """Send fields to nodes, to be answered within so many seconds; return what names each message."""
+
+    def pull(self, messages: Sequence[str]) -> list[Delivery]:
+        """Return what came back for these messages since."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a server waits, and for whom."""
+
+    deadline: Annotated[float, POSITIVE] = 600.0
+    """Seconds after which a round goes on with whoever answered."""
+    enough: Annotated[float, SHARE] = 0.5
+    """The part of a cohort that a round needs at least."""
+    grace: Annotated[float, NOT_NEGATIVE] = 60.0
+    """Seconds that the others get once enough have answered."""
+    attempts: Annotated[int, COUNT] = 20
+    """At one round; then the run stops, and can be gone on with."""
+    hello: Annotated[float, POSITIVE] = 120.0
+    """Seconds for everybody to be there when a run begins."""
+    poll: Annotated[float, POSITIVE] = 0.1
+
+    def __post_init__(self) -> None:
+        check_fields(self, of="")
+
+    def needed(self, cohort: int) -> int:
+        """Return how many of a cohort are enough.
+
+        >>> Patience(enough=0.5).needed(3), Patience(enough=1.0).needed(3)
+        (2, 3)
+        """
+        return max(1, math.ceil(self.enough * cohort - 1e-9))
+
+
+@dataclass
+class Gathered(Generic[T]):
+    """What became of some questions."""
+
+    answers: dict[int, T] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    """Why others did not answer."""
+    lost: list[int] = field(default_factory=list)
+    """Those who were asked and may have paid for an answer that never came, or was not fit to be taken."""
+    messages: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Exchange:
+    """Asks nodes, and remembers who owes an answer."""
+
+    def __init__(
+        self,
+        post: Post,
+        patience: Patience,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Take what carries messages, and how long to wait; tests bring a clock of their own."""
+        self._post, self._patience, self._clock, self._sleep = post, patience, clock, sleep
+        self._owed: dict[str, int] = {}
+
+    @property
+    def owing(self) -> frozenset[int]:
+        """The nodes that still owe an answer."""
+        return frozenset(self._owed.values())
+
+    def gather(
+        self,
+        questions: Mapping[int, tuple[int, Fields]],
+        accept: Callable[[int, Fields], T],
+        needed: int | None = None,
+        seconds: float | None = None,
+    ) -> Gathered[T]:
+        """Ask, and wait for all; for enough and a while; or for the deadline.
+
+        Args:
+            questions: for each client its node and what it is asked.
+            accept: makes an answer of a reply, or raises why it is none.
+            needed: how many are enough; all if left out.
+            seconds: the deadline; the usual one if left out.
+        """
+        found: Gathered[T] = Gathered()
+        self._forgive()
+        letters = {client: letter for client, letter in questions.items() if letter[0] not in self.owing}
+        found.reasons = {client: "it still owes an earlier answer" for client in questions if client not in letters}
+        if not letters:
+            return found
+        deadline = self._patience.deadline if seconds is None else seconds
+        names = self._post.push(list(letters.values()), LATE * deadline)
+        pending: dict[str, int] = {}
+        for client, name in zip(letters, names, strict=True):
+            if name is None:
+                found.reasons[client] = "the message could not be sent"
+            else:
+                pending[name] = client
+                found.messages += 1
+                found.bytes_down += size_of(letters[client][1])
+        began = self._clock()
+        since_enough: float | None = None
+        while pending:
+            for delivery in self._post.pull([*pending, *self._owed]):
+                self._owed.pop(delivery.replies_to, None)
+                client = pending.pop(delivery.replies_to, -1)
+                if client >= 0:
+                    self._sort(client, delivery, accept, found)
+            now = self._clock()
+            if since_enough is None and needed is not None and len(found.answers) >= needed:
+                since_enough = now
+            is_over = since_enough is not None and now - since_enough >= self._patience.grace
+            if not pending or is_over or now - began >= deadline:
+                break
+            self._sleep(self._patience.poll)
+        for name, client in pending.items():
+            self._owed[name] = letters[client][0]
+            found.reasons[client] = "no answer in time"
+            found.lost.append(client)
+        return found
+
+    def wait_for_change(self, seconds: float, is_worth: Callable[[Mapping[str, int]], bool]) -> bool:
+        """Wait until nodes that are connected and owe nothing are worth asking; say whether they are."""
+        began = self._clock()
+        while True:
+            self._forgive()
+            free = {name: node for name, node in self._post.nodes().items() if node not in self.owing}
+            if is_worth(free):
+                return True
+            if self._clock() - began >= seconds:
+                return False
+            self._sleep(max(self._patience.poll, 0.5))
+
+    def _forgive(self) -> None:
+        """Let those go who have answered meanwhile, though too late."""
+        if self._owed:
+            for delivery in self._post.pull(list(self._owed)):
+                self._owed.pop(delivery.replies_to, None)
+
+    def _sort(
+        self, client: int, delivery: Delivery, accept: Callable[[int, Fields], T], found: Gathered[T]
+    ) -> None:
+        if delivery.fields is None:
+            found.reasons[client] = delivery.error or "no answer"
+            found.lost.append(client)
+            return
+        found.messages += 1
+        found.bytes_up += delivery.size
+        try:
+            found.answers[client] = accept(client, delivery.fields)
+        except SaidNoError as error:
+            found.reasons[client] = f"it refused: {error}"
+        except UnfitReplyError as error:
+            found.reasons[client] = str(error)
+            found.lost.append(client)
+
+
+def size_of(fields: Fields) -> int:
+    """Return the bytes of a message's content, roughly as they travel.
+
+    >>> size_of({"a": b"xyz", "b": "word"})
+    9
+    """
+    return sum(len(name) + (len(value) if isinstance(value, bytes | str) else 8) for name, value in fields.items())

@@ -1,0 +1,96 @@
+"""A run of a federation with its results folder: what ``upcycled run`` writes for a seed, made elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from upcycled.config.experiment import PLAN_KEYS, Experiment
+from upcycled.config.wording import in_keys
+from upcycled.experiments.private_files import checkpoint_folder, ledger_key
+from upcycled.experiments.results import begin_seed, finished_summary, open_ledger, seed_folder, write_seed
+from upcycled.flower.coordinator import Event, Federation, kept_run, plan_at_server, schema_of, terms_of
+from upcycled.flower.messages import SiteFacts
+from upcycled.runtime.publication import publication_of
+from upcycled.runtime.result import Result
+from upcycled.runtime.train import run_plan
+from upcycled.support.files import PRIVATE, make_private, write_whole
+from upcycled.support.lock import locked
+
+RUN, EVENTS = "federation.json", "events.jsonl"
+"""Beside a seed's checkpoint: what names the run and what its sites said of themselves; who did not answer, and why."""
+
+
+def run_seed(
+    experiment: Experiment,
+    seed: int,
+    federation: Callable[[Callable[[Event], None]], Federation],
+    callbacks: Sequence[object] = (),
+) -> tuple[dict[str, Any], Result | None]:
+    """Carry out a seed, or what is left of it, and write its results.
+
+    Args:
+        experiment: from its file; its ``results`` say where.
+        seed: which of its seeds.
+        federation: makes the federation, given what is told of each site that did not answer.
+        callbacks: told after each iteration.
+
+    Returns:
+        The summary, and the result; None where the seed was finished before.
+    """
+    folder = seed_folder(experiment, seed)
+    with suppress(OSError, ValueError, KeyError):
+        # A finished run is known by its config: whether sites have other data now is their own affair.
+        about = json.loads((folder / "summary.json").read_text())["data"]
+        done = finished_summary(folder, experiment, seed, about)
+        if done is not None:
+            return done, None
+    with locked(folder):
+        return _run(experiment, seed, folder, federation, callbacks)
+
+
+def _run(
+    experiment: Experiment,
+    seed: int,
+    folder: Path,
+    federation: Callable[[Callable[[Event], None]], Federation],
+    callbacks: Sequence[object],
+) -> tuple[dict[str, Any], Result]:
+    home = folder / PRIVATE if experiment.is_restricted else folder
+    finished_summary(folder, experiment, seed, {})  # refuses a folder of another run
+    begin_seed(folder, experiment, seed)
+    if experiment.is_restricted:
+        make_private(home)
+
+    def tell(event: Event) -> None:
+        with (home / EVENTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(vars(event)) + "\n")
+
+    sites, path = federation(tell), home / RUN
+    terms = terms_of(experiment, seed, len(sites.sites), kept_run(path))
+    known = _kept_facts(path)
+    facts = sites.introduced(terms, known)
+    with in_keys(PLAN_KEYS):
+        plan, data = plan_at_server(experiment.spec(seed), facts, schema_of(experiment))
+    document = {"run": terms.run, "sites": [vars(one) for one in facts.values()]}
+    write_whole(path, json.dumps(document).encode(), private=experiment.is_restricted)
+    shown = publication_of(plan)
+    checkpoint = checkpoint_folder(folder, shown)
+    # After every data round: a server that comes back asks the very question that it was waiting for.
+    kept: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": 1}
+    if plan.spec.privacy is not None:
+        kept["ledger"] = open_ledger(folder, plan.spec.noise, checkpoint)
+        kept["ledger_key"] = ledger_key(folder) if plan.spec.noise == "system" else None
+    with in_keys(PLAN_KEYS):
+        hooks = [*plan.spec.callbacks, *callbacks]
+        result = run_plan(plan.kept(**kept), hooks, None, sites.data_round(terms))
+    return write_seed(folder, experiment, seed, data, shown.about(data), result), result
+
+
+def _kept_facts(path: Path) -> dict[str, SiteFacts]:
+    if not path.exists():
+        return {}
+    return {one["site"]: SiteFacts(**one) for one in json.loads(path.read_text())["sites"]}

@@ -1,0 +1,226 @@
+"""A data holder at work: it answers what its file allows, with its own code, and pays from its own account.
+
+The order within an answer is what makes it safe: the request is checked and noted, the charge is on the disk, then
+local work, then the reply is on the disk, then it is sent. A site that dies on the way stays charged for what it wrote
+down, and sends the same bytes, or the one release that it paid for, when it is asked again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from upcycled.core.engine import Engine
+from upcycled.core.errors import BudgetSpentError, InputError, UpcycledError
+from upcycled.data import FederatedData
+from upcycled.data.schema.table_schema import Schema
+from upcycled.flower.kept_replies import replies_of
+from upcycled.flower.messages import (
+    Fields,
+    Hello,
+    MalformedError,
+    Refusal,
+    Reply,
+    Request,
+    RunTerms,
+    ScoreRequest,
+    SiteFacts,
+    SiteScores,
+    packed,
+    unpacked,
+)
+from upcycled.flower.policy import Policy, account_of, site_data
+from upcycled.flower.refusals import (
+    Refused,
+    charge_of,
+    check_plan,
+    check_request,
+    check_scored,
+    cohort_of,
+    problem_of,
+    spec_of,
+)
+from upcycled.privacy.accounts.account import Account
+from upcycled.privacy.ledger.entries import Entry
+from upcycled.privacy.noise import SeededNoise, SystemNoise
+from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
+from upcycled.runtime.plan import Plan, plan_for_client
+from upcycled.runtime.round import Ask, answer
+from upcycled.support.files import make_private, write_whole
+
+PERSONAL = "personal.npy"
+"""A site's own model of a run, where the algorithm has such; it never leaves."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """A run as this site does it."""
+
+    key: str
+    plan: Plan
+    engine: Engine
+
+
+class Site:
+    """Answers messages; one at a time."""
+
+    def __init__(self, policy: Policy, data: FederatedData, folder: Path, threads: int | None = 1) -> None:
+        """Take a site's file and its samples.
+
+        Args:
+            policy: its file.
+            data: its samples, of one client.
+            folder: where its own files lie; its owner's alone.
+            threads: of local work.
+        """
+        self._policy, self._data, self._threads = policy, data, threads
+        self._folder, self._state = folder, policy.state(folder)
+        self._work: _Work | None = None
+
+    def reply(self, fields: Fields) -> Fields:
+        """Return the reply to a message, whatever it is; what is refused is refused in one sentence."""
+        try:
+            return self._reply(fields)
+        except MalformedError as error:
+            return packed(Refusal(f"the message cannot be read: {error}"))
+        except (Refused, InputError) as error:
+            return packed(Refusal(str(error)))
+        except UpcycledError:
+            # Its words may follow from records.
+            return packed(Refusal("the local work could not be done: the site's own log says why"))
+
+    def close(self) -> None:
+        """Give back what local work holds."""
+        if self._work is not None:
+            self._work.engine.close()
+            self._work = None
+
+    def _reply(self, fields: Fields) -> Fields:
+        message = unpacked(fields)
+        if isinstance(message, Hello):
+            return packed(self._introduced(message))
+        if isinstance(message, Request):
+            return self._answered(message, fields)
+        if isinstance(message, ScoreRequest):
+            return packed(self._scored(message))
+        raise Refused("a site is asked, and asks nothing")
+
+    def _introduced(self, hello: Hello) -> SiteFacts:
+        spec = spec_of(self._policy, hello.terms)
+        if spec.has_real_noise:
+            account_of(self._policy, self._folder)
+        return SiteFacts(self._policy.name, int(self._data.sizes[0]), plain_facts(self._data))
+
+    def _answered(self, request: Request, fields: Fields) -> Fields:
+        kept = replies_of(self._state, request.terms.run)
+        before = kept.found(request, fields)
+        if before is not None:
+            return before
+        work = self._work_for(request.terms, request.client, request.shared)
+        plan = work.plan
+        check_plan(self._policy, plan)
+        check_request(plan, request)
+        is_real = plan.spec.has_real_noise
+        account = account_of(self._policy, self._folder) if is_real else None
+        kept.note(request, fields)
+        if account is not None:
+            self._pay(account, plan, request)
+        noise = SystemNoise() if is_real else SeededNoise(plan.spec.seed, request.round, request.attempt)
+        asked = Ask(
+            *(request.iteration, request.round, request.attempt),
+            *(cohort_of(plan, request), request.model, problem_of(request), request.statistics),
+        )
+        answered = answer(plan, work.engine, asked, noise)
+        release = answered.release
+        if answered.private is not None:
+            make_private(kept.folder)
+            write_whole(kept.folder / PERSONAL, _npy(answered.private[0]), private=True)
+        reply = packed(
+            Reply(
+                *(request.terms.run, request.client, request.round, request.attempt),
+                *(int(release.num_samples[0]), int(release.num_steps[0]), release.vectors[0]),
+                None if release.statistics is None else release.statistics[0],
+            )
+        )
+        kept.keep(request, reply)
+        return reply
+
+    def _pay(self, account: Account, plan: Plan, request: Request) -> None:
+        """Charge the round, durably, unless this very attempt was charged before its reply was stored."""
+        charge = charge_of(plan)
+        assert charge is not None  # as checked with the plan
+        mechanism, run = plan.mechanism, request.terms.run
+        known = {study.run for study in account.studies}
+        begun = account.begin(run, mechanism.name, mechanism.promise, (self._policy.name,), self._data.sizes)
+        if run not in known:
+            words = hash_of_shards(self._data.train)
+            assert words is not None  # there are samples
+            account.note_data(begun.study, words)
+        key = ("data", request.round, request.attempt)
+        if any(one.study == begun.study and one.entry.key == key for one in account.charges):
+            return
+        nobody_else = np.zeros(1, dtype=np.int64)
+        entry = Entry(request.iteration, "data", request.round, request.attempt, nobody_else, charge)
+        try:
+            begun.pay(entry)
+        except BudgetSpentError as error:
+            raise Refused(f"this site's account cannot pay for data round {request.round}") from error
+
+    def _scored(self, request: ScoreRequest) -> SiteScores:
+        work = self._work_for(request.terms, request.client, request.shared)
+        check_scored(self._policy, work.plan, request)
+        scores = work.engine.score(request.model, request.statistics)
+        run, client = request.terms.run, request.client
+        return SiteScores(run, client, request.iteration, scores.num_samples, scores.accuracy, scores.loss)
+
+    def _work_for(self, terms: RunTerms, client: int, shared: Any) -> _Work:
+        """Return the run as it is done here; what belongs to another is closed."""
+        if client >= terms.clients:
+            raise Refused(f"client {client} is asked, and the run has {terms.clients}")
+        key = json.dumps([vars(terms), client, dict(sorted(shared.items()))])
+        if self._work is None or self._work.key != key:
+            spec = spec_of(self._policy, terms)
+            plan = plan_for_client(self._data, spec, client, terms.clients, shared)
+            self.close()
+            self._work = _Work(key, plan, plan.engine.open(plan.task, self._threads))
+        return self._work
+
+
+def open_site(policy: Policy, folder: Path, schema: Schema | None = None, threads: int | None = 1) -> Site:
+    """Read a site's samples and return it, ready to answer."""
+    return Site(policy, site_data(policy, schema), folder, threads)
+
+
+def plain_facts(data: FederatedData) -> dict[str, Any]:
+    """Return what everybody may know of a site's data, all but how many samples it has.
+
+    Raises:
+        Refused: where that is too much for a message.
+    """
+    facts = data.facts()
+    if facts.vectors is not None:
+        raise Refused("word vectors are not sent: a federation's model learns its own")
+    return {
+        "shape": list(facts.shape),
+        "dtype": facts.dtype.str,
+        "classes": facts.classes,
+        "targets": facts.targets,
+        "vocabulary": facts.vocabulary,
+        "has_vectors": facts.has_vectors,
+        "feature_names": None if facts.feature_names is None else list(facts.feature_names),
+        "other_columns": list(facts.other_columns),
+        "label_names": None if facts.label_names is None else list(facts.label_names),
+        "schema": None if data.schema is None else data.schema.fingerprint,
+        "public": data.public,
+    }
+
+
+def _npy(vector: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, vector, allow_pickle=False)
+    return stream.getvalue()
