@@ -47,6 +47,7 @@ class KeptReplies:
 
     def note(self, request: Request, fields: Fields) -> None:
         """Note that a request is taken on; it is on the disk when this returns."""
+        make_private(self.folder.parent)
         make_private(self.folder)
         content = json.dumps({"round": request.round, "attempt": request.attempt, "digest": digest_of(fields)})
         write_whole(self._path(request, "json"), content.encode(), private=True)
