@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from upcycled import __version__
-from upcycled.cli import audit, compare, data, demo, predict, privacy, report, run, sweep, theory
+from upcycled.cli import audit, compare, data, demo, federation, predict, privacy, report, run, sweep, theory
 from upcycled.core.errors import InputError, UpcycledError, one_line, suggest
 
 COMMANDS = {
@@ -27,10 +27,9 @@ COMMANDS = {
     "audit": audit,
     "theory": theory,
     "data": data,
+    "federation": federation,
 }
 """To add a command: write its module with ``add_parser`` and add a line."""
-
-LATER = ("federation",)
 
 EXAMPLES = """\
 examples:
@@ -44,6 +43,7 @@ examples:
   upcycled audit experiment.toml                attack the releases, and compare with the claim
   upcycled theory experiment.toml               the convergence theorem's constants, and its condition
   upcycled data describe set.npz                clients, samples, label skew
+  upcycled federation init experiment.toml DIR  the same experiment on its data holders' machines
 """
 
 
@@ -81,8 +81,6 @@ def _code_of(command: Callable[[], int]) -> int:
 
 def _dispatch(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
-    if command is not None and command in LATER:
-        raise InputError(f"the command '{command}' is not available yet (known: {', '.join(COMMANDS)})")
     if command is not None and command not in COMMANDS:
         raise InputError(f"the command '{command}' is not known{suggest(command, COMMANDS)}")
     if command == "privacy":

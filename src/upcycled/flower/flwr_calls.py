@@ -49,6 +49,9 @@ ERRORS = {
 class ConnectionLostError(UpcycledError):
     """Flower's server cannot be reached, or does not know who asks (exit code 1 on the command line)."""
 
+    is_refusal = False
+    """Whether it was reached, and said no."""
+
 
 def check_flower() -> None:
     """Refuse to begin without Flower, or with one whose functions may be others.
@@ -274,8 +277,6 @@ dependencies = ["flwr=={version}"]
 
 [tool.flwr.app]
 publisher = "upcycled"
-fab-format-version = 1
-flwr-version-target = "{version}"
 
 [tool.flwr.app.components]
 serverapp = "upcycled_app.server_app:app"
@@ -463,7 +464,11 @@ class NodeLink:
         try:
             yield
         except Exception as error:
-            raise ConnectionLostError(f"the federation's server says no: {_words(error)}") from error
+            is_refusal = getattr(error, "response", None) is not None
+            what = "says no" if is_refusal else "cannot be reached"
+            lost = ConnectionLostError(f"the federation's server {what}: {_words(error)}")
+            lost.is_refusal = is_refusal
+            raise lost from error
 
 
 def _words(error: Exception) -> str:

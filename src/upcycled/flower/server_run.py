@@ -12,7 +12,18 @@ from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys
 from upcycled.experiments.private_files import checkpoint_folder, ledger_key
 from upcycled.experiments.results import begin_seed, finished_summary, open_ledger, seed_folder, write_seed
-from upcycled.flower.coordinator import Event, Federation, kept_run, plan_at_server, schema_of, terms_of
+from upcycled.flower.coordinator import (
+    Event,
+    Federation,
+    check_spec,
+    kept_run,
+    plan_at_server,
+    schema_of,
+    terms_of,
+)
+from upcycled.flower.exchange import Exchange
+from upcycled.flower.federation_folder import FederationFolder
+from upcycled.flower.flwr_calls import GridPost, check_flower
 from upcycled.flower.messages import SiteFacts
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import Result
@@ -50,6 +61,28 @@ def run_seed(
             return done, None
     with locked(folder):
         return _run(experiment, seed, folder, federation, callbacks)
+
+
+def run_federation(
+    folder: FederationFolder, experiment: Experiment, seed: int, callbacks: Sequence[object] = ()
+) -> dict[str, Any]:
+    """Carry out a seed of a federation's experiment over Flower, and return its summary.
+
+    Raises:
+        InputError: in one sentence, if sites are missing or disagree.
+        ConnectionLostError: in one sentence, if Flower's server is not there.
+        NotEnoughError: in one sentence, if too few sites answer; the same call goes on.
+    """
+    check_flower()
+    check_spec(experiment.spec(seed))
+    patience = folder.file.patience
+    with folder.link.seat() as grid:
+        post = GridPost(grid)
+
+        def federation(tell: Callable[[Event], None]) -> Federation:
+            return Federation(folder.file.sites, post, Exchange(post, patience), patience, tell=tell)
+
+        return run_seed(experiment, seed, federation, callbacks)[0]
 
 
 def _run(

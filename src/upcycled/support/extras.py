@@ -7,6 +7,7 @@ import importlib
 from upcycled.core.errors import InputError
 
 EXTRAS = {
+    "flwr": "flower",
     "jinja2": "report",
     "matplotlib": "report",
     "mlflow": "mlflow",
