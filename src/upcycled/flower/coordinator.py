@@ -105,7 +105,7 @@ class Federation:
         return lambda plan, engine, run: self._data_round(terms, plan, run)
 
     def _data_round(self, terms: RunTerms, plan: Plan, run: Run) -> tuple[Run, Release, Traffic]:
-        sent = Traffic(0, 0, 0)
+        sent, refusals = Traffic(0, 0, 0), 0
         for _ in range(self.patience.attempts):
             asked = ask(plan, run)
             gathered = self._gather(terms, plan, asked)
@@ -122,6 +122,14 @@ class Federation:
                 whole = self._joined(plan, asked, gathered)
                 noise = run.noise_for(plan, asked.round, asked.attempt)
                 return *take(plan, run, asked, whole, noise), sent
+            # A site that says no says it again: other draws are tried once.
+            refusals = refusals + 1 if len(gathered.refused) > len(gathered.reasons) - len(gathered.refused) else 0
+            if refusals > 1:
+                client = gathered.refused[0]
+                raise NotEnoughError(
+                    f"{len(gathered.refused)} sites refused data round {asked.round}; '{self.sites[client]}' says: "
+                    f"{gathered.reasons[client]}"
+                )
             # The attempt's number may have moved on from the state's: empty draws are passed over.
             run = repeat(replace(run, state=replace(run.state, attempt=asked.attempt)))
         raise NotEnoughError(

@@ -82,6 +82,8 @@ class Gathered(Generic[T]):
     answers: dict[int, T] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     """Why others did not answer."""
+    refused: list[int] = field(default_factory=list)
+    """Those who said no, and paid nothing."""
     lost: list[int] = field(default_factory=list)
     """Those who were asked and may have paid for an answer that never came, or was not fit to be taken."""
     messages: int = 0
@@ -191,6 +193,7 @@ class Exchange:
             found.answers[client] = accept(client, delivery.fields)
         except SaidNoError as error:
             found.reasons[client] = f"it refused: {error}"
+            found.refused.append(client)
         except UnfitReplyError as error:
             found.reasons[client] = str(error)
             found.lost.append(client)

@@ -1,0 +1,135 @@
+"""Real nodes, TLS and authentication: the same bits, the same accounts, as many messages as there should be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import upcycled as up
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
+
+from tests.flower.real_federation import SITES, experiment_of, federation, history_of, params_of, workers
+from upcycled.flower.server_run import run_federation
+from upcycled.flower.trial import started
+from upcycled.privacy.accounts.account import Account
+
+pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
+
+ALGORITHMS = {
+    "fedavg": {"server_lr": 0.9},
+    "fedavgm": {"server_momentum": 0.3},
+    "fedprox": {"mu": 0.5},
+    "scaffold": {},
+    "feddyn": {"alpha": 0.1},
+    "pfedme": {"lam": 5.0, "inner_steps": 2},
+    "fedyogi": {},
+}
+PRIVACY = {
+    "erm_output": {"mechanism": "erm_output", "norm_bound": 1.0, "epsilon": 2.0, "delta": 1e-3},
+    "update_clipping": {"mechanism": "update_clipping", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3},
+    "dpsgd": {"mechanism": "dpsgd", "clip_norm": 1.0, "noise_multiplier": 1.0},
+}
+ACCEPTED = {"mechanisms": ["none", *PRIVACY]}
+LESS = {("fedavg", 1.0), ("scaffold", 0.5), ("feddyn", 1.0), ("pfedme", 0.5)}
+"""What CI runs; the whole matrix is `make test-federation`."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    rounds = {"deadline": 60.0, "grace": 60.0, "hello": 60.0}
+    with federation(tmp_path_factory.mktemp("real") / "federation", rounds, ACCEPTED) as found:
+        yield found
+
+
+def simulated(experiment):
+    return up.train(experiment.build_data(), experiment.spec(3).replace(progress=False))
+
+
+@pytest.mark.parametrize(
+    ("name", "participation"),
+    [
+        pytest.param(name, share, marks=[] if (name, share) in LESS else [pytest.mark.slow])
+        for name in ALGORITHMS
+        for share in (1.0, 0.5)
+    ],
+)
+def test_every_algorithm_has_the_simulators_bits(name, participation, folder):
+    clients = {"participation": participation}
+    experiment = experiment_of(
+        folder, f"{name}-{participation}", algorithm={"name": name, **ALGORITHMS[name]}, clients=clients
+    )
+    summary = run_federation(folder, experiment, 3)
+    assert summary["error"] is None
+    assert torch.equal(params_of(folder, experiment), simulated(experiment).params)
+    rows = history_of(folder, experiment)
+    assert [row["messages"] for row in rows] == [2 * round(SITES * participation), 0] * 3
+
+
+@pytest.mark.parametrize("name", ["fedavg", pytest.param("scaffold", marks=pytest.mark.slow)])
+def test_vanilla_runs_have_the_simulators_bits(name, folder):
+    experiment = experiment_of(folder, f"vanilla-{name}", algorithm={"name": name}, upcycle=None, iterations=3)
+    run_federation(folder, experiment, 3)
+    assert torch.equal(params_of(folder, experiment), simulated(experiment).params)
+    assert sum(row["messages"] for row in history_of(folder, experiment)) == 2 * 3 * SITES
+
+
+@pytest.mark.parametrize("name", ["erm_output", "update_clipping", pytest.param("dpsgd", marks=pytest.mark.slow)])
+def test_seeded_mechanisms_have_the_simulators_bits(name, folder):
+    local = None if name == "erm_output" else {"lr": 0.05, "epochs": 1, "batch_size": 8}
+    algorithm = {"name": "fedprox", "mu": 0.5}
+    experiment = experiment_of(folder, f"private-{name}", privacy=PRIVACY[name], local=local, algorithm=algorithm)
+    run_federation(folder, experiment, 3)
+    assert torch.equal(params_of(folder, experiment), simulated(experiment).params)
+
+
+def test_with_real_noise_accounts_are_charged_what_the_simulators_is(folder, tmp_path):
+    privacy = PRIVACY["update_clipping"] | {"noise": "system"}
+    local = {"lr": 0.05, "epochs": 1, "batch_size": 8}
+    experiment = experiment_of(folder, "real-noise", privacy=privacy, local=local)
+    summary = run_federation(folder, experiment, 3)
+    assert summary["restricted"] is True
+    account = Account.open(tmp_path / "all", epsilon=1000.0, delta=1e-3)
+    whole = experiment.build_data()
+    up.train(whole, experiment.spec(3).replace(progress=False, account=account.folder))
+    account = Account.read(account.folder)
+    for i in range(SITES):
+        site = f"site-{i}"
+        own = Account.read(folder.private / "trial" / site / f"account-{site}")
+        assert own.rounds(site) == account.rounds(str(i)) == 3
+        assert len(own.studies) == 1
+
+
+def test_a_finished_run_is_not_run_again(folder):
+    experiment = experiment_of(folder, "once", iterations=1, upcycle=None)
+    first = run_federation(folder, experiment, 3)
+    assert run_federation(folder, experiment, 3) == first
+
+
+def test_nothing_listens_beyond_loopback_and_keys_are_private(folder):
+    inodes = set()
+    for pid in [*(one.pid for one in started(folder)), *workers(folder)]:
+        for path in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                words = os.readlink(path)
+            except OSError:
+                continue
+            if words.startswith("socket:["):
+                inodes.add(words[8:-1])
+    heard = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                heard.append(words[1])
+    # One port of one process, at 127.0.0.1: sites listen at none.
+    assert heard == [f"0100007F:{folder.file.port:04X}"]
+    secret = [*folder.private.rglob("*.key"), *folder.private.rglob("*.db")]
+    assert len(secret) >= SITES + 3
+    assert [path for path in secret if path.suffix == ".key" and path.stat().st_mode & 0o077] == []
+    assert folder.private.stat().st_mode & 0o777 == 0o700
+    for path in (folder.path / "invitations").glob("*.toml"):
+        assert "PRIVATE" not in path.read_text()
