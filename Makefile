@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DEMO := $(VENV)/.ready-demo
+READY_FLOWER := $(VENV)/.ready-flower
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
-.PHONY: demo paper test test-slow lint check bench bench-peers clean
+.PHONY: demo paper test test-slow test-federation lint check bench bench-peers clean
 
 demo: $(READY_DEMO)
 	$(BIN)/upcycled demo
@@ -24,7 +25,12 @@ test: $(READY)
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow $(PARALLEL)
+	$(BIN)/python -m pytest -m "slow and not federation" $(PARALLEL)
+
+# Real federations on this machine: Flower's server and a process a site, at loopback. FEDERATION chooses less.
+FEDERATION ?= federation
+test-federation: $(READY_FLOWER)
+	$(BIN)/python -m pytest -m "$(FEDERATION)" tests/flower
 
 lint: $(READY)
 	$(BIN)/ruff check
@@ -48,6 +54,11 @@ $(READY_DEMO): pyproject.toml requirements.lock
 # The developers' tools on top of what a demo needs.
 $(READY): $(READY_DEMO)
 	$(INSTALL) -e '.[dev]'
+	touch $@
+
+# Flower on top of that; it holds a few packages to versions of its own, which the lock has.
+$(READY_FLOWER): $(READY)
+	$(INSTALL) -e '.[dev,flower]'
 	touch $@
 
 # Measures everything in docs/performance.md except the peers; takes some ten minutes on an idle machine.

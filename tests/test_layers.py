@@ -114,12 +114,12 @@ def test_heavy_libraries_are_imported_where_they_are_used(path):
 
 def test_the_picture_has_every_room_and_no_arrow_that_nobody_takes():
     rooms = {layer(path) for path in FILES}
-    assert rooms == set(BELOW) - {"flower"}
+    assert rooms == set(BELOW)
     taken = {room: set() for room in rooms}
     for path in FILES:
         names = [name.split(".") for name in imports(path) if name.startswith("upcycled.")]
         taken[layer(path)] |= {parts[1] for parts in names if parts[1] in BELOW} - {layer(path)}
-    assert taken == {room: below for room, below in BELOW.items() if room != "flower"}
+    assert taken == BELOW
 
 
 def test_no_room_below_another_imports_it_back():

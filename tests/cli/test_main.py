@@ -13,7 +13,7 @@ import pytest
 import upcycled
 from tests.experiments.small import small_file
 from upcycled.cli import main as main_module
-from upcycled.cli.main import COMMANDS, LATER, main
+from upcycled.cli.main import COMMANDS, main
 from upcycled.core.errors import DivergedError, UpcycledError
 
 SOURCE = Path(upcycled.__file__).parent
@@ -46,15 +46,6 @@ def test_an_unknown_command_is_answered_with_the_nearest(capsys):
         capsys.readouterr().err
         == f"error: the command 'rnu' is not known; did you mean 'run'? (known: {', '.join(COMMANDS)})\n"
     )
-
-
-@pytest.mark.parametrize("command", LATER)
-def test_a_command_that_comes_later_is_refused_in_one_sentence(command, capsys):
-    assert main([command, "a.toml", "--json"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: the command '{command}' is not available yet")
-    assert err.count("\n") == 1
 
 
 def test_an_unknown_option_is_wrong_use(capsys):

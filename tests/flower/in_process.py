@@ -12,8 +12,8 @@ from upcycled.config.experiment import parse
 from upcycled.core.shards import Shards
 from upcycled.flower.coordinator import Federation, plan_at_server, terms_of
 from upcycled.flower.exchange import Delivery, Exchange, Patience, size_of
-from upcycled.flower.policy import policy_of
-from upcycled.flower.site import Site
+from upcycled.flower.holder.policy import policy_of
+from upcycled.flower.holder.site import Site
 from upcycled.runtime.train import run_plan
 
 NAMES = ("ann", "bob", "cem", "dia")

@@ -76,6 +76,8 @@ def federation(path: Path, rounds: dict | None = None, limits: dict | None = Non
         folder.private.joinpath("up-seconds").write_text(f"{time.monotonic() - before:.1f}")
         yield folder
     finally:
+        while COMMANDS:
+            COMMANDS.pop().kill()
         pids = {one.pid: one.began for one in started(folder)} | workers(folder)
         down(folder)
         until(lambda: not any(began_at(pid) == began for pid, began in pids.items()), 10, "an orphan is left")
@@ -113,8 +115,12 @@ def until(is_so, seconds, words):
     return found
 
 
-def replayed(experiment, cohorts):
-    """What a run must have become, if these clients answered in its data rounds: by the simulator's own functions."""
+def replayed(folder, experiment, cohorts):
+    """What a run must have become, if these clients answered in its data rounds: by the simulator's own functions.
+
+    At which attempt a round was taken is in the server's log.
+    """
+    taken = {event["round"]: event["attempt"] for event in events_of(folder, experiment) if not event["site"]}
     (seed,) = experiment.seeds
     plan = make_plan(experiment.build_data(), experiment.spec(seed).replace(progress=False))
     engine, run = plan.engine.open(plan.task, 1), start_run(plan)
@@ -123,6 +129,7 @@ def replayed(experiment, cohorts):
         if plan.strategy.kind(run.state) != "data":
             run = replace(run, state=plan.strategy.upcycle(run.state, plan.data_rounds))
             continue
+        run = replace(run, state=replace(run.state, attempt=taken[run.state.data_rounds + 1]))
         asked, who = ask(plan, run), next(rounds)
         noise = run.noise_for(plan, asked.round, asked.attempt)
         some = joined(asked, [answer(plan, engine, asked.of(client), noise) for client in who])
@@ -157,8 +164,11 @@ def checkpointed(folder, experiment):
     return max(numbers, default=0)
 
 
+COMMANDS = []
+
+
 class Command:
-    """`upcycled federation run`, or another command, in a process of its own."""
+    """`upcycled federation run`, or another command, in a process of its own, ended with its federation."""
 
     def __init__(self, folder, *words):
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -166,9 +176,11 @@ class Command:
         command = [sys.executable, "-m", "upcycled", "federation", *words]
         with self.log.open("ab") as file:
             self.process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        COMMANDS.append(self)
 
     def kill(self):
-        self.process.send_signal(signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
 
     def end(self, seconds=WAIT):

@@ -13,11 +13,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycl
 
 from tests.flower.real_federation import RAW, free_port
 from upcycled.config.experiment import parse
-from upcycled.flower.certificates import make_authority, public_line, site_key
+from upcycled.flower.certificates import make_authority, make_secret, public_line, site_key
 from upcycled.flower.federation_folder import invite, let_in, make_folder, read_invitation
 from upcycled.flower.flwr_calls import ConnectionLostError, NodeLink
-from upcycled.flower.joining_checks import check_joining
-from upcycled.flower.policy import policy_of
+from upcycled.flower.holder.joining_checks import check_joining
+from upcycled.flower.holder.policy import policy_of
 from upcycled.flower.trial import down, register, start_server, status, trial_policy
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
@@ -81,15 +81,17 @@ def test_what_steers_a_federation_needs_its_key(folder, path):
         assert refused.value.code == 403
 
 
-def test_a_runs_seat_needs_the_key_too(folder):
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        request(folder, "/v1/runtime/acquire-task", **{"content-type": "application/x-protobuf"})
-    assert refused.value.code in (401, 403)
+def test_a_runs_seat_needs_the_key_too(folder, tmp_path):
+    make_secret(tmp_path / "key")
+    wrong = replace(folder.link, key=tmp_path / "key")
+    with pytest.raises(Exception, match=r"401|403"):
+        wrong._token(1)
+    with pytest.raises(ConnectionLostError, match="says no: status 403"):
+        wrong.nodes()
 
 
 def test_check_says_one_sentence_for_each_thing(folder, tmp_path):
     invitation = read_invitation(invite(folder, "site-1"))
-    (folder.path / "experiment.toml").exists()
     policy = policy_of(trial_policy(folder.experiment(), folder, "site-1", 1), tmp_path)
     found = {one.what: one for one in check_joining(invitation, policy, tmp_path)}
     assert {what: one.is_right for what, one in found.items()} == {

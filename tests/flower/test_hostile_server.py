@@ -1,4 +1,4 @@
-"""A data holder against its server: what is weaker than its file is refused, and nothing is charged that did not leave."""
+"""A data holder against its server: what is weaker than its file is refused, and costs nothing."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 
 from tests.flower.in_process import NAMES, Mail, experiment_of, make_site, run_over
 from upcycled.flower.coordinator import plan_at_server, request_of, terms_of
-from upcycled.flower.kept_replies import replies_of
+from upcycled.flower.holder.kept_replies import replies_of
 from upcycled.flower.messages import Hello, Refusal, Reply, RunTerms, ScoreRequest, packed, unpacked
 from upcycled.privacy.accounts.account import Account
 from upcycled.runtime.round import ask
@@ -33,8 +33,8 @@ def strict(federation, folder, **changes):
 def question(site, federation, experiment, run="run", rounds=None):
     """The honest question of a run's first round to client 0, and what made it."""
     from tests.flower.in_process import own_data
+    from upcycled.flower.holder.site import plain_facts
     from upcycled.flower.messages import SiteFacts
-    from upcycled.flower.site import plain_facts
 
     terms = terms_of(experiment, 3, 4, run)
     facts = {
@@ -201,7 +201,9 @@ def test_an_old_round_is_not_answered_anew(federation, tmp_path, home):
 def test_a_site_that_died_after_its_charge_stays_charged_and_releases_once(federation, tmp_path, home, monkeypatch):
     request = packed(question(strict(federation, tmp_path), federation, private()))
     site = strict(federation, tmp_path)
-    monkeypatch.setattr("upcycled.flower.site.answer", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "upcycled.flower.holder.site.answer", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         site.reply(request)
     assert spent(home) == 1
@@ -238,8 +240,8 @@ def test_an_account_is_needed_for_real_noise(federation, tmp_path):
 
 def make_without_account(federation, folder):
     from tests.flower.in_process import own_data
-    from upcycled.flower.policy import policy_of
-    from upcycled.flower.site import Site
+    from upcycled.flower.holder.policy import policy_of
+    from upcycled.flower.holder.site import Site
 
     raw = {"name": "ann", "data": {"path": "x.csv"}, "privacy": STRICT}
     return Site(policy_of(raw, folder), own_data(federation, 0), folder)
@@ -281,9 +283,7 @@ def test_the_central_mechanism_needs_trust_in_the_server(federation, tmp_path):
 
 
 def test_a_federation_of_strict_sites_still_learns(federation, tmp_path):
-    sites = {
-        name: make_site(federation, i, tmp_path, privacy=STRICT, simulation=False) for i, name in enumerate(NAMES)
-    }
+    sites = {name: make_site(federation, i, tmp_path, privacy=STRICT, simulation=False) for i, name in enumerate(NAMES)}
     result = run_over(Mail(sites), private())
     assert len(result.history) == 5
     assert result.privacy.rounds.tolist() == [3, 3, 3, 3]

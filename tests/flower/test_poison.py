@@ -74,7 +74,8 @@ def test_a_poisoned_reply_is_left_out_and_its_reason_told(kind, federation, site
     experiment, events = experiment_of(iterations=1), []
     result = run_over(mail, experiment, events)
     assert torch.equal(result.params, without(federation, experiment, 1))
-    (event,) = events
+    event, taken = events
+    assert (taken.site, taken.reason) == ("", "taken: 3 of 4 answered")
     assert (event.round, event.attempt, event.site) == (1, 0, "bob")
     assert re.search(words, event.reason)
 
@@ -110,7 +111,7 @@ def test_a_late_reply_is_not_taken_and_its_node_not_asked_meanwhile(algorithm, f
         [0, 2, 3],
         [0, 1, 2, 3],
     ]
-    assert [event.reason for event in events] == ["no answer in time", "it still owes an earlier answer"]
+    assert [event.reason for event in events if event.site] == ["no answer in time", "it still owes an earlier answer"]
     asked = [unpacked(fields).round for site, fields in mail.sent if site == "bob" and fields["kind"] == "ask"]
     assert asked == [1, 3]
     if algorithm == "fedavg":
@@ -124,6 +125,7 @@ def tamper_first():
 
 def test_a_round_without_enough_answers_is_repeated_with_other_draws_and_not_skipped(federation, sites):
     """Round 1 fails once: its second attempt is what a simulator gets that begins with attempt 1."""
+
     def tamper(site, fields, delivery):
         is_ask = fields["kind"] == "ask"
         if is_ask and unpacked(fields).attempt == 0 and unpacked(fields).round == 1:
@@ -140,7 +142,7 @@ def test_a_round_without_enough_answers_is_repeated_with_other_draws_and_not_ski
     answered = answer(plan, plan.engine.open(plan.task, 1), asked, noise)
     after, _ = take(plan, run, asked, answered, noise)
     assert torch.equal(result.params, torch.from_numpy(after.state.server.model))
-    assert {event.reason for event in events} == {"it refused: not today"}
+    assert {event.reason for event in events if event.site} == {"it refused: not today"}
 
 
 def test_a_run_with_too_few_answers_stops_in_one_sentence(sites):

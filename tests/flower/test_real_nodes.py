@@ -92,7 +92,7 @@ def test_with_real_noise_accounts_are_charged_what_the_simulators_is(folder, tmp
     experiment = experiment_of(folder, "real-noise", privacy=privacy, local=local)
     summary = run_federation(folder, experiment, 3)
     assert summary["restricted"] is True
-    account = Account.open(tmp_path / "all", epsilon=1000.0, delta=1e-3)
+    account = Account.open(tmp_path / "all", epsilon=20.0, delta=1e-3)
     whole = experiment.build_data()
     up.train(whole, experiment.spec(3).replace(progress=False, account=account.folder))
     account = Account.read(account.folder)

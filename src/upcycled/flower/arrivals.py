@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class Expectation:
             raise UnfitReplyError(
                 f"the reply says {reply.samples} samples and {reply.steps} steps, not {samples} and {steps}"
             )
-        dtype = np.dtype(np.float64 if plan.mechanism.is_central else np.float32)
+        dtype: np.dtype[Any] = np.dtype(np.float64 if plan.mechanism.is_central else np.float32)
         self._check("vector", reply.vector, plan.layout.size, dtype)
         self._check_length(reply.vector, asked.model)
         statistics = None
@@ -77,7 +78,7 @@ class Expectation:
         release = Release(numbers[0], reply.vector[None, :], numbers[1], numbers[2], statistics)
         return Answer(release, plan.mechanism.charge(asked.cohort))
 
-    def _check(self, name: str, vector: Vector, size: int, dtype: np.dtype[np.floating]) -> None:  # type: ignore[type-arg]
+    def _check(self, name: str, vector: Vector, size: int, dtype: np.dtype[Any]) -> None:
         if vector.dtype != dtype:
             raise UnfitReplyError(f"the {name} is of type {vector.dtype}, not {dtype}")
         if vector.shape != (size,):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import numpy as np
 from upcycled.config.experiment import Experiment
 from upcycled.core.engine import Engine, EngineKind, Scores, Task, Work
 from upcycled.core.errors import InputError, UpcycledError, shown
-from upcycled.core.facts import Facts
 from upcycled.core.mechanism import Release, Trained
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Outputs, Vector
@@ -50,6 +49,7 @@ class Event:
     round: int
     attempt: int
     site: str
+    """None in particular where it is empty."""
     reason: str
 
 
@@ -95,7 +95,7 @@ class Federation:
                 why.pop(site, None)
         why |= {self.sites[client]: reason for client, reason in gathered.reasons.items()}
         missing = [site for site in self.sites if site not in found]
-        if missing or not is_all and not found:
+        if missing or (not is_all and not found):
             words = "; ".join(f"'{site}': {why.get(site, 'no answer')}" for site in missing)
             raise InputError(f"{len(missing)} of {len(self.sites)} sites cannot take part: {words}")
         return {site: found[site] for site in self.sites}
@@ -119,6 +119,8 @@ class Federation:
             answered = list(gathered.answers)
             self._charge(plan, run, asked, [*answered, *gathered.lost])
             if len(answered) >= self.patience.needed(asked.cohort.clients.size):
+                words = f"taken: {len(answered)} of {asked.cohort.clients.size} answered"
+                self.tell(Event(asked.round, asked.attempt, "", words))
                 whole = self._joined(plan, asked, gathered)
                 noise = run.noise_for(plan, asked.round, asked.attempt)
                 return *take(plan, run, asked, whole, noise), sent
@@ -148,7 +150,7 @@ class Federation:
         # Whoever answers pays: nobody is asked for a round that cannot have enough answers.
         if not self.exchange.wait_for_change(self.patience.deadline, is_worth):
             found: Gathered[Answer] = Gathered()
-            found.reasons = {client: "not enough sites are connected and free" for client in clients}
+            found.reasons = dict.fromkeys(clients, "not enough sites are connected and free")
             return found
         nodes = self.post.nodes()
         questions = {

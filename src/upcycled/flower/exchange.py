@@ -180,9 +180,7 @@ class Exchange:
             for delivery in self._post.pull(list(self._owed)):
                 self._owed.pop(delivery.replies_to, None)
 
-    def _sort(
-        self, client: int, delivery: Delivery, accept: Callable[[int, Fields], T], found: Gathered[T]
-    ) -> None:
+    def _sort(self, client: int, delivery: Delivery, accept: Callable[[int, Fields], T], found: Gathered[T]) -> None:
         if delivery.fields is None:
             found.reasons[client] = delivery.error or "no answer"
             found.lost.append(client)

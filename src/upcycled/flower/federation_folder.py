@@ -1,5 +1,7 @@
 """A federation's folder at its server: the experiment, who is invited, certificates, results.
 
+::
+
     federation.toml     address, sites, how long rounds wait
     experiment.toml     the complete experiment file
     ca.crt, server.crt  what sites trust, and what the server shows
@@ -36,7 +38,7 @@ from upcycled.flower.certificates import (
 from upcycled.flower.coordinator import check_spec, schema_of
 from upcycled.flower.exchange import Patience
 from upcycled.flower.flwr_calls import Link
-from upcycled.flower.policy import SITE_NAME, SiteName
+from upcycled.flower.holder.policy import SITE_NAME, SiteName
 from upcycled.support.files import PRIVATE, make_private, write_whole
 
 FEDERATION, EXPERIMENT = "federation.toml", "experiment.toml"

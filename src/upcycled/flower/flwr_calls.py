@@ -36,7 +36,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """Nothing is told to anybody, and nothing is looked up elsewhere."""
-HEARTBEAT = 30.0
+HEARTBEAT = 15.0
+"""Seconds: a node that is silent for twice as long is taken to be gone."""
 ERRORS = {
     3: "the message expired",
     4: "the reply was lost",
@@ -168,9 +169,7 @@ class Link:
 
         app = app_bytes()
         with self._control() as control:
-            begun = control.StartRun(
-                StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(app).hexdigest(), app, {})))
-            )
+            begun = control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(app).hexdigest(), app, {}))))
         token = self._token(begun.run_id)
         grid = _grid(self.address, self.certificate.read_bytes(), token)
         client, over = grid._runtime_client, threading.Event()

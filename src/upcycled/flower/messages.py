@@ -27,7 +27,7 @@ Fields: TypeAlias = dict[str, int | float | str | bytes]
 
 FORMAT = 1
 DTYPES = ("<f4", "<f8")
-"""What a vector on the wire may be made of: float32, and float64 of mechanisms whose aggregate takes its noise later."""
+"""What a vector on the wire may be made of: float32, or float64 where the aggregate takes its noise later."""
 MOST_TEXT = 1 << 20
 """Characters of a message's head: what is longer is none of ours."""
 

@@ -25,6 +25,7 @@ from upcycled.flower.exchange import Exchange
 from upcycled.flower.federation_folder import FederationFolder
 from upcycled.flower.flwr_calls import GridPost, check_flower
 from upcycled.flower.messages import SiteFacts
+from upcycled.runtime.display.run_progress import LiveProgress
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import Result
 from upcycled.runtime.train import run_plan
@@ -64,9 +65,9 @@ def run_seed(
 
 
 def run_federation(
-    folder: FederationFolder, experiment: Experiment, seed: int, callbacks: Sequence[object] = ()
+    folder: FederationFolder, experiment: Experiment, seed: int, is_shown: bool = False
 ) -> dict[str, Any]:
-    """Carry out a seed of a federation's experiment over Flower, and return its summary.
+    """Carry out a seed of a federation's experiment over Flower, and return its summary; it may show a live table.
 
     Raises:
         InputError: in one sentence, if sites are missing or disagree.
@@ -82,7 +83,7 @@ def run_federation(
         def federation(tell: Callable[[Event], None]) -> Federation:
             return Federation(folder.file.sites, post, Exchange(post, patience), patience, tell=tell)
 
-        return run_seed(experiment, seed, federation, callbacks)[0]
+        return run_seed(experiment, seed, federation, [LiveProgress()] if is_shown else [])[0]
 
 
 def _run(

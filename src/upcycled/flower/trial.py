@@ -25,8 +25,8 @@ from upcycled.core.errors import InputError, UpcycledError
 from upcycled.flower.certificates import public_bytes, public_line, site_key
 from upcycled.flower.federation_folder import EXPERIMENT, FederationFolder, invite, let_in
 from upcycled.flower.flwr_calls import QUIET, ConnectionLostError, check_flower
-from upcycled.flower.node import KEY
-from upcycled.flower.policy import policy_of
+from upcycled.flower.holder.node import KEY
+from upcycled.flower.holder.policy import policy_of
 from upcycled.support.files import make_private, write_whole
 
 PROCESSES = "processes.json"
@@ -172,7 +172,7 @@ def trial_policy(experiment: Experiment, folder: FederationFolder, site: str, nu
     mechanism = "none" if privacy is None else privacy.mechanism
     limits: dict[str, Any] = {"mechanisms": [mechanism], "least_noise": 0.01, "most_epsilon": 100.0}
     limits |= {"trusts_server": True} if mechanism == "central_dp_fedavg" else {}
-    account = {"epsilon": 1000.0, "delta": 1e-3, "path": f"account-{site}"}
+    account = {"epsilon": 20.0, "delta": 1e-3, "path": f"account-{site}"}
     return {
         "name": site,
         "simulation": True,

@@ -13,7 +13,7 @@ from upcycled.core.errors import InputError
 
 if TYPE_CHECKING:
     from upcycled.flower.federation_folder import Invitation
-    from upcycled.flower.policy import Policy
+    from upcycled.flower.holder.policy import Policy
 
 EXAMPLES = """\
 examples, at the server:
@@ -129,7 +129,7 @@ def _invite(args: argparse.Namespace) -> int:
 
 def _join(args: argparse.Namespace) -> int:
     from upcycled.flower.flwr_calls import check_flower
-    from upcycled.flower.node import stay, tell_terminal
+    from upcycled.flower.holder.node import stay, tell_terminal
 
     if args.check:
         return _check(args)
@@ -143,7 +143,7 @@ def _join(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from upcycled.flower.flwr_calls import check_flower
-    from upcycled.flower.joining_checks import check_joining
+    from upcycled.flower.holder.joining_checks import check_joining
 
     check_flower()
     invitation, policy = _site(args)
@@ -156,7 +156,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _site(args: argparse.Namespace) -> tuple[Invitation, Policy]:
     from upcycled.flower.federation_folder import read_invitation
-    from upcycled.flower.policy import read_policy
+    from upcycled.flower.holder.policy import read_policy
 
     invitation, policy = read_invitation(args.invitation), read_policy(args.policy, args.data)
     if policy.name != invitation.site and not (args.run is _check or args.check):
@@ -167,14 +167,12 @@ def _site(args: argparse.Namespace) -> tuple[Invitation, Policy]:
 def _run(args: argparse.Namespace) -> int:
     from upcycled.flower.federation_folder import open_folder
     from upcycled.flower.server_run import run_federation
-    from upcycled.runtime.display.run_progress import LiveProgress
 
     folder = open_folder(args.folder)
     experiment = folder.experiment(args.overrides)
     done = []
     for seed in experiment.seeds:
-        watching = [] if args.quiet else [LiveProgress()]
-        summary = run_federation(folder, experiment, seed, watching)
+        summary = run_federation(folder, experiment, seed, is_shown=not args.quiet)
         done.append(summary)
         if not args.json:
             words = f"stopped: {summary['error']}" if summary["error"] else f"{summary['data_rounds']} data rounds"

@@ -19,7 +19,18 @@ from upcycled.core.engine import Engine
 from upcycled.core.errors import BudgetSpentError, InputError, UpcycledError
 from upcycled.data import FederatedData
 from upcycled.data.schema.table_schema import Schema
-from upcycled.flower.kept_replies import replies_of
+from upcycled.flower.holder.kept_replies import replies_of
+from upcycled.flower.holder.policy import Policy, account_of, site_data
+from upcycled.flower.holder.refusals import (
+    Refused,
+    charge_of,
+    check_plan,
+    check_request,
+    check_scored,
+    cohort_of,
+    problem_of,
+    spec_of,
+)
 from upcycled.flower.messages import (
     Fields,
     Hello,
@@ -33,17 +44,6 @@ from upcycled.flower.messages import (
     SiteScores,
     packed,
     unpacked,
-)
-from upcycled.flower.policy import Policy, account_of, site_data
-from upcycled.flower.refusals import (
-    Refused,
-    charge_of,
-    check_plan,
-    check_request,
-    check_scored,
-    cohort_of,
-    problem_of,
-    spec_of,
 )
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.ledger.entries import Entry
@@ -131,10 +131,8 @@ class Site:
         if account is not None:
             self._pay(account, plan, request)
         noise = SystemNoise() if is_real else SeededNoise(plan.spec.seed, request.round, request.attempt)
-        asked = Ask(
-            *(request.iteration, request.round, request.attempt),
-            *(cohort_of(plan, request), request.model, problem_of(request), request.statistics),
-        )
+        cohort, problem, statistics = cohort_of(plan, request), problem_of(request), request.statistics
+        asked = Ask(request.iteration, request.round, request.attempt, cohort, request.model, problem, statistics)
         answered = answer(plan, work.engine, asked, noise)
         release = answered.release
         if answered.private is not None:

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from upcycled.flower.holder.refusals import Refused
 from upcycled.flower.messages import Fields, Request, digest_of
-from upcycled.flower.refusals import Refused
 from upcycled.support.files import make_private, write_whole
 
 KEPT_ROUNDS = 2

@@ -170,9 +170,7 @@ def site_data(policy: Policy, schema: Schema | None = None) -> FederatedData:
         if meaning is None:
             raise InputError(field="data.schema", must="the path of a schema: the invitation brings none")
         # Data of any content load alike: what is wrong in them is for their holder, and no reason to refuse a round.
-        data = load(
-            [said.path], schema=meaning, test_fraction=said.test_fraction, repair=True, public=said.public
-        )
+        data = load([said.path], schema=meaning, test_fraction=said.test_fraction, repair=True, public=said.public)
     if data.num_clients != 1:
         raise InputError(
             f"holds the rows of {data.num_clients} clients, but a site is one client: split the file", field="data.path"

@@ -18,8 +18,8 @@ from upcycled.core.mechanism import Charge
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Vector
+from upcycled.flower.holder.policy import Policy
 from upcycled.flower.messages import Request, RunTerms, ScoreRequest
-from upcycled.flower.policy import Policy
 from upcycled.privacy.noise import SeededNoise
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.spec import RunSpec

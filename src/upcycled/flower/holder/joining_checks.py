@@ -14,8 +14,8 @@ from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.flower.certificates import site_key
 from upcycled.flower.federation_folder import Invitation
 from upcycled.flower.flwr_calls import NodeLink
-from upcycled.flower.node import KEY
-from upcycled.flower.policy import Policy, account_of, site_data
+from upcycled.flower.holder.node import KEY
+from upcycled.flower.holder.policy import Policy, account_of, site_data
 from upcycled.support.formats import percent
 
 SECONDS = 5.0
@@ -73,7 +73,9 @@ def _port(host: str, port: int) -> str:
     try:
         socket.create_connection((host, port), timeout=SECONDS).close()
     except OSError as error:
-        raise InputError(f"{host}:{port} does not answer ({reason_of(error)}): is the server up, and the way free?") from None
+        raise InputError(
+            f"{host}:{port} does not answer ({reason_of(error)}): is the server up, and the way free?"
+        ) from None
     return f"{host}:{port} answers"
 
 

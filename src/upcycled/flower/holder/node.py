@@ -1,7 +1,7 @@
 """A site's process: one connection outwards, and one warm worker that has the data.
 
-The parent speaks to the federation and holds no data; the worker holds the data and speaks to nobody else. If the worker
-dies, the server is told at once, and another one is started.
+The parent speaks to the federation and holds no data; the worker holds the data and speaks to nobody else. If the
+worker dies, the server is told at once, and another one is started.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from upcycled.data.schema.table_schema import Schema
 from upcycled.flower.certificates import public_line, site_key
 from upcycled.flower.federation_folder import Invitation
 from upcycled.flower.flwr_calls import ConnectionLostError, Letter, NodeLink
+from upcycled.flower.holder.policy import Policy
 from upcycled.flower.messages import Fields
-from upcycled.flower.policy import Policy
 from upcycled.support.lock import locked
 
-POLL, PAUSES = 0.3, (0.5, 1.0, 2.0, 5.0)
-"""Seconds between two looks for a message, and between two attempts to connect."""
+POLL, IDLE_POLL, ACTIVE = 0.3, 1.0, 30.0
+"""Seconds between two looks for a message: while there were some lately, and when there were none for a while."""
+PAUSES = (0.5, 1.0, 2.0, 5.0)
+"""Seconds between two attempts to connect."""
 KEY = "node.key"
 DIED = "its process died"
 
@@ -81,8 +83,8 @@ def _work(pipe: Any, policy: Policy, folder: Path, schema: Any, threads: int, pa
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     from upcycled.core.errors import UpcycledError
+    from upcycled.flower.holder.site import open_site
     from upcycled.flower.messages import Refusal, packed
-    from upcycled.flower.site import open_site
 
     try:
         site = open_site(policy, folder, None if schema is None else Schema.from_dict(schema), threads)
@@ -165,7 +167,9 @@ class _Staying:
         self._said = ""
 
     def loop(self, worker: Worker) -> None:
+        """Take messages to the worker, and its replies back."""
         link: NodeLink | None = None
+        last = time.monotonic()
         try:
             while not self._is_over():
                 if link is None or link.lost:
@@ -178,8 +182,9 @@ class _Staying:
                     link = self._connected(link)
                     continue
                 if letter is None:
-                    time.sleep(POLL)
+                    time.sleep(POLL if time.monotonic() - last < ACTIVE else IDLE_POLL)
                     continue
+                last = time.monotonic()
                 try:
                     reply, error_words = worker.ask(letter.fields), ""
                 except WorkerDiedError:

@@ -1,0 +1,1 @@
+"""A data holder's side: its file, its answers, its process."""

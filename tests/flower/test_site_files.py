@@ -1,0 +1,172 @@
+"""A site's own file, and a federation's folder and invitations: what they must say, and who may read them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import upcycled as up
+from upcycled.cli.main import main
+from upcycled.config.experiment import load_config
+from upcycled.flower.certificates import public_line, site_key
+from upcycled.flower.federation_folder import invite, let_in, make_folder, open_folder, read_invitation
+from upcycled.flower.holder.policy import account_of, policy_of, read_policy, site_data
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
+ROWS = "patient,age,sex,admitted,creatinine,diagnosis\np1,40,f,2020-01-01,90,ill\np2,,m,2021-01-01,80,well\n"
+POLICY = {"name": "bern", "data": {"path": "site.csv", "schema": str(EXAMPLE / "schema.toml")}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    experiment = load_config(EXAMPLE / "experiment.toml")
+    return make_folder(experiment, tmp_path / "study", ["bern", "lyon"], "study.example", 18100, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": "../bern"}, "name is '../bern', but it must be a name of letters"),
+        ({"data": {}}, "must have a path, or an experiment and a client of it"),
+        ({"data": {"experiment": "x.toml"}}, "must have a path, or an experiment and a client of it"),
+        ({"privacy": {"least_noise": 0.0}}, "privacy.least_noise is 0.0, but it must be a finite number > 0"),
+        ({"privacy": {"mechanism": "dpsgd"}}, "privacy.mechanism is 'dpsgd', but [privacy] has no such key"),
+        ({"account": {"epsilon": 1.0}}, "account.delta must be a finite number >= 0 and < 1"),
+        ({"budget": 1}, "the file has no such key"),
+    ],
+)
+def test_what_is_wrong_in_a_policy_is_one_sentence(changes, words, tmp_path):
+    with pytest.raises(up.InputError) as refused:
+        policy_of(POLICY | changes, tmp_path)
+    assert words in str(refused.value)
+
+
+def test_what_a_policy_does_not_say_protects_more(tmp_path):
+    policy = policy_of(POLICY, tmp_path)
+    limits = policy.privacy
+    assert (limits.mechanisms, limits.evaluations, limits.trusts_server, limits.code) == ((), False, False, ())
+    assert not policy.simulation
+    assert policy.account is None
+
+
+def test_the_examples_policy_is_one_and_paths_are_beside_it():
+    policy = read_policy(EXAMPLE / "policy.toml")
+    assert policy.data.path == str(EXAMPLE / "site.csv")
+    assert read_policy(EXAMPLE / "policy.toml", "elsewhere.csv").data.path == str(Path("elsewhere.csv").absolute())
+
+
+def test_a_sites_table_is_one_client_with_the_policys_name(tmp_path):
+    (tmp_path / "site.csv").write_text(ROWS)
+    data = site_data(policy_of(POLICY, tmp_path))
+    assert (data.num_clients, data.name_of(0), data.train.num_rows) == (1, "bern", 2)
+    assert data.inferred == frozenset()
+
+
+def test_a_table_without_a_schema_anywhere_is_refused(tmp_path):
+    (tmp_path / "site.csv").write_text(ROWS)
+    with pytest.raises(up.InputError, match=r"data.schema must be the path of a schema: the invitation brings none"):
+        site_data(policy_of({"name": "bern", "data": {"path": "site.csv"}}, tmp_path))
+
+
+def test_a_client_of_an_experiment_has_its_rows_and_nobody_elses(tmp_path):
+    experiment = load_config(EXAMPLE.parent / "synthetic.toml")
+    whole = experiment.build_data()
+    said = {"experiment": str(EXAMPLE.parent / "synthetic.toml"), "client": 2}
+    data = site_data(policy_of({"name": "two", "data": said}, tmp_path))
+    assert data.sizes.tolist() == [whole.sizes[2]]
+    assert (data.train.x == whole.train.client(2)[0]).all()
+    with pytest.raises(up.InputError, match=r"data.client is 999, but it must be below"):
+        site_data(policy_of({"name": "two", "data": said | {"client": 999}}, tmp_path))
+
+
+def test_an_accounts_terms_are_fixed_by_the_first_policy(tmp_path):
+    account = {"epsilon": 3.0, "delta": 1e-5}
+    first = account_of(policy_of(POLICY | {"account": account}, tmp_path), tmp_path)
+    assert first.terms.epsilon == 3.0
+    assert first.folder.stat().st_mode & 0o777 == 0o700
+    assert account_of(policy_of(POLICY | {"account": account}, tmp_path), tmp_path).id == first.id
+    with pytest.raises(up.InputError, match="was opened with epsilon 3 at delta 1e-05, which is fixed"):
+        account_of(policy_of(POLICY | {"account": account | {"epsilon": 9.0}}, tmp_path), tmp_path)
+
+
+def test_a_federations_keys_are_its_operators_alone(folder):
+    assert folder.private.stat().st_mode & 0o777 == 0o700
+    secret = [path.name for path in folder.private.iterdir() if path.stat().st_mode & 0o777 == 0o600]
+    assert sorted(secret) == ["ca.key", "federation.key", "server.key"]
+    assert open_folder(folder.path).address == "study.example:18100"
+    with pytest.raises(up.InputError, match="has a federation already"):
+        make_folder(folder.experiment(), folder.path, ["bern"], "study.example", 18100, "127.0.0.1")
+
+
+def test_an_invitation_has_what_a_site_needs_and_no_secret(folder, tmp_path):
+    path = invite(folder, "bern")
+    found = read_invitation(path)
+    assert (found.federation, found.site, found.address) == ("hospitals", "bern", "study.example:18100")
+    assert found.schema.fingerprint == up.data.Schema.read(EXAMPLE / "schema.toml").fingerprint
+    assert "PRIVATE" not in path.read_text()
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text().replace(found.fingerprint, "0" * 64))
+    with pytest.raises(up.InputError, match="is not the one that the fingerprint is of"):
+        read_invitation(other)
+    with pytest.raises(up.InputError, match="SITE is 'rome', but it must be one of the federation's sites"):
+        invite(folder, "rome")
+
+
+def test_a_sites_key_is_made_once_and_only_its_public_part_is_shown(folder, tmp_path):
+    key = site_key(tmp_path / "node.key")
+    assert site_key(tmp_path / "node.key") == key
+    assert (tmp_path / "node.key").stat().st_mode & 0o777 == 0o600
+    line = public_line(key)
+    assert line.startswith("ecdsa-sha2-nistp384 ")
+    let_in(folder, "bern", line)
+    assert folder.keys() == {"bern": line}
+    with pytest.raises(up.InputError, match="holds another key of site 'bern'"):
+        let_in(folder, "bern", public_line(site_key(tmp_path / "another")))
+    with pytest.raises(up.InputError, match="must be a site's public key"):
+        let_in(folder, "lyon", "ssh-rsa AAAA")
+    (tmp_path / "node.key").chmod(0o644)
+    with pytest.raises(up.InputError, match="may be read by others than its owner"):
+        site_key(tmp_path / "node.key")
+
+
+def test_the_command_makes_a_folder_and_invitations(tmp_path, capsys):
+    place = str(tmp_path / "study")
+    assert main(["federation", "init", str(EXAMPLE / "experiment.toml"), place, "--sites", "bern,lyon"]) == 0
+    assert capsys.readouterr().out == f"{place}: a federation of 2 sites (bern, lyon)\n"
+    assert main(["federation", "invite", place, "lyon"]) == 0
+    assert capsys.readouterr().out.strip() == f"{place}/invitations/lyon.toml"
+    assert main(["federation", "invite", place, "rome"]) == 2
+    assert main(["federation", "down", place]) == 0
+    assert capsys.readouterr().out == "nothing was up\n"
+    assert main(["federation", "status", str(tmp_path)]) == 2
+    assert "`upcycled federation init` makes one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("theory = true", "theory is True, but it must be left out: a federation's server has no samples"),
+        ('metrics = ["auroc"]', "metrics is"),
+    ],
+)
+def test_what_needs_samples_at_the_server_is_refused_when_a_folder_is_made(more, words, tmp_path, capsys):
+    text = (EXAMPLE.parent / "synthetic.toml").read_text()
+    (tmp_path / "file.toml").write_text(f"{more}\n{text}")
+    assert main(["federation", "init", str(tmp_path / "file.toml"), str(tmp_path / "study")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+
+
+def test_without_flower_the_commands_say_what_installs_it(folder, monkeypatch, capsys):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    for words in (["up"], ["status"], ["run"]):
+        assert main(["federation", *words, str(folder.path)]) == 2
+        assert "needs flwr: pip install 'upcycled-fl[flower]'" in capsys.readouterr().err
+
+
+def test_a_status_line_is_json_too(folder, monkeypatch, capsys):
+    monkeypatch.setattr("upcycled.flower.trial.status", lambda found: [("server", "answers"), ("bern", "connected")])
+    assert main(["federation", "status", str(folder.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"server": "answers", "bern": "connected"}
