@@ -31,7 +31,7 @@ def folder(tmp_path):
         ({"data": {"experiment": "x.toml"}}, "must have a path, or an experiment and a client of it"),
         ({"privacy": {"least_noise": 0.0}}, "privacy.least_noise is 0.0, but it must be a finite number > 0"),
         ({"privacy": {"mechanism": "dpsgd"}}, "privacy.mechanism is 'dpsgd', but [privacy] has no such key"),
-        ({"account": {"epsilon": 1.0}}, "account.delta must be a finite number >= 0 and < 1"),
+        ({"account": {"epsilon": 1.0}}, "account.delta is missing, but it must be a finite number >= 0 and < 1"),
         ({"budget": 1}, "the file has no such key"),
     ],
 )
@@ -64,7 +64,9 @@ def test_a_sites_table_is_one_client_with_the_policys_name(tmp_path):
 
 def test_a_table_without_a_schema_anywhere_is_refused(tmp_path):
     (tmp_path / "site.csv").write_text(ROWS)
-    with pytest.raises(up.InputError, match=r"data.schema must be the path of a schema: the invitation brings none"):
+    with pytest.raises(
+        up.InputError, match=r"data.schema is missing, but it must be the path of a schema: the invitation brings none"
+    ):
         site_data(policy_of({"name": "bern", "data": {"path": "site.csv"}}, tmp_path))
 
 

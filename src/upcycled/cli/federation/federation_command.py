@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from upcycled.flower.holder.policy import Policy
 
 EXAMPLES = """\
-examples, at the server:
+examples:
   upcycled federation init experiment.toml study          a folder for the federation, with certificates
   upcycled federation up study                            all of it on this machine, to try it out
   upcycled federation up study --server                   the server alone; sites join from elsewhere
@@ -25,7 +25,7 @@ examples, at the server:
   upcycled federation run study local.lr=0.1              run the experiment
   upcycled federation status study                        who is missing, and why
   upcycled federation down study                          end what `up` started
-examples, at a site:
+and at a site:
   upcycled federation check hospital-a.toml --policy policy.toml --data site.csv
   upcycled federation join hospital-a.toml --policy policy.toml --data site.csv
 """
