@@ -14,7 +14,6 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycl
 from tests.flower.real_federation import (
     SITES,
     WAIT,
-    Command,
     checkpointed,
     events_of,
     experiment_of,
@@ -27,7 +26,7 @@ from tests.flower.real_federation import (
     until,
     worker_of,
 )
-from upcycled.flower.trial import online_sites, start_server
+from upcycled.flower.trial import online_sites, up
 from upcycled.privacy.accounts.account import Account
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
@@ -83,34 +82,11 @@ def test_a_node_that_is_killed_in_a_round_is_gone_without_and_comes_back(folder)
     assert cohorts[0] == EVERYBODY
     assert [0, 2, 3] in cohorts
     assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, cohorts))
-    # The same site, with the same key, is the same node again.
-    back = Command(folder, "join", str(folder.path / "invitations" / "site-1.toml"), "--policy", policy(folder, 1))
-    try:
-        again = experiment_of(folder, "node-again", iterations=1, upcycle=None)
-        run_command(folder, again).end()
-        assert answered(folder, again) == [EVERYBODY]
-    finally:
-        back.process.send_signal(signal.SIGTERM)
-        back.process.wait(10)
-        revive(folder, "site-1")
-
-
-def policy(folder, number):
-    return str(folder.private / "trial" / f"site-{number}" / "policy.toml")
-
-
-def revive(folder, site):
-    """Start a site as `up` does, so that `down` ends it."""
-    import sys
-
-    from upcycled.flower.trial import _start
-
-    home = folder.private / "trial" / site
-    words = ["federation", "join", str(folder.path / "invitations" / f"{site}.toml")]
-    command = [sys.executable, "-m", "upcycled", *words, "--policy", str(home / "policy.toml")]
-    before = (home / "join.log").read_text().count("connected to")
-    _start(folder, site, command, home / "join.log")
-    until(lambda: (home / "join.log").read_text().count("connected to") > before, WAIT, f"{site} did not come back")
+    # The same command brings it back, with the same key: the same node.
+    up(folder, lambda words: None)
+    again = experiment_of(folder, "node-again", iterations=1, upcycle=None)
+    run_command(folder, again).end()
+    assert answered(folder, again) == [EVERYBODY]
 
 
 def test_a_dead_worker_is_reported_at_once_and_another_answers_the_next_round(folder):
@@ -163,7 +139,7 @@ def test_a_killed_superlink_comes_back_and_the_run_with_it(folder):
     server = process_of(folder, "server")
     os.kill(server.pid, signal.SIGKILL)
     until(lambda: not server.is_alive, 10, "it lives")
-    start_server(folder, lambda words: None)
+    up(folder, lambda words: None)
     until(lambda: online_sites(folder) == set(folder.file.sites), WAIT, "nodes did not come back by themselves")
     try:
         command.process.wait(WAIT)

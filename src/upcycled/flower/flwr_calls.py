@@ -363,8 +363,17 @@ class NodeLink:
         self.lost = False
         """Whether the server does not know this node any more."""
         request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=HEARTBEAT)
-        with self._said():
-            self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        try:
+            with self._said():
+                self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        except ConnectionLostError as error:
+            self._client.close()
+            if error.is_refusal:
+                words = "the federation's server lets this site's key not in: it is not registered, or in use already"
+                refused = ConnectionLostError(words)
+                refused.is_refusal = True
+                raise refused from error
+            raise
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
 

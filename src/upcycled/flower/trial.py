@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ from upcycled.flower.holder.node import KEY
 from upcycled.flower.holder.policy import policy_of
 from upcycled.support.files import make_private, write_whole
 
-PROCESSES = "processes.json"
+PROCESSES, SERVER = "processes.json", "server"
 START_SECONDS, STOP_SECONDS = 60.0, 10.0
 TRIAL_SITES = 16
 """As many sites are started on one machine: each holds a torch of its own."""
@@ -83,12 +83,16 @@ def began_at(pid: int) -> str:
 def up(folder: FederationFolder, tell: Callable[[str], None], is_server_only: bool = False) -> None:
     """Start Flower's server and, unless told otherwise, a process for each site; return when all are connected.
 
+    What runs already is left alone, so that the same command brings back what died.
+
     Raises:
         InputError: in one sentence, if something runs already, or there are too many sites.
         StartError: in one sentence, if something does not come up; what was started is ended.
     """
     check_flower()
-    if any(one.is_alive for one in started(folder)):
+    alive = {one.name for one in started(folder) if one.is_alive}
+    wanted = {SERVER} if is_server_only else {SERVER, *folder.file.sites}
+    if wanted <= alive:
         raise InputError(f"{folder.path} is up already: `upcycled federation down {folder.path}` ends it")
     if not is_server_only and len(folder.file.sites) > TRIAL_SITES:
         raise InputError(
@@ -96,19 +100,25 @@ def up(folder: FederationFolder, tell: Callable[[str], None], is_server_only: bo
             "use `--server`, and `join` elsewhere"
         )
     try:
-        start_server(folder, tell)
+        if SERVER not in alive:
+            start_server(folder, tell)
         if not is_server_only:
-            _start_sites(folder, tell)
+            _start_sites(folder, tell, alive)
     except BaseException:
-        down(folder)
+        # What ran before goes on.
+        down(folder, alive)
         raise
 
 
 def start_server(folder: FederationFolder, tell: Callable[[str], None]) -> None:
     """Start Flower's server, let the known keys in, and return when it answers."""
     own, file = folder.private, folder.file
-    if not _is_free(file.listen, file.port):
-        raise InputError(f"port {file.port} is taken: give another one in federation.toml", field="port")
+    until = time.monotonic() + STOP_SECONDS
+    while not _is_free(file.listen, file.port):
+        # One that was killed may take a moment to let go of it.
+        if time.monotonic() > until:
+            raise InputError(field="port", value=file.port, but="somebody listens there: federation.toml says which")
+        time.sleep(0.1)
     flags = [
         *("--host", file.listen, "--port", str(file.port)),
         *("--ssl-ca-certfile", str(folder.path / "ca.crt")),
@@ -117,7 +127,7 @@ def start_server(folder: FederationFolder, tell: Callable[[str], None]) -> None:
         *("--superexec-auth-secret-file", str(own / "federation.key"), "--database", str(own / "flower.db")),
     ]
     command = [sys.executable, "-m", "upcycled.flower.superlink", str(own / "federation.key"), *flags]
-    server = _start(folder, "server", command, own / "server.log")
+    server = _start(folder, SERVER, command, own / "server.log")
     _wait_for(lambda: _answers(folder), server, own / "server.log", "Flower's server")
     known = {node.name for node in folder.link.nodes()}
     for site, line in folder.keys().items():
@@ -138,9 +148,11 @@ def register(folder: FederationFolder, site: str) -> bool:
     return True
 
 
-def _start_sites(folder: FederationFolder, tell: Callable[[str], None]) -> None:
+def _start_sites(folder: FederationFolder, tell: Callable[[str], None], alive: set[str]) -> None:
     experiment = folder.experiment()
     for number, site in enumerate(folder.file.sites):
+        if site in alive:
+            continue
         home = folder.private / "trial" / site
         make_private(home)
         policy = home / "policy.toml"
@@ -182,15 +194,19 @@ def trial_policy(experiment: Experiment, folder: FederationFolder, site: str, nu
     }
 
 
-def down(folder: FederationFolder) -> list[Started]:
-    """End what `up` started, sites first, and return what was still there."""
-    there = [one for one in reversed(started(folder)) if one.is_alive]
+def down(folder: FederationFolder, but: Collection[str] = ()) -> list[Started]:
+    """End what `up` started, sites first, and return what was still there; those named in ``but`` go on."""
+    there = [one for one in reversed(started(folder)) if one.is_alive and one.name not in but]
     for one in there:
         with suppress(ProcessLookupError):
             os.kill(one.pid, signal.SIGTERM)
     for one in there:
         one.end()
-    (folder.private / PROCESSES).unlink(missing_ok=True)
+    left = [vars(one) for one in started(folder) if one.is_alive]
+    if left:
+        write_whole(folder.private / PROCESSES, json.dumps(left).encode(), private=True)
+    else:
+        (folder.private / PROCESSES).unlink(missing_ok=True)
     return there
 
 

@@ -17,6 +17,7 @@ from upcycled.flower.flwr_calls import NodeLink
 from upcycled.flower.holder.node import KEY
 from upcycled.flower.holder.policy import Policy, account_of, site_data
 from upcycled.support.formats import percent
+from upcycled.support.lock import InUseError, locked
 
 SECONDS = 5.0
 MOST_DRIFT = 60.0
@@ -103,9 +104,14 @@ def _certificate(invitation: Invitation, host: str, port: int) -> str:
 
 
 def _registration(invitation: Invitation, policy: Policy, folder: Path) -> str:
-    key = site_key(policy.state(folder) / KEY)
-    link = NodeLink(invitation.address, invitation.certificate.encode(), key)
-    link.close()
+    state = policy.state(folder)
+    try:
+        with locked(state, is_private=True):
+            key = site_key(state / KEY)
+            link = NodeLink(invitation.address, invitation.certificate.encode(), key)
+            link.close()
+    except InUseError:
+        return "this site has joined already: `join` runs here"
     return f"the server knows this site's key, as node {link.node}"
 
 
