@@ -28,7 +28,8 @@ from upcycled.runtime.state import start_run
 from upcycled.support.files import make_private, write_whole
 
 SITES = 4
-WAIT = 75.0
+WAIT = 150.0
+"""Seconds that anything may take at most, on a machine that has much else to do."""
 RAW = {
     "name": "real",
     "iterations": 6,

@@ -30,7 +30,7 @@ from upcycled.flower.holder.policy import policy_of
 from upcycled.support.files import make_private, write_whole
 
 PROCESSES, SERVER = "processes.json", "server"
-START_SECONDS, STOP_SECONDS = 60.0, 10.0
+START_SECONDS, STOP_SECONDS = 180.0, 10.0
 TRIAL_SITES = 16
 """As many sites are started on one machine: each holds a torch of its own."""
 

@@ -18,7 +18,6 @@ from upcycled.core.allocation import check_fits
 from upcycled.core.errors import COUNT, FRACTION, InputError
 from upcycled.models.weights import draw_weights
 
-
 MOST_LAYERS = 500
 """No signal passes that many without shortcuts, and preparing them takes seconds."""
 
