@@ -106,7 +106,7 @@ def test_the_examples_pass(file):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(one, marks=pytest.mark.slow if one in ("dpsgd", "objective") else ()) for one in NOISY]
+    "name", [pytest.param(one, marks=() if one in ("model", "erm", "central") else pytest.mark.slow) for one in NOISY]
 )
 def test_a_sound_mechanism_passes_all_probes(name):
     found = audited(small(name), replays=20)
@@ -124,9 +124,10 @@ def test_a_sound_mechanism_passes_with_at_least_19_of_20_seeds(name):
 @pytest.mark.parametrize(
     "changes",
     [
-        LOCAL | {"engine": "fused"},
         {"local": {"batch_size": 8, "epochs": 2, "lr": 0.1, "momentum": 0.5}, "engine": "fused"},
-        LOCAL | {"engine": "fused", "algorithm": {"name": "feddyn", "alpha": 0.5}},
+        pytest.param(
+            LOCAL | {"engine": "fused", "algorithm": {"name": "feddyn", "alpha": 0.5}}, marks=pytest.mark.slow
+        ),
         LOCAL | {"engine": "fused", "algorithm": {"name": "pfedme"}},
     ],
 )
@@ -165,6 +166,7 @@ def test_numbers_as_targets_have_canaries_too():
     assert caught(carry_out(replace(scope, replays=20))) == set()
 
 
+@pytest.mark.slow
 def test_words_of_a_vocabulary_hide_the_noise_of_steps_and_the_power_says_so():
     rng = np.random.default_rng(0)
     data = up.FederatedData.from_arrays([rng.integers(0, 9, (6, 4)) for _ in range(2)], [[0, 1] * 3] * 2)
