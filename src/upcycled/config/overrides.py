@@ -118,6 +118,9 @@ def value_at(raw: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 def _path(key: str, text: str) -> tuple[str, ...]:
     """Return the parts of a TOML key, which may quote parts that have dots in them."""
+    many = f"override {shown(text)} has a key of many parts, but it must be a name such as local.lr"
+    if key.count(".") > 10 * MOST_PARTS:  # Python's parser would take long
+        raise InputError(many)
     try:
         nested: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
@@ -129,7 +132,7 @@ def _path(key: str, text: str) -> tuple[str, ...]:
         part, nested = next(iter(nested.items()))
         parts.append(part)
     if len(parts) == MOST_PARTS:
-        raise InputError(f"override {shown(text)} has a key of many parts, but it must be a name such as local.lr")
+        raise InputError(many)
     if nested != 0:
         raise InputError(f"override {shown(text)} must have one key and one value, such as local.lr=0.1")
     return tuple(parts)
