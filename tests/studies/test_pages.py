@@ -12,6 +12,7 @@ from studies.common.data import ROOT
 from studies.common.page import replaced, write_page
 from studies.common.store import Cells
 from studies.private_accuracy import study as private_accuracy
+from studies.spending import study as spending
 from studies.theory_bound import page as theory
 from studies.theory_bound import study as theory_bound
 from upcycled.core.errors import InputError
@@ -33,6 +34,10 @@ def is_current(page, blocks):
 
 def test_the_accuracies_of_the_privacy_page_are_those_of_the_cells():
     assert is_current(private_accuracy.PAGE, private_accuracy.blocks(Cells(private_accuracy.CELLS)))
+
+
+def test_the_noises_and_the_advice_of_the_privacy_page_are_those_of_the_cells():
+    assert is_current(spending.PAGE, spending.blocks(Cells(spending.CELLS)))
 
 
 def test_the_bounds_of_the_theory_page_are_those_of_the_cells():
