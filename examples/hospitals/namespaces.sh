@@ -5,7 +5,7 @@
 # The server is 10.77.9.9 (ip netns exec hospital-server ...): init with --host 10.77.9.9 --listen 10.77.9.9.
 set -eu
 sites="bern lyon oslo"
-number() { i=0; for s in $sites; do i=$((i + 1)); [ "$s" = "$1" ] && echo $i; done; }
+number() { i=0; for each in $sites; do i=$((i + 1)); if [ "$each" = "$1" ]; then echo $i; fi; done; }
 case "$1" in
 up)
   ip netns add hospital-server
