@@ -16,8 +16,8 @@ from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, check_fie
 from upcycled.flower.arrivals import SaidNoError, UnfitReplyError
 from upcycled.flower.messages import Fields
 
-LATE = 20.0
-"""A message lives so many deadlines: one that comes late tells that its node is free again."""
+LATE = 3.0
+"""A message lives so many deadlines: one that comes late tells that its node is free again, and so does its end."""
 T = TypeVar("T")
 
 
