@@ -65,8 +65,7 @@ def check_flower() -> None:
     found = metadata.version("flwr")
     if found != TRIED:
         raise InputError(
-            f"flwr {found} is installed, but these commands use functions of {TRIED}: pip install flwr=={TRIED}, or "
-            "run Flower's own nodes on the federation's app folder (docs/deployment.md)"
+            f"flwr {found} is installed, but these commands use functions of {TRIED}: pip install flwr=={TRIED}"
         )
 
 
