@@ -117,7 +117,8 @@ def test_a_sound_mechanism_passes_all_probes(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["model", "update", "erm", "bolt-on", "objective", "central"])
 def test_a_sound_mechanism_passes_with_at_least_19_of_20_seeds(name):
-    broken = [seed for seed in range(20) if audited(small(name, 100 * seed), replays=200).is_broken]
+    replays = 20 if name == "objective" else 200  # each of its replays trains
+    broken = [seed for seed in range(20) if audited(small(name, 100 * seed), replays=replays).is_broken]
     assert len(broken) <= 1
 
 
