@@ -14,6 +14,8 @@ from tests.auditing.test_audit import SOUND, experiment
 from upcycled.auditing.whole import ATTACK_LEVEL, LEVEL, carry_out, level_of, survey, survey_of
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
+from upcycled.core.streams import Purpose
+from upcycled.privacy.noise import SeededNoise
 from upcycled.runtime.plan import make_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -203,3 +205,20 @@ def test_the_documented_power_is_what_the_command_says():
     table = text.split("<!-- power -->")[1].split("<!-- end -->")[0].strip().splitlines()[2:]
     power = survey(load_config(EXAMPLES / PROVEN), PROVEN).power
     assert table == [f"| `{one.probe}` | {one.fault} | {one.words} |" for one in power]
+
+
+@pytest.mark.slow
+def test_the_last_of_very_many_clients_is_looked_at_as_all_others_are(monkeypatch):
+    data = up.data.synthetic("iid", clients=230, sizes=12, dim=4, seed=0)
+    spec = up.RunSpec(algorithm=up.FedAvg(), privacy=up.privacy.UpdateClipping(0.1, noise_std=1.0), iterations=4)
+    plan = make_plan(data, spec)
+    own = SeededNoise.uniforms
+
+    def uniforms(self, clients, count, purpose=Purpose.NOISE, start=0):
+        found = own(self, clients, count, purpose, start)
+        once = own(replace(self, round=1), clients, count, purpose, start)
+        return np.where((clients == 229)[:, None], once, found)
+
+    assert caught(carry_out(replace(survey_of(plan, data.train), replays=20))) == set()
+    monkeypatch.setattr(SeededNoise, "uniforms", uniforms)
+    assert "noise: rounds" in caught(carry_out(replace(survey_of(plan, data.train), replays=20)))

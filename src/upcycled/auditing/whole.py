@@ -26,8 +26,8 @@ from upcycled.auditing.probes.movement_probe import (
     projection_finding,
     unit_of,
 )
-from upcycled.auditing.probes.noise_probe import noise_findings, noise_power, residuals_of
-from upcycled.auditing.probes.rehearsal import rehearse
+from upcycled.auditing.probes.noise_probe import Residuals, noise_findings, noise_power, residuals_of
+from upcycled.auditing.probes.rehearsal import Seen, rehearse
 from upcycled.auditing.probes.replay_probe import replay_finding
 from upcycled.auditing.probes.rotation_attack import Attacked, attack, attack_power
 from upcycled.auditing.probes.stand_ins import without_content
@@ -159,17 +159,20 @@ def survey_of(plan: Plan, train: Shards) -> Scope:
 def carry_out(scope: Scope) -> WholeAudit:
     """Do what was announced."""
     plan, train = scope.plan, scope.train
-    idle = idle_world(plan, train)
-    try:
-        schedule = go_through(plan, idle)
-        residuals = residuals_of(plan.layout.size, plan.task.seed)
-        for number, clients in enumerate(_groups(train.num_clients)):
-            _rotate(scope, clients, residuals, number)
+    idle, runs = idle_world(plan, train), RUNS + int(is_bounded_by_release(plan))
+    releasing = len(_groups(train.num_clients)) if plan.mechanism.is_central else train.num_clients
+    residuals = residuals_of(plan.layout.size, releasing * scope.rounds * runs, plan.task.seed)
+
+    def look(seen: Seen) -> None:
         if not _draws_inside(plan):
-            for seen in schedule.seen:
-                residuals.add(idle, seen, 0, scope.unit)
+            residuals.add(idle, seen, 0, scope.unit)
+
+    try:
+        schedule = go_through(plan, idle, look)
     finally:
         idle.close()
+    for number, clients in enumerate(_groups(train.num_clients)):
+        _rotate(scope, clients, residuals, number)
     apart = scope.moved.found / scope.unit if scope.line.kind == "gaussian" else np.zeros(train.num_clients)
     attacked = attack(plan, scope.moved, scope.line, scope.claim, scope.replays, ATTACK_LEVEL)
     replayed = [
@@ -190,7 +193,7 @@ def carry_out(scope: Scope) -> WholeAudit:
     return WholeAudit(scope.title, scope.claim, scope.power, findings, attacked, scope.warnings)
 
 
-def _rotate(scope: Scope, clients: list[int], residuals: Any, number: int) -> None:
+def _rotate(scope: Scope, clients: list[int], residuals: Residuals, number: int) -> None:
     """Let some clients take part in every round of a few runs, with their own work and with forged models."""
     plan = scope.plan
     if _is_blind(plan, scope.train):
@@ -232,7 +235,7 @@ def _power(
     drawn = 0 if _draws_inside(plan) else rounds_gone_through(plan) * plan.task.cohort_size
     runs = RUNS + int(is_bounded_by_release(plan))
     central = plan.mechanism.is_central
-    noise = noise_power(plan.layout.size, together, rounds, runs, LEVEL, drawn, central)
+    noise = noise_power(plan.layout.size, train.num_clients, together, rounds, runs, LEVEL, drawn, central)
     if _is_blind(plan, train):
         noise = (Power("noise: scale", "noise inside the steps, on words of a vocabulary", float("inf")),)
     ratios = moved.ratios

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from upcycled.auditing.probes.findings import Finding, Power
-from upcycled.auditing.probes.rehearsal import MOST_NUMBERS, SERVER, Seen, sample_of, whitened
+from upcycled.auditing.probes.rehearsal import SERVER, Seen, sample_of, whitened
 from upcycled.auditing.probes.residual_tests import (
     Family,
     family,
@@ -25,7 +25,7 @@ from upcycled.support.formats import general, significant
 
 FAMILIES = ("scale", "rounds", "clients", "runs", "pairs", "coordinates")
 MOST_ROWS = 2_000
-"""Releases that are held against each other; the scale of all others is looked at too."""
+"""Releases that are each held against each other; of the whole schedule no more are looked at but for their scale."""
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Residuals:
     squares: list[float] = field(default_factory=list)
     """Sums over all numbers of a release, not only the sample's."""
     squared_places: list[tuple[int, int, int]] = field(default_factory=list)
+    of_schedule: int = 0
+    """Rows of the plan's own schedule, which is run 0."""
 
     def add(self, world: World, seen: Seen, run: int, unit: float) -> None:
         """Take in a data round; one whose noise nobody can tell apart is left out."""
@@ -52,14 +54,15 @@ class Residuals:
         for row, client in zip(z, clients, strict=True):
             self.squares.append(float(row @ row))
             self.squared_places.append((run, seen.round, client))
-            if len(self.rows) < MOST_ROWS:
+            if run > 0 or self.of_schedule < MOST_ROWS:
+                self.of_schedule += run == 0
                 self.rows.append(row[self.sample])
                 self.places.append((run, seen.round, client))
 
 
-def residuals_of(size: int, seed: int) -> Residuals:
-    """Return an empty collection for releases of so many numbers."""
-    return Residuals(size, sample_of(size, seed))
+def residuals_of(size: int, rows: int, seed: int) -> Residuals:
+    """Return an empty collection for so many releases of so many numbers."""
+    return Residuals(size, sample_of(size, rows, seed))
 
 
 def families_of(found: Residuals) -> tuple[tuple[Family, str], ...]:
@@ -80,13 +83,22 @@ def families_of(found: Residuals) -> tuple[tuple[Family, str], ...]:
             about = {"rounds": f"of {_client(int(client[row]))}", "clients": f"of round {round_[row]}"}
             words = f"{name} share noise, such as those {about.get(name, f'at {_client(int(client[row]))}')}"
         made.append((tested, words))
-    p, tests, pair = pairs_p(z)
+    p, tests, pair = _in_blocks(z)
     words = ""
     if tests:
         words = " and ".join(f"round {round_[i]} of {_client(int(client[i]))} (run {run[i]})" for i in pair)
     made.append((Family("pairs", tests, min(1.0, p * tests), 0), f"{words} share noise"))
     made.append((family("coordinates", halves_p(z)), "the numbers of one release share noise"))
     return tuple(made)
+
+
+def _in_blocks(z: Real) -> tuple[float, int, tuple[int, int]]:
+    """Return the worst of all pairs within blocks of rows, their number, and which two rows it is."""
+    firsts = range(0, max(1, len(z)), MOST_ROWS)
+    found = [pairs_p(z[first : first + MOST_ROWS]) for first in firsts]
+    worst = min(range(len(found)), key=lambda k: found[k][0])
+    p, _, (one, other) = found[worst]
+    return p, sum(tests for _, tests, _ in found), (firsts[worst] + one, firsts[worst] + other)
 
 
 def _scale(found: Residuals) -> tuple[Family, str]:
@@ -132,18 +144,20 @@ LOOKED_AT = {
 
 
 def noise_power(
-    size: int, clients: int, rounds: int, runs: int, level: float, extra: int, is_central: bool
+    size: int, clients: int, together: int, rounds: int, runs: int, level: float, extra: int, is_central: bool
 ) -> tuple[Power, ...]:
     """Return the smallest faults that the tests find, before there is anything to test.
 
-    ``extra`` releases more are looked at one by one: those of the whole schedule.
+    ``together`` of the clients have their rounds in common; ``extra`` releases more are looked at one by one: those of
+    the whole schedule.
     """
-    each, seen, shared = level / len(FAMILIES), min(size, MOST_NUMBERS), "of their variance"
-    releasing = 1 if is_central else clients
+    each, shared = level / len(FAMILIES), "of their variance"
+    groups = -(-clients // together)
+    releasing = groups if is_central else clients
     rows = releasing * rounds * runs + extra
-    tests = rows + releasing + 1
-    compared = min(rows, MOST_ROWS)
-    pairs = max(1, compared * (compared - 1) // 2)
+    seen, tests = sample_of(size, releasing * rounds * runs, 0).size, rows + releasing + 1
+    compared = releasing * rounds * runs + min(extra, MOST_ROWS)
+    pairs = max(1, compared * (min(compared, MOST_ROWS) - 1) // 2)
     one_client, one_release = least_scale(size * rounds * runs, each / tests), least_scale(size, each / tests)
     by_rounds, by_runs = each / (releasing * (runs + 1) + 1), each / (releasing * (rounds + 1) + 1)
     found = [
@@ -158,8 +172,8 @@ def noise_power(
               least_correlation(seen, each / pairs) ** 2, shared),
     ]  # fmt: skip
     if not is_central:
-        together = least_shared(clients, seen * rounds, each / (runs * (rounds + 1) + 1))
-        found.insert(4, Power("noise: clients", "noise that the clients of a round share", together, shared))
+        least = least_shared(together, seen * rounds, each / (runs * (rounds + 1) + 1))
+        found.insert(4, Power("noise: clients", "noise that the clients of a round share", least, shared))
     return tuple(found)
 
 

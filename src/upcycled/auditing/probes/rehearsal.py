@@ -23,8 +23,8 @@ from upcycled.runtime.state import Run
 
 SERVER = -1
 """Stands for a client where only the aggregate is released."""
-MOST_NUMBERS = 2048
-"""Of a release that are looked at: a sample of them where a model has more."""
+MOST_NUMBERS, MOST_IN_ALL = 2048, 20_000_000
+"""Of a release, and of all, that are held against others: a sample where there are more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +126,9 @@ def _as_normals(tilts: Real, alpha: Real, seen: Seen) -> Real:
     return found
 
 
-def sample_of(size: int, seed: int) -> Ints:
-    """Return which numbers of a release are looked at: all of a small model, else a sample."""
-    if size <= MOST_NUMBERS:
+def sample_of(size: int, rows: int, seed: int) -> Ints:
+    """Return which numbers of so many releases are held against each other: all of a small model, else a sample."""
+    most = min(MOST_NUMBERS, max(64, MOST_IN_ALL // max(1, rows)))
+    if size <= most:
         return np.arange(size)
-    return np.sort(np.random.default_rng(seed).choice(size, MOST_NUMBERS, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(size, most, replace=False))
