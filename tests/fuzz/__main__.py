@@ -5,9 +5,8 @@
     python -m tests.fuzz commands --count 500
 
 Each input must be taken, or refused in one sentence, within 10 s; the process may have 1,000 MB more than it begins
-with. What fails is kept in ``--kept`` to be looked at; once mended, it belongs into ``tests/fuzz/corpus``.
-Two processes
-share the work: ``--part 0/2`` and ``--part 1/2``.
+with. What fails is kept in ``--kept`` to be looked at; once mended, it belongs into ``tests/fuzz/corpus``. Several
+processes share the work: ``--part 0/2`` and ``--part 1/2``.
 """
 
 from __future__ import annotations

@@ -347,6 +347,8 @@ FRACTION = Limits(at_least=0, below=1)
 SHARE = Limits(above=0, at_most=1)
 PROBABILITY = Limits(at_least=0, at_most=1)
 COUNT = Limits(at_least=1, integer=True)
+MACHINE_COUNT = Limits(at_least=1, below=2**31, integer=True)
+"""Counts that are multiplied by others: their products are still machine integers."""
 SEED = Limits(at_least=0, below=2**63, integer=True)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
+from upcycled.core.errors import FRACTION, MACHINE_COUNT, NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.vectors import Ints, Real
 
 Schedule: TypeAlias = Callable[[int, int], float]
@@ -47,8 +47,8 @@ class LocalSGD:
 
     lr: Annotated[float, POSITIVE] | Schedule = 0.01
     momentum: Annotated[float, FRACTION] = 0.0
-    epochs: Annotated[int, COUNT] = 1
-    batch_size: Annotated[int, COUNT] | None = 32
+    epochs: Annotated[int, MACHINE_COUNT] = 1
+    batch_size: Annotated[int, MACHINE_COUNT] | None = 32
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     nesterov: bool = False
     max_grad_norm: Annotated[float, POSITIVE] | None = None
@@ -139,8 +139,8 @@ class LocalAdam:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
-    epochs: Annotated[int, COUNT] = 1
-    batch_size: Annotated[int, COUNT] | None = 32
+    epochs: Annotated[int, MACHINE_COUNT] = 1
+    batch_size: Annotated[int, MACHINE_COUNT] | None = 32
     max_grad_norm: Annotated[float, POSITIVE] | None = None
     decoupled: bool = False
 
@@ -210,8 +210,8 @@ class LocalOptimizer:
     """
 
     make: Callable[[Any], Any]
-    epochs: Annotated[int, COUNT] = 1
-    batch_size: Annotated[int, COUNT] | None = 32
+    epochs: Annotated[int, MACHINE_COUNT] = 1
+    batch_size: Annotated[int, MACHINE_COUNT] | None = 32
     max_grad_norm: Annotated[float, POSITIVE] | None = None
 
     def __post_init__(self) -> None:
