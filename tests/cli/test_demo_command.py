@@ -20,20 +20,28 @@ def here(tmp_path, monkeypatch):
 def test_the_demo_prints_a_table_a_plot_the_command_and_a_caveat(here, capsys):
     assert main(["demo", "--rounds", "2", "--seeds", "2", "--output", "out here"]) == 0
     out, err = capsys.readouterr()
-    for word in ("accuracy", "loss", "rounds", "iterations", "messages", "MB", "seconds"):
+    for word in ("accuracy", "rounds", "messages", "MB", "epsilon", "seconds"):
         assert word in out
-    rows = [line for line in out.splitlines() if line.strip().startswith(("FedAvg,", "FedProx,"))]
-    assert [row.split()[:2] for row in rows] == [
-        ["FedAvg,", "vanilla"],
-        ["FedAvg,", "upcycled"],
-        ["FedProx,", "vanilla"],
-        ["FedProx,", "upcycled"],
+    rows = [line for line in out.splitlines() if line.strip().startswith(("vanilla,", "upcycled,"))]
+    assert [row.split()[:3] for row in rows] == [
+        ["vanilla,", "no", "noise"],
+        ["upcycled,", "no", "noise"],
+        ["vanilla,", "epsilon", "4"],
+        ["upcycled,", "epsilon", "4"],
     ]
     assert all("±" in row for row in rows)
+    assert [row.split()[-5:-1] for row in rows] == [
+        ["2", "36", "0.006", "–"],
+        ["1", "18", "0.003", "–"],
+        ["2", "36", "0.006", "4.000"],
+        ["1", "18", "0.003", "4.000"],
+    ]
+    assert all(len(line) <= 80 for line in out.split("Plot:")[0].splitlines())
     plot = here / out.split("Plot:")[1].splitlines()[0].strip()
     assert plot.read_bytes()[:4] == b"\x89PNG"
     assert plot.stat().st_size > 20_000
     assert "server learning rate of 1.7 (1 + rho)" in out
+    assert "a simulation that protects nobody" in out
     assert err.count("data rounds") == 8
 
     repeat = shlex.split(out.split("Repeat:")[1].splitlines()[0])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.experiments.small import everything_under
 from upcycled.core.errors import InputError
-from upcycled.experiments.demo import BASE, contestants, run_demo
+from upcycled.experiments.demo import contestants, run_demo, worst_epsilon
 from upcycled.experiments.plots import curve, write_comparison
 
 
@@ -28,31 +28,37 @@ def demo(tmp_path_factory):
     return output, run_demo(contestants(2, 2, str(output)), "upcycled demo")
 
 
-def test_vanilla_and_upcycled_have_the_same_data_rounds_and_messages(demo):
+def test_upcycled_runs_have_as_many_iterations_and_half_of_the_data_rounds_and_messages(demo):
     _, found = demo
-    assert [(c.group, c.is_upcycled) for c, _ in found.rows] == [
-        ("FedAvg", False),
-        ("FedAvg", True),
-        ("FedProx", False),
-        ("FedProx", True),
+    assert [c.title for c, _ in found.rows] == [
+        "vanilla, no noise",
+        "upcycled, no noise",
+        "vanilla, epsilon 4",
+        "upcycled, epsilon 4",
     ]
     for c, outcome in found.rows:
         for seed in outcome.seeds:
-            assert seed.summary["data_rounds"] == 2
-            assert seed.summary["iterations"] == (4 if c.is_upcycled else 2)
-            assert seed.summary["messages"] == 2 * 2 * 9
-    steps = {tuple(s.summary["gradient_steps"] for s in outcome.seeds) for _, outcome in found.rows}
-    assert len(steps) == 1
+            rounds = 1 if c.is_upcycled else 2
+            assert seed.summary["iterations"] == 2
+            assert seed.summary["data_rounds"] == rounds
+            assert seed.summary["messages"] == 2 * rounds * 9  # down and up, 30 % of 30 clients
 
 
-def test_the_setting_is_the_papers(demo):
-    assert (BASE["data"]["alpha"], BASE["data"]["beta"]) == (0.5, 0.5)
-    assert BASE["clients"] == {"participation": 0.3, "stragglers": 0.9}
-    assert {k: BASE["local"][k] for k in ("epochs", "batch_size", "momentum")} == {
-        "epochs": 10,
-        "batch_size": 32,
-        "momentum": 0.5,
-    }
+def test_two_of_them_end_at_the_proven_epsilon_and_the_others_promise_nothing(demo):
+    _, found = demo
+    epsilons = [worst_epsilon(outcome) for _, outcome in found.rows]
+    assert epsilons[:2] == [None, None]
+    assert epsilons[2:] == pytest.approx([4.0, 4.0], abs=1e-6)
+    assert max(epsilons[2:]) <= 4.0
+    assert [run["epsilon"] for run in found.as_json()["runs"]] == epsilons
+
+
+def test_all_train_one_model_by_one_algorithm_on_one_data_set(demo):
+    _, found = demo
+    settings = [c.experiment.resolved() for c, _ in found.rows]
+    for key in ("model", "algorithm", "data", "iterations", "seeds"):
+        assert all(one[key] == settings[0][key] for one in settings)
+    assert settings[0]["clients"]["participation"] == settings[2]["clients"]["participation"] == 0.3
 
 
 def test_the_demo_writes_a_real_plot_a_summary_and_every_run(demo):
@@ -62,8 +68,10 @@ def test_the_demo_writes_a_real_plot_a_summary_and_every_run(demo):
     assert height >= 600
     assert json.loads((output / "demo.json").read_text())["runs"][1]["upcycled"] is True
     assert found.report == output / "report.html"
-    assert found.report.read_text().startswith("<!")
-    assert (output / "fedprox-upcycled" / "seed-1" / "metrics.jsonl").read_text().count("\n") == 4
+    page = found.report.read_text()
+    assert page.startswith("<!")
+    assert page.index("half of the messages") < page.index("Summary of all experiments") < page.index("Learning curves</h2>")
+    assert (output / "upcycled-epsilon-4" / "seed-1" / "metrics.jsonl").read_text().count("\n") == 2
 
 
 def test_a_second_demo_replaces_the_first(tmp_path):
@@ -71,15 +79,15 @@ def test_a_second_demo_replaces_the_first(tmp_path):
     run_demo(contestants(1, 3, str(output))[:1], "first")
     run_demo(contestants(1, 2, str(output))[:1], "second")
     assert json.loads((output / "demo.json").read_text())["repeat"] == "second"
-    assert sorted(p.name for p in (output / "fedavg-vanilla").iterdir()) == ["seed-0", "seed-1"]
+    assert sorted(p.name for p in (output / "vanilla-no-noise").iterdir()) == ["seed-0", "seed-1"]
 
 
 def test_a_folder_with_other_things_is_refused_and_stays_as_it_is(tmp_path):
-    (tmp_path / "fedavg-vanilla").mkdir()
-    (tmp_path / "fedavg-vanilla" / "thesis.txt").write_text("two years of work")
+    (tmp_path / "vanilla-no-noise").mkdir()
+    (tmp_path / "vanilla-no-noise" / "thesis.txt").write_text("two years of work")
     with pytest.raises(InputError, match="holds other things, but it must be a new or empty folder"):
         run_demo(contestants(1, 2, str(tmp_path)), "")
-    assert everything_under(tmp_path) == {"fedavg-vanilla": b"", "fedavg-vanilla/thesis.txt": b"two years of work"}
+    assert everything_under(tmp_path) == {"vanilla-no-noise": b"", "vanilla-no-noise/thesis.txt": b"two years of work"}
 
 
 @pytest.mark.parametrize(

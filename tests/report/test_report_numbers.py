@@ -138,6 +138,14 @@ def test_clients_have_their_mean_accuracy_and_their_largest_epsilon(folder):
     assert found.median == pytest.approx(np.median(known))
 
 
+@pytest.mark.parametrize("value", [4.0, -1e6])
+def test_values_that_differ_by_rounding_alone_have_bins(value):
+    values = np.array([value, np.nextafter(value, 9e9)])
+    bins = bins_of(values.tolist())
+    assert bins.high - bins.low >= 0.1
+    assert sum(bins.counts(values)) == max(bins.counts(values)) == 2
+
+
 def test_a_wide_range_of_epsilons_is_binned_on_a_logarithmic_scale():
     bins = bins_of([0.1, 1.0, 10.0, 100.0])
     assert bins.is_log

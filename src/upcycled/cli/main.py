@@ -45,7 +45,7 @@ COMMANDS = {
 
 EXAMPLES = """\
 examples:
-  upcycled demo                                 vanilla against upcycled in under a minute
+  upcycled demo                                 one model vanilla, upcycled, and with a proven epsilon
   upcycled run experiment.toml local.lr=0.1     one experiment, with a value changed
   upcycled compare experiment.toml              vanilla against upcycled, with a test of the difference
   upcycled sweep experiment.toml                many settings, chosen on validation data

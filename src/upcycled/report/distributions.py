@@ -107,7 +107,9 @@ def bins_of(values: Sequence[float], least: float = -math.inf, most: float = mat
     low, high = min(values), max(values)
     if low > 0 and high / low > WIDE:
         return Bins(low / 1.1, high * 1.1, True)
-    margin = 0.02 * (high - low) or max(0.05 * abs(high), 0.05)
+    # Values that differ by rounding alone, such as epsilons that noise was calibrated to, are one value.
+    is_one = high - low <= 1e-9 * max(abs(low), abs(high))
+    margin = max(0.05 * abs(high), 0.05) if is_one else 0.02 * (high - low)
     return Bins(max(low - margin, least), min(high + margin, most), False)
 
 
