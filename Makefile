@@ -7,7 +7,7 @@ READY_DEMO := $(VENV)/.ready-demo
 READY_FLOWER := $(VENV)/.ready-flower
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
-.PHONY: demo paper test test-slow test-federation lint check bench bench-peers clean
+.PHONY: demo docs paper test test-slow test-federation lint check bench bench-peers clean
 
 demo: $(READY_DEMO)
 	$(BIN)/upcycled demo
@@ -59,6 +59,15 @@ $(READY): $(READY_DEMO)
 # Flower on top of that; it holds a few packages to versions of its own, which the lock has.
 $(READY_FLOWER): $(READY)
 	$(INSTALL) -e '.[dev,flower]'
+	touch $@
+
+# The documentation as a site in site/, which opens from disk (site/index.html); a link that leads nowhere is an error.
+READY_DOCS := $(VENV)/.ready-docs
+docs: $(READY_DOCS)
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/python -m mkdocs build --quiet
+
+$(READY_DOCS): $(READY_DEMO)
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 # Measures everything in docs/performance.md except the peers; takes some ten minutes on an idle machine.

@@ -28,11 +28,13 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "demo",
         help="one model vanilla, upcycled, and with a proven epsilon: a table, a plot, a page",
-        description="Train one model vanilla and upcycled, without and with a proven epsilon, on generated data: what each "
-        "costs in messages, bytes and epsilon, beside its accuracy.",
+        description="Train one model vanilla and upcycled, without and with a proven epsilon, on generated data: what "
+        "each costs in messages, bytes and epsilon, beside its accuracy.",
         examples=EXAMPLES,
     )
-    parser.add_argument("--rounds", type=int, metavar="M", help="iterations of every run; half of them are data rounds in upcycled ones")
+    parser.add_argument(
+        "--rounds", type=int, metavar="M", help="iterations of every run; half of an upcycled one's are data rounds"
+    )
     parser.add_argument("--seeds", type=int, metavar="N", help="runs of every kind, at least 2")
     parser.add_argument("--output", default=DEFAULT_OUTPUT, metavar="DIR", help=f"folder (default: {DEFAULT_OUTPUT})")
     add_json(parser)
