@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_a_docstring_becomes_lists_and_code():
-    doc = "Halve <b, x> by ``x_i``.\n\nArgs:\n    x: what to halve,\n        a number.\n    **more: a_b.\n\n>>> 4 / 2\n2.0"
+    doc = "Halve <b, x> by ``x_i``.\n\nArgs:\n    x: what to halve,\n        a number.\n    **more: a_b.\n\n"
+    doc += ">>> 4 / 2\n2.0"
     assert markdown(doc) == (
         "Halve \\<b, x> by ``x_i``.\n\n**Args**\n\n- `x`: what to halve, a number.\n- `**more`: a\\_b.\n\n"
         "```pycon\n>>> 4 / 2\n2.0\n```"

@@ -54,3 +54,8 @@ def on_post_page(output: str, **_: Any) -> str:
     script = (ROOT / "website" / "worker.js").read_text(encoding="utf-8")
     asked = '<script src="https://unpkg.com/iframe-worker/shim"></script>'
     return output.replace(asked, f"<script>{script}</script>")
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Do the same for pages that come from the theme alone, such as 404.html."""
+    return on_post_page(output_content)
