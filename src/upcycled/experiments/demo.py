@@ -99,7 +99,8 @@ class Demo:
 
 def worst_epsilon(outcome: Outcome) -> float | None:
     """Return the largest epsilon of any client and seed; None for runs without a mechanism."""
-    spent = [seed.summary["privacy"]["epsilon"]["max"] for seed in outcome.seeds if (seed.summary or {}).get("privacy")]
+    summaries = [seed.summary for seed in outcome.seeds if seed.summary is not None]
+    spent = [float(summary["privacy"]["epsilon"]["max"]) for summary in summaries if summary.get("privacy")]
     return max(spent, default=None)
 
 
