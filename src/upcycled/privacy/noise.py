@@ -89,7 +89,7 @@ class SystemNoise:
         return exponentials_from(self.words, clients.size * count).reshape(clients.size, count)
 
     def normals(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
-        """Return standard normals of full relative precision: for a direction only. No release adds them."""
+        """Return standard normals of full relative precision: inside objectives only. No release adds them."""
         return normals_from(self.words, clients.size * count).reshape(clients.size, count)
 
     def gaussian_steps(

@@ -13,14 +13,19 @@ import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.generalised_linear import GeneralisedLinear
-from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained, bring
+from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Setting, bring
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem, ShiftedMinimiser
 from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.core.vectors import Real, Vector
 from upcycled.privacy.accounting.tilted_renyi import tilted_noise_std
-from upcycled.privacy.mechanisms.objective_cover import Cover, grid_length, likely_normal_norm
-from upcycled.privacy.mechanisms.objective_perturbation import COVER_EPSILON, LEAST_GAMMA, reachable_gamma
+from upcycled.privacy.mechanisms.objective_cover import (
+    COVER_EPSILON,
+    Cover,
+    grid_length,
+    likely_normal_norm,
+    reachable_gamma,
+)
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import (
     DELTA,
@@ -32,9 +37,8 @@ from upcycled.privacy.mechanisms.requirements import (
     check_penalty,
     rounds_paid,
 )
-from upcycled.privacy.mechanisms.rounding import check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.rounding import constants_of
 from upcycled.privacy.tilt_noise import row_norms
-from upcycled.support.formats import general
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,6 @@ class GaussianObjective:
             # The cover costs next to nothing of what the noise does, so that a first calibration is close enough.
             first = self._stds(setting, loss, moves, curved, COVER_EPSILON)
             gamma = reachable_gamma(setting, about, a, likely_normal_norm(first, size))
-            gamma = max(gamma, LEAST_GAMMA)
         rate = setting.shared.get("cover_alpha", self.cover_alpha)
         if rate is None:
             rate = COVER_EPSILON * a / (2 * gamma)
@@ -120,32 +123,19 @@ class GaussianObjective:
         alike = {} if self.per_client else {"noise_std": float(std[0])}
         return Fitted(
             name=self.name,
-            promise=self._promise(loss, a, float(gamma), made.steps),
+            promise=cover.promise(
+                "a local objective tilted by Gaussian noise", self.norm_bound, made.steps, self.delta
+            ),
             norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
             problem=work.problem,
-            release=work.release,
+            release=cover.release,
             charge=work.charge,
-            mean_noise_std=work.mean_noise_std,
+            mean_noise_std=cover.mean_noise_std,
             release_noise_std=work.release_noise_std,
             shared={"gamma": float(gamma), "cover_alpha": float(rate), **alike},
             prox_mu=self.prox_mu,
-        )
-
-    def _promise(self, loss: GeneralisedLinear, a: float, gamma: float, steps: int) -> Promise:
-        reached = general(gamma, 3)
-        return Promise(
-            "the minimiser of a local objective tilted by Gaussian noise, with a little noise over the solver's error",
-            (
-                loss.name,
-                f"features projected to norm {self.norm_bound:g}",
-                f"quadratic term a = {a:g} > 0",
-                f"a gradient norm of {reached} at most, rounding included, in {steps} steps for all data and tilts",
-                "no stragglers",
-            ),
-            ("norm_bound and prox_mu were not chosen by looking at private data",),
-            delta=self.delta,
         )
 
     def _stds(self, setting: Setting, loss: GeneralisedLinear, moves: Real, curved: Real, cover: float) -> Real:
@@ -181,16 +171,11 @@ class NormalTilt:
     cover_epsilon: float
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
-        """Add prox_mu to a and the noise to b; stop the run if its public vectors are too large for float64."""
-        cover, rows = self.cover, cohort.rows
-        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, rows.size)
-        error = cover.rounding(rows, size, linear)
-        # A b beyond its room would be folded away, which is private and useless.
-        error = np.where(linear > cover.linear_room(rows), np.inf, error)
-        check_covered(error, np.full(rows.size, cover.gamma / 2), size)
-        tilt = noise.normals(cohort.clients, sent.size, Purpose.OBJECTIVE) * self.noise_std[rows, None]
+        """Add prox_mu to a and the noise to b."""
+        longest = self.cover.room(problem, sent, cohort)
+        tilt = noise.normals(cohort.clients, sent.size, Purpose.OBJECTIVE) * self.noise_std[cohort.rows, None]
         # Beyond that length the minimiser is folded to w whatever the tilt: see ``objective_cover``.
-        tilt *= np.minimum(1.0, cover.longest(rows, linear) / row_norms(tilt))[:, None]
+        tilt *= np.minimum(1.0, longest / row_norms(tilt))[:, None]
         return replace(problem, a=problem.a + self.prox_mu, b=tilt if problem.b is None else problem.b + tilt)
 
     def charge(self, cohort: Cohort) -> Charge:
@@ -207,17 +192,7 @@ class NormalTilt:
             rank=np.full(rows.size, self.rank),
         )
 
-    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
-        vectors = self.cover.applied(trained.vectors.astype(np.float64), sent, cohort, noise)
-        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
-
     def release_noise_std(self, release: Release) -> Real:
         """Return noise_std/a, a bound: a tilt n moves the minimiser by ||n||/a at most."""
         std: Real = self.noise_std[release.clients] / self.cover.a
         return std
-
-    def mean_noise_std(self, release: Release) -> float:
-        """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""
-        shares = release.num_samples / release.num_samples.sum()
-        return float(np.sqrt((shares**2).sum()) * self.cover.noise_std)

@@ -39,12 +39,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from upcycled.core.mechanism import NoiseSource
+from upcycled.core.mechanism import NoiseSource, Promise, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
+from upcycled.core.solvers import Problem
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector, grid_step, on_grid
-from upcycled.privacy.mechanisms.rounding import UNIT, LossConstants
+from upcycled.privacy.mechanisms.rounding import UNIT, LossConstants, check_covered, norms
 from upcycled.privacy.tilt_noise import row_norms, sum_error, tilt_error
+from upcycled.support.formats import general
+
+LEAST_GAMMA = 1e-10
+"""The gradient norm asked of the solver, where float64 can reach it."""
+
+COVER_EPSILON = 1e-3
+"""What covering the solver's remaining error adds to a round, unless ``cover_alpha`` says otherwise."""
 
 _TAIL = 50.0
 """Tilts that the fold can touch have a probability of e^-50 at most: they are lost for learning, not for privacy."""
@@ -119,6 +127,42 @@ class Cover:
         found: Real = solver + tilt + fold
         return found
 
+    def room(self, problem: Problem, sent: Vector, cohort: Cohort) -> Real:
+        """Return ``longest`` for a round; stop the run if its public vectors are too large for float64."""
+        rows = cohort.rows
+        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, rows.size)
+        error = self.rounding(rows, size, linear)
+        # A b beyond its room would be folded away, which is private and useless.
+        error = np.where(linear > self.linear_room(rows), np.inf, error)
+        check_covered(error, np.full(rows.size, self.gamma / 2), size)
+        return self.longest(rows, linear)
+
+    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
+        """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
+        vectors = self.applied(trained.vectors.astype(np.float64), sent, cohort, noise)
+        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+
+    def mean_noise_std(self, release: Release) -> float:
+        """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""
+        shares = release.num_samples / release.num_samples.sum()
+        return float(np.sqrt((shares**2).sum()) * self.noise_std)
+
+    def promise(self, what: str, norm_bound: float, steps: int, delta: float | None) -> Promise:
+        """Return what is released and what its proof needs; ``what`` says the objective's noise."""
+        reached = general(self.gamma, 3)
+        return Promise(
+            f"the minimiser of {what}, with a little noise over the solver's error",
+            (
+                self.about.loss.name,
+                f"features projected to norm {norm_bound:g}",
+                f"quadratic term a = {self.a:g} > 0",
+                f"a gradient norm of {reached} at most, rounding included, in {steps} steps for all data and tilts",
+                "no stragglers",
+            ),
+            ("norm_bound and prox_mu were not chosen by looking at private data",),
+            delta=delta,
+        )
+
     def applied(self, points: Real, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Real:
         """Return g (rint(fold(points)/g) + Z), Z discrete Laplace of scale T/g = sqrt(D)/(cover_alpha g)."""
         rows = cohort.rows.size
@@ -131,6 +175,13 @@ class Cover:
     def noise_std(self) -> float:
         """The std of one number's noise: sqrt(2) T."""
         return float(np.sqrt(2 * self.size) / self.rate)
+
+
+def reachable_gamma(setting: Setting, about: LossConstants, a: float, likely: Real) -> float:
+    """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
+    cover = Cover(about, a, setting.num_parameters, setting.sizes, likely, LEAST_GAMMA, rate=1.0)
+    everyone = np.arange(likely.size)
+    return max(LEAST_GAMMA, 2 * float(cover.rounding(everyone, 100.0, cover.linear_room(everyone)).max()))
 
 
 def fold(points: Real, centre: Real, radius: Real) -> Real:

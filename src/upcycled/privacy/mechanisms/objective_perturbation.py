@@ -12,17 +12,23 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.generalised_linear import GeneralisedLinear
-from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained, bring
+from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Setting, bring
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem, ShiftedMinimiser
-from upcycled.core.vectors import Ints, Real, Vector
+from upcycled.core.vectors import Real, Vector
 from upcycled.privacy.accounting import (
     pure_round_epsilon,
 )
 from upcycled.privacy.accounting.objective import loss_alpha, loss_round_epsilon
 from upcycled.privacy.ledger.paper_claim import PaperTilt
-from upcycled.privacy.mechanisms.objective_cover import Cover, grid_length, likely_gamma_norm
+from upcycled.privacy.mechanisms.objective_cover import (
+    COVER_EPSILON,
+    LEAST_GAMMA,
+    Cover,
+    grid_length,
+    likely_gamma_norm,
+    reachable_gamma,
+)
 from upcycled.privacy.mechanisms.paper_mode import paper_objective, tilted
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import (
@@ -34,14 +40,7 @@ from upcycled.privacy.mechanisms.requirements import (
     check_penalty,
     rounds_paid,
 )
-from upcycled.privacy.mechanisms.rounding import LossConstants, check_covered, constants_of, norms
-from upcycled.support.formats import general
-
-LEAST_GAMMA = 1e-10
-"""The gradient norm asked of the solver, where float64 can reach it."""
-
-COVER_EPSILON = 1e-3
-"""What covering the solver's remaining error adds to a round, unless ``cover_alpha`` says otherwise."""
+from upcycled.privacy.mechanisms.rounding import LossConstants, constants_of
 
 
 @dataclass(frozen=True)
@@ -141,35 +140,20 @@ class ObjectivePerturbation:
         alike = {} if self.per_client else {"alpha": float(alpha[0])}
         return Fitted(
             name=self.name,
-            promise=self._promise(loss, a, float(gamma), made.steps),
+            promise=covered.promise("a randomly tilted local objective", self.norm_bound, made.steps, self.delta),
             norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
             problem=work.problem,
-            release=work.release,
+            release=covered.release,
             charge=work.charge,
-            mean_noise_std=work.mean_noise_std,
+            mean_noise_std=covered.mean_noise_std,
             release_noise_std=work.release_noise_std,
             # The solver's accuracy and its cover follow from all sizes; so does alpha where all have the same.
             shared={"gamma": float(gamma), "cover_alpha": float(cover), **alike},
             prox_mu=self.prox_mu,
             alpha=alpha,
             paper=PaperTilt(alpha, a),
-        )
-
-    def _promise(self, loss: GeneralisedLinear, a: float, gamma: float, steps: int) -> Promise:
-        reached = general(gamma, 3)
-        return Promise(
-            "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
-            (
-                loss.name,
-                f"features projected to norm {self.norm_bound:g}",
-                f"quadratic term a = {a:g} > 0",
-                f"a gradient norm of {reached} at most, rounding included, in {steps} steps for all data and tilts",
-                "no stragglers",
-            ),
-            ("norm_bound and prox_mu were not chosen by looking at private data",),
-            delta=self.delta,
         )
 
     def _alphas(self, setting: Setting, terms: dict[str, Any]) -> Real:
@@ -208,13 +192,6 @@ def _terms(setting: Setting, about: LossConstants, a: float, gamma: float, cover
     }
 
 
-def reachable_gamma(setting: Setting, about: LossConstants, a: float, likely: Real) -> float:
-    """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
-    cover = Cover(about, a, setting.num_parameters, setting.sizes, likely, LEAST_GAMMA, rate=1.0)
-    everyone = np.arange(likely.size)
-    return max(LEAST_GAMMA, 2 * float(cover.rounding(everyone, 100.0, cover.linear_room(everyone)).max()))
-
-
 @dataclass(frozen=True, eq=False)
 class _Tilted:
     """The noise of each client, inside its objective and over its solution, and what it costs."""
@@ -225,24 +202,14 @@ class _Tilted:
     round_epsilon: Real
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
-        """Add prox_mu to a and the noise to b; stop the run if its public vectors are too large for float64."""
-        cover, rows = self.cover, cohort.rows
-        size, linear = float(np.linalg.norm(sent.astype(np.float64))), norms(problem.b, rows.size)
-        error = cover.rounding(rows, size, linear)
-        # A b beyond its room would be folded away, which is private and useless.
-        error = np.where(linear > cover.linear_room(rows), np.inf, error)
-        check_covered(error, np.full(rows.size, cover.gamma / 2), size)
-        return tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise, cover.longest(rows, linear))
+        """Add prox_mu to a and the noise to b."""
+        longest = self.cover.room(problem, sent, cohort)
+        return tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise, longest)
 
     def charge(self, cohort: Cohort) -> Charge:
         """A pure release."""
         nothing = np.zeros(cohort.rows.size)
         return Charge("pure", cohort.clients, nothing, nothing, epsilon=self.round_epsilon[cohort.rows])
-
-    def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
-        """Cover the solver's remaining error, on the grid, in float64, and only then round to float32."""
-        vectors = self.cover.applied(trained.vectors.astype(np.float64), sent, cohort, noise)
-        return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
 
     def release_noise_std(self, release: Release) -> Real:
         """Return sqrt(D + 1)/(alpha_i a), a bound: a tilt n moves the minimiser by ||n||/a at most.
@@ -252,8 +219,3 @@ class _Tilted:
         cover = self.cover
         std: Real = np.sqrt(cover.size + 1) / (self.alpha[release.clients] * cover.a)
         return std
-
-    def mean_noise_std(self, release: Release) -> float:
-        """Only the cover's, which is tiny: the noise in the objective has no known std in the minimiser."""
-        shares = release.num_samples / release.num_samples.sum()
-        return float(np.sqrt((shares**2).sum()) * self.cover.noise_std)
