@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.display.run_progress import LiveProgress, Watched
 from upcycled.runtime.executor import train_each
 from upcycled.runtime.plan import make_plan
-from upcycled.runtime.worker_processes import EventStream, Stopped, _Reporter
+from upcycled.runtime.worker_processes import EventStream, Parcel, Stopped, _Reporter, attempt_here
 
 ENGINES = ["fused", pytest.param("sequential", id="sequential-in-processes")]
 
@@ -287,3 +288,18 @@ def _lives(pid):
         return b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def test_a_worker_that_was_started_elsewhere_writes_where_its_parent_stands(tmp_path, monkeypatch):
+    parent, worker = tmp_path / "parent", tmp_path / "worker"
+    parent.mkdir()
+    worker.mkdir()
+    monkeypatch.chdir(parent)
+    data = up.data.synthetic("iid", clients=3, sizes=20, seed=0)
+    plan = make_plan(data, up.RunSpec(algorithm=up.FedAvg(), iterations=2, checkpoint="kept", progress=False))
+    sent = pickle.dumps(Parcel(plan))
+    monkeypatch.chdir(worker)
+    result = attempt_here(pickle.loads(sent), tmp_path, 0)
+    assert len(result.history) == 2
+    assert any((parent / "kept").iterdir())
+    assert not any(worker.iterdir())

@@ -6,13 +6,14 @@ file needs no reader to go on, and what a worker wrote before it died is read to
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import struct
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,29 +49,40 @@ def attempt(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Res
         return error
 
 
+def _working_folder() -> str:
+    """Return the current folder, or "" where it was removed."""
+    with suppress(FileNotFoundError):
+        return os.getcwd()
+    return ""
+
+
 @dataclass(frozen=True)
 class Parcel:
     """A plan on its way to a worker; made of bytes only when it is sent, so that runs that wait take no memory."""
 
     plan: Plan
+    here: str = field(default_factory=_working_folder)
+    """Where paths of the plan begin that are not absolute: a worker may have been started elsewhere."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Callbacks stay with the parent, which tells them what the worker tells it; measurements need the data.
         going = tuple(one for one in self.plan.spec.callbacks if measures(one))
-        return _unpacked, (packed(replace(self.plan, spec=self.plan.spec.replace(callbacks=going))),)
+        return _unpacked, (packed(replace(self.plan, spec=self.plan.spec.replace(callbacks=going))), self.here)
 
 
 # In the worker.
 
 
-def _unpacked(content: bytes) -> Parcel:
-    return Parcel(unpacked(content))
+def _unpacked(content: bytes, here: str) -> Parcel:
+    return Parcel(unpacked(content), here)
 
 
 def attempt_here(parcel: Parcel, folder: Path, place: int) -> Result | Exception:
     """Carry out one run of a batch in this worker, on one thread."""
     if (folder / STOP_FILE).exists():
         return Stopped(STOPPED)
+    if parcel.here:
+        os.chdir(parcel.here)
     with _interrupts_ignored():
         return attempt(parcel.plan, [*parcel.plan.spec.callbacks, _Reporter(folder, place)], threads=1)
 
