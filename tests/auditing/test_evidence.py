@@ -148,6 +148,14 @@ def test_the_evidence_of_a_run_needs_nothing_of_the_holders_own(seed, tmp_path, 
         assert "epsilon" in (folder / name).read_text()
 
 
+def test_a_results_folder_stands_for_its_only_seed_and_several_are_named(seed, tmp_path, capsys):
+    assert main(["privacy", "evidence", str(seed.parent), "-o", "evidence"]) == 0
+    assert (tmp_path / "evidence" / "ledger.jsonl").read_bytes() == (seed / "ledger.jsonl").read_bytes()
+    shutil.copytree(seed, seed.parent / "seed-1")
+    assert main(["privacy", "evidence", str(seed.parent), "-o", "other"]) == 2
+    assert f"has 2 finished seeds, each with a ledger of its own: say one, {seed}" in capsys.readouterr().err
+
+
 def test_what_gives_no_evidence_is_refused_in_a_sentence(seed, tmp_path, capsys):
     assert main(["privacy", "evidence", "results", "-o", "evidence"]) == 2
     assert main(["privacy", "evidence", str(seed), "-o", "results"]) == 2

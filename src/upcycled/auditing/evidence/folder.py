@@ -32,7 +32,7 @@ def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | N
     Of a run only what everybody may see is read.
 
     Args:
-        source: a seed's folder of a finished run, or an account's folder.
+        source: a seed's folder of a finished run, the results folder of a single seed, or an account's folder.
         folder: where; it must not be there yet, or be empty.
         audit: a file with what ``upcycled audit --json`` printed.
 
@@ -50,7 +50,7 @@ def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | N
         claim, head = claim_of_account(account, f"account {account.id}"), account.head.as_json()
         files = {ACCOUNT: account.content}
     else:
-        claim, head, files = _of_run(place)
+        claim, head, files = _of_run(_seed_of(place))
     files["head.json"] = _json(head)
     files["versions.json"] = _json(_versions())
     if audit is not None:
@@ -67,6 +67,16 @@ def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | N
     files["VERIFY.md"] = about_verifying(claim, [*files, "VERIFY.md"]).encode()
     write_together(target, files)
     return claim, sorted(files)
+
+
+def _seed_of(place: Path) -> Path:
+    """Return the folder itself, or that of its only seed: each seed is a run, with a ledger of its own."""
+    seeds = sorted(path.parent for path in place.glob("seed-*/summary.json"))
+    if (place / "summary.json").exists() or not seeds:
+        return place
+    if len(seeds) > 1:
+        raise InputError(f"{place} has {len(seeds)} finished seeds, each with a ledger of its own: say one, {seeds[0]}")
+    return seeds[0]
 
 
 def _of_run(place: Path) -> tuple[Claim, Any, dict[str, bytes]]:
