@@ -9,11 +9,10 @@ from upcycled.support.formats import epsilon, fixed, general
 
 SCRIPT = '''\
 """Recomputes the epsilon of events.json with dp_accounting alone: pip install dp-accounting; python verify.py"""
-import json
+import json, pathlib
 import dp_accounting as dp
 from dp_accounting.pld import PLDAccountant
-with open("events.json") as file:
-    document = json.load(file)
+document = json.loads(pathlib.Path(__file__).with_name("events.json").read_text())
 for one in document["clients"]:
     accountant = PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
     for e in one["events"] or []:
