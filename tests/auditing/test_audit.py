@@ -67,6 +67,7 @@ def test_a_sound_mechanism_passes(name):
     assert found.sentences[-1].endswith("is not refuted by this attack")
 
 
+@pytest.mark.slow
 def test_the_attack_on_clipping_comes_close_to_what_is_claimed():
     """Otherwise a mechanism with too little noise would pass."""
     found = run(SOUND["model"], replays=6000)

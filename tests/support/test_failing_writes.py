@@ -177,6 +177,7 @@ def test_a_model_that_could_not_be_saved_leaves_the_one_that_was(tmp_path, monke
             assert any(np.array_equal(found, own) for own in known)
 
 
+@pytest.mark.slow
 def test_an_account_whose_disk_fails_has_charged_all_that_left_or_more(tmp_path, monkeypatch):
     place = tmp_path / "account"
 
