@@ -181,7 +181,8 @@ def _bounds(where: str, table: Mapping[str, Any]) -> tuple[float, float]:
         raise InputError(field=f"{where}.bounds", must=must)
     given = table["bounds"]
     parts = [plain_number(one) for one in given] if isinstance(given, list | tuple) else []
-    numbers = [float(one) for one in parts if isinstance(one, int | float) and not isinstance(one, bool)]
+    # -0.0 and 0.0 give the same numbers, so they are written alike in a fingerprint.
+    numbers = [float(one) + 0.0 for one in parts if isinstance(one, int | float) and not isinstance(one, bool)]
     is_fine = len(numbers) == 2 == len(parts) and all(map(math.isfinite, numbers))
     if not is_fine or not numbers[0] < numbers[1] or not math.isfinite(numbers[1] - numbers[0]):
         raise InputError(field=f"{where}.bounds", value=given, must=must)
@@ -194,7 +195,7 @@ def _number_gap(where: str, table: Mapping[str, Any], low: float, high: float) -
         return None
     if not isinstance(gap, int | float) or isinstance(gap, bool) or not low <= gap <= high:
         raise InputError(field=f"{where}.gap", value=gap, must=f"a number within the bounds, {low:g} to {high:g}")
-    return float(gap)
+    return float(gap) + 0.0
 
 
 def _category(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> CategoryColumn:

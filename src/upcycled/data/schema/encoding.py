@@ -94,7 +94,7 @@ def encode_feature(schema: Schema, name: str, column: Feature, values: NDArray[A
         problems.append(_outside(name, column, cells, outside, found))
     middle = low + (high - low) / 2
     filled = np.clip(np.where(is_gap, middle if gap is None else gap, found), low, high)
-    scaled = 2 * (filled - low) / (high - low) - 1
+    scaled = 2 * ((filled - low) / (high - low)) - 1
     return np.column_stack([scaled, *([] if gap is None else [is_gap])]).astype(np.float64), problems
 
 
