@@ -56,6 +56,13 @@ def test_the_numbers_of_every_kind_by_hand():
     assert made.x.dtype == np.float32
 
 
+@pytest.mark.parametrize("kind", ["number", "label"])
+def test_bounds_beyond_all_floats_are_refused_in_a_sentence(kind):
+    said = message(lambda: Schema.from_dict({"columns": {"a": {"kind": kind, "bounds": [0, 10**400]}}}))
+    assert "columns.a.bounds" in said
+    assert "two finite numbers" in said
+
+
 def test_a_date_is_days_from_its_first_bound_in_any_of_its_forms():
     days = ["2020-01-01", "6.1.2020", "11.01.2020", "2021-05-05", "1999-12-31"]
     made = encoded({"age": ["1"] * 5, "sex": ["f"] * 5, "seen": days})

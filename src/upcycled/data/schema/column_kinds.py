@@ -182,11 +182,19 @@ def _bounds(where: str, table: Mapping[str, Any]) -> tuple[float, float]:
     given = table["bounds"]
     parts = [plain_number(one) for one in given] if isinstance(given, list | tuple) else []
     # -0.0 and 0.0 give the same numbers, so they are written alike in a fingerprint.
-    numbers = [float(one) + 0.0 for one in parts if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [_as_float(one) + 0.0 for one in parts if isinstance(one, int | float) and not isinstance(one, bool)]
     is_fine = len(numbers) == 2 == len(parts) and all(map(math.isfinite, numbers))
     if not is_fine or not numbers[0] < numbers[1] or not math.isfinite(numbers[1] - numbers[0]):
         raise InputError(field=f"{where}.bounds", value=given, must=must)
     return numbers[0], numbers[1]
+
+
+def _as_float(number: int | float) -> float:
+    """Return a number as a float; an integer beyond all floats is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _number_gap(where: str, table: Mapping[str, Any], low: float, high: float) -> float | None:
