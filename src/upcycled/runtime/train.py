@@ -103,7 +103,9 @@ def _carry_out(
     found = None if checkpointer is None else checkpointer.restore()
     # Before a ledger is begun: what cannot be paid for leaves nothing.
     check_account(plan, *((0, 0) if found is None else (found.run.state.data_rounds, found.run.state.iteration)))
-    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found
+    if found is not None:
+        plan = plan.done_by(found.engine)
+    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found[:4]
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
     probes = [one for one in hooks if measures(one.value)] + ([Hooks(BoundProbe(plan))] if plan.spec.theory else [])
