@@ -24,6 +24,7 @@ from upcycled.core.shards import Shards
 
 FEATURES, SAMPLES, COHORT = 20, 20, 1000
 FEW, MANY, LARGE_COHORT = 10_000, 10_000_000, 100_000
+PAIRS, ROUNDS = 9, 25
 
 
 def generate(folder: Path, clients: int) -> up.FederatedData:
@@ -46,9 +47,9 @@ def trained(data: up.FederatedData, rounds: int, cohort: int = COHORT, **asked: 
     return up.train(data, iterations=rounds, participation=share, engine="fused", progress=False, **usual | asked)
 
 
-def per_round(data: up.FederatedData, rounds: int = 30, **asked: Any) -> float:
+def per_round(data: up.FederatedData, asked: dict[str, Any]) -> float:
     """Median seconds of a data round once warm."""
-    return float(statistics.median(trained(data, rounds, **asked).history.column("seconds")[5:]))
+    return float(statistics.median(trained(data, ROUNDS, **asked).history.column("seconds")[5:]))
 
 
 class Watch:
@@ -111,17 +112,16 @@ def populations(folder: Path) -> dict[str, Any]:
     """Rounds among ten million clients against rounds among ten thousand, without privacy and with it."""
     small, large = generate(folder, FEW), generate(folder, MANY)
     private = {"algorithm": up.FedAvg(), "privacy": up.privacy.ModelClipping(clip_norm=1.0, noise_std=1.0)}
+    cases: dict[str, dict[str, Any]] = {"without privacy": {}, "with a ledger": private}
     found: dict[str, Any] = {}
-    for name, asked in {"without privacy": {}, "with a ledger": private}.items():
-        seconds: dict[int, list[float]] = {FEW: [], MANY: []}
+    for name, asked in cases.items():
         with Watch() as watch:
-            for _ in range(3):
-                seconds[FEW].append(per_round(small, **asked))
-                seconds[MANY].append(per_round(large, **asked))
-        few, many = (statistics.median(each) for each in seconds.values())
+            pairs = [(per_round(small, asked), per_round(large, asked)) for _ in range(PAIRS)]
+        few, many = (statistics.median(each) for each in zip(*pairs, strict=True))
         found[name] = {
             "seconds per round": {f"{FEW:,} clients": few, f"{MANY:,} clients": many},
-            "many / few": many / few,
+            # Of two runs that follow each other: what else the machine did is in both.
+            "many / few": statistics.median(many / few for few, many in pairs),
             "most anonymous GB": watch.most,
         }
     with Watch() as watch:

@@ -88,24 +88,24 @@ Arguments: TypeAlias = tuple[Any, ...]
 
 
 def _of_linear(args: Arguments, out: Any) -> float:
-    return 2.0 * out.numel() * args[0].shape[-1]
+    return float(2 * out.numel() * args[0].shape[-1])
 
 
 def _of_added_product(args: Arguments, out: Any) -> float:
-    return 2.0 * out.numel() * args[1].shape[-1]
+    return float(2 * out.numel() * args[1].shape[-1])
 
 
 def _of_convolution(args: Arguments, out: Any) -> float:
-    return 2.0 * out.numel() * args[1][0].numel()
+    return float(2 * out.numel() * args[1][0].numel())
 
 
 def _of_transposed_convolution(args: Arguments, out: Any) -> float:
-    return 2.0 * args[0].numel() * args[1][0].numel()
+    return float(2 * args[0].numel() * args[1][0].numel())
 
 
 def _of_attention(args: Arguments, out: Any) -> float:
     query, key, value = args[:3]
-    return 2.0 * query.numel() * key.shape[-2] + 2.0 * out.numel() * value.shape[-2]
+    return float(2 * query.numel() * key.shape[-2] + 2 * out.numel() * value.shape[-2])
 
 
 def _of_attention_layer(args: Arguments, out: Any) -> float:
@@ -113,12 +113,12 @@ def _of_attention_layer(args: Arguments, out: Any) -> float:
     query, key, value = args[:3]
     width, length = query.shape[-1], key.shape[0]
     inputs = query.numel() + key.shape[-1] * key[..., 0].numel() + value.shape[-1] * value[..., 0].numel()
-    return 2.0 * width * (inputs + query.numel()) + 4.0 * query.numel() * length
+    return float(2 * width * (inputs + query.numel()) + 4 * query.numel() * length)
 
 
 def _of_recurrence(args: Arguments, out: Any) -> float:
     tokens = args[0][..., 0].numel()
-    return 2.0 * tokens * sum(weight.numel() for weight in _matrices(args))
+    return float(2 * tokens * sum(weight.numel() for weight in _matrices(args)))
 
 
 def _of_einsum(args: Arguments, out: Any) -> float:
