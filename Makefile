@@ -77,6 +77,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m benchmarks.compare
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.auto
 	$(BIN)/python -m benchmarks.lstm
 	$(BIN)/python -m benchmarks.moreau
 	$(BIN)/python -m benchmarks.rules

@@ -45,6 +45,7 @@ def seconds_table() -> list[str]:
 
 def other_table() -> list[str]:
     w1, batch, scale, lstm = read("w1"), read("batch"), read("scale"), read("lstm")
+    auto = read("auto")
     checkpoints, compare = read("checkpoints").get("ratios", {}), read("compare")
     rows: list[tuple[str, str]] = []
     if w1:
@@ -55,15 +56,20 @@ def other_table() -> list[str]:
         )
         rows.append(("cores busy meanwhile", f"{100 * batch['cores busy']:.0f} %"))
     if scale:
-        rows.append(
-            ("a round among 1,000,000 clients over one among 10,000", f"{scale['million / ten thousand']:.2f}x")
-        )
-        rows.append(("anonymous memory meanwhile", f"{scale['anonymous GB']:.2f} GB"))
+        for name in ("without privacy", "with a ledger"):
+            words = f"a round among 10,000,000 clients over one among 10,000, {name}"
+            rows.append((words, f"{scale[name]['many / few']:.2f}x"))
+            rows.append(("anonymous memory meanwhile, at most", f"{scale[name]['most anonymous GB']:.2f} GB"))
+        whole = scale["a cohort of 100,000"]
+        rows.append(("a round of 100,000 clients, of 10,000,000", f"{whole['seconds']:.2f} s"))
         growth = {k: v for k, v in scale["CPU growth"].items() if k != "base"}
         rows += [
             (f"CPU time, {name.split('/')[0].strip()}, over twice the base", f"{v:.2f}x") for name, v in growth.items()
         ]
     rows += [(f"{name}, with checkpoints over without", f"{ratio:.2f}x") for name, ratio in checkpoints.items()]
+    if auto:
+        words = f"""`engine="auto"` over the best engine, cold processes, the worst of {len(auto["cases"])} cases"""
+        rows.append((words, f"{auto['worst']:.2f}x"))
     if compare:
         words = f"`upcycled compare`, {compare['runs']} runs of 80 data rounds, start-up and report included"
         rows.append((words, f"{compare['seconds']:.1f} s"))

@@ -136,8 +136,8 @@ def test_auto_takes_the_fastest_engine_that_supports_the_case():
     quick = {"algorithm": up.FedAvg(), "iterations": 1, "progress": False}
     assert up.train(data, **quick).settings["engine"] == "fused"
     tanh = nn.Sequential(nn.Linear(6, 3), nn.Tanh(), nn.Linear(3, 4))
-    assert up.train(data, model=tanh, **quick).settings["engine"] == "vectorised"
-    assert up.train(data, model=tanh, **quick).settings["way"] in ("stacked", "workers")
+    assert up.train(data, model=tanh, **quick).settings["engine"] == "sequential"
+    assert up.train(data, model=tanh, **quick).settings["way"] == "one by one"
     dropout = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5), nn.Linear(3, 4))
     assert up.train(data, model=dropout, **quick).settings["engine"] == "sequential"
 

@@ -16,6 +16,7 @@ import torch
 import upcycled as up
 from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
 from upcycled.core.strategy import State
+from upcycled.runtime.checkpointing import fingerprint
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest
 from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.files import WriteError
@@ -268,3 +269,11 @@ def test_a_system_run_names_itself_once_and_stores_no_noise(federation, tmp_path
     header = json.loads(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["upcycled"])
     assert set(header["facts"]) == {"identity", "way", "ledger"}
     assert set(header["state"]) == {field.name for field in fields(State)}
+
+
+def test_a_runs_name_is_that_of_the_list_of_sizes_without_one(monkeypatch):
+    monkeypatch.setattr(fingerprint, "_SIZES", 3)
+    for clients in (1, 3, 4, 9, 11):
+        sizes, form = np.arange(clients) * 7 + 1, {"b": [1, None], "a": "x"}
+        expected = fingerprint.hash_of([form, sizes.tolist(), 12])
+        assert fingerprint.hash_of_run(form, sizes, 12) == expected

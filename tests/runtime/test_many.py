@@ -196,6 +196,22 @@ def test_a_run_that_goes_on_counts_what_was_there_before(data):
     assert row.text == f"x: iteration 3/4, accuracy {100 * records[2].accuracy:.2f} %, loss {records[2].loss:.4f}"
 
 
+def test_the_time_left_is_that_of_data_rounds_after_the_first(data, monkeypatch):
+    asked = a_run(data, upcycle=0.5) | {"iterations": 10}
+    records = trained(asked).history
+    row = Watched("x")
+    row.start(planned(asked), ())
+    now = iter([160.0, 162.0, 167.0])  # when data rounds end; workers began in the first one, for a minute
+    clock = SimpleNamespace(perf_counter=lambda: next(now))
+    monkeypatch.setattr("upcycled.runtime.display.run_progress.time", clock)
+    left = []
+    for record in list(records)[:6]:
+        row.record(record, None)
+        left.append(row.left)
+    # 3 rounds at 2 s are left after the second of 5, 2 at 3.5 s after the third; upcycled ones in between take nothing.
+    assert left == [None, None, 3 * 2.0, 3 * 2.0, 2 * 3.5, 2 * 3.5]
+
+
 def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, capsys):
     monkeypatch.setattr("upcycled.runtime.display.batch_progress.QUIET_SECONDS", 0.0)
     monkeypatch.setattr("upcycled.runtime.display.batch_progress.LINE_SECONDS", 0.01)

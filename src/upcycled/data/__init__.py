@@ -4,9 +4,21 @@ from upcycled.data import partition
 from upcycled.data.description import Description
 from upcycled.data.federated import FederatedData
 from upcycled.data.loading import load, save
+from upcycled.data.readers.mapped import load_mapped
 from upcycled.data.schema.table_schema import Schema
 from upcycled.data.sets.femnist import femnist
 from upcycled.data.sets.sent140 import sent140
 from upcycled.data.sets.synthetic import synthetic
 
-__all__ = ["Description", "FederatedData", "Schema", "femnist", "load", "partition", "save", "sent140", "synthetic"]
+__all__ = [
+    "Description",
+    "FederatedData",
+    "Schema",
+    "femnist",
+    "load",
+    "load_mapped",
+    "partition",
+    "save",
+    "sent140",
+    "synthetic",
+]

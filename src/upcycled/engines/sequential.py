@@ -18,6 +18,7 @@ from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, No
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
+from upcycled.engines.choice.expected_seconds import expected_seconds
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.fused.thread_pool import ThreadPool, cores
@@ -192,4 +193,4 @@ def open_sequential(task: Task, threads: int | None) -> Sequential:
     return Sequential(task, flat, lanes, ThreadPool(len(lanes) - 1))
 
 
-SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential)
+SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential, lambda task: expected_seconds("one by one", task))

@@ -28,6 +28,10 @@ from upcycled.runtime.worker_processes import STOP_FILE, EventStream, Parcel, St
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
 
+TINY_ROUND = 2e7
+"""Multiplications by a parameter below which the Python around a round takes about as long as its kernel."""
+RUNS_PER_CORE = 2
+"""Tiny runs at once: where a run waits for the interpreter, another one's kernel has the core."""
 PATIENCE_SECONDS = 2.0
 """How long worker processes may go on with the iteration they are in when a batch is stopped."""
 
@@ -175,14 +179,15 @@ def _together(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
     separate = [job for job in longest_first if not job.plan.engine.runs_without_lock]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if threaded:
-        yield from _in_threads(threaded, table, cores)
+        is_tiny = all(_work(job.plan) < TINY_ROUND * job.plan.data_rounds for job in threaded)
+        yield from _in_threads(threaded, table, (RUNS_PER_CORE if is_tiny else 1) * cores)
     if separate:
         yield from _in_processes(separate, table, cores)
 
 
-def _in_threads(jobs: Sequence[_Job], table: BatchProgress, cores: int) -> _Ended:
+def _in_threads(jobs: Sequence[_Job], table: BatchProgress, at_once: int) -> _Ended:
     stop = threading.Event()
-    with ThreadPoolExecutor(min(cores, len(jobs))) as pool:
+    with ThreadPoolExecutor(min(at_once, len(jobs))) as pool:
         started = {}
         for job in jobs:
             row = table.row(job.title)

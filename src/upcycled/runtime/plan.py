@@ -39,6 +39,7 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.data.checks import Names
 from upcycled.engines import choose_engine
+from upcycled.engines.determinism import one_thread
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
 from upcycled.losses.proven import proven_loss
@@ -141,6 +142,17 @@ class Plan:
         """What determines the bits, for records and reports: as asked for, and the engine that does it."""
         return self.spec.settings() | {"engine": self.engine.name}
 
+    def done_by(self, engine: str) -> Plan:
+        """Return the plan with another engine, where the choice was left to the package.
+
+        Raises:
+            InputError: in one sentence, if that engine cannot do it here.
+        """
+        task, kind = self._with_data()
+        if self.spec.engine != "auto" or kind.name == engine:
+            return self
+        return replace(self, on_data=(task, choose_engine(engine, task)))
+
     def kept(self, **changes: Any) -> Plan:
         """Return the plan kept or shown in another way, which changes nothing that it computes."""
         if not set(changes) <= set(NOT_IN_BITS):
@@ -209,7 +221,8 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     if spec.theory and objective != CrossEntropy():
         but = f"it knows the loss 'cross_entropy' only, not '{objective.name}'"
         raise InputError(field="theory", value=True, but=but)
-    module = prepare_model(_made(spec), facts, objective, spec.seed, spec.model_options, samples)
+    with one_thread():  # two samples are not worth waking another, which many plans at once would wait for
+        module = prepare_model(_made(spec), facts, objective, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
     solver = algorithm.solver(local)
     setting, scores = None, None

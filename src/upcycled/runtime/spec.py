@@ -61,7 +61,8 @@ class RunSpec:
         noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
         budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
         charged_scores: noisy scores of the global model that a private run may publish, because they are charged.
-        engine: ``"auto"`` or the name of an engine.
+        engine: ``"auto"``, which takes the one that expects to be done first (the same on every machine), or the name
+            of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
         metrics: more scores on the test data, in ``record.metrics`` and ``result.metrics``: a list of names

@@ -15,6 +15,7 @@ from upcycled.core.running_statistics import write_statistics
 from upcycled.core.vectors import Vector
 from upcycled.data import FederatedData
 from upcycled.data.checks import Names
+from upcycled.engines.determinism import one_thread
 from upcycled.metrics.measure import baseline
 from upcycled.models.projection import with_projection
 from upcycled.runtime.bound_probe import BoundProbe, report_of
@@ -103,7 +104,9 @@ def _carry_out(
     found = None if checkpointer is None else checkpointer.restore()
     # Before a ledger is begun: what cannot be paid for leaves nothing.
     check_account(plan, *((0, 0) if found is None else (found.run.state.data_rounds, found.run.state.iteration)))
-    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found
+    if found is not None:
+        plan = plan.done_by(found.engine)
+    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found[:4]
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
     probes = [one for one in hooks if measures(one.value)] + ([Hooks(BoundProbe(plan))] if plan.spec.theory else [])
@@ -206,7 +209,8 @@ def _about_learning(plan: Plan, history: History) -> tuple[str, ...]:
     last, test = history.last_scored(), plan.task.test
     if last is None or last.loss is None or test is None or len(history) < plan.iterations:
         return ()
-    known = baseline((), plan.objective, plan.task.train.y, test.y, plan.objective.num_outputs(plan.facts.classes))
+    with one_thread():
+        known = baseline((), plan.objective, plan.task.train.y, test.y, plan.objective.num_outputs(plan.facts.classes))
     if last.accuracy is not None and "accuracy" in known:
         if last.accuracy > known["accuracy"]:
             return ()

@@ -13,4 +13,5 @@ def _open(task: Task, threads: int | None) -> Engine:
     return FusedEngine(task, threads)
 
 
+# It expects to be done at once: reading its kernels takes less than a second, and that is the most it can lose.
 FUSED = EngineKind(name="fused", refuses=refuses, open=_open, runs_without_lock=True)

@@ -13,6 +13,7 @@ from torch import nn
 from upcycled.core.engine import Task
 from upcycled.core.errors import reason_of
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD
+from upcycled.engines.choice.effort import batch_of, effort_of_pass
 from upcycled.engines.transport import packed
 from upcycled.engines.vectorised.stacked import stacked_gradient
 
@@ -30,12 +31,13 @@ MOST_EFFORT = 10_000_000
 
 def way_of(task: Task) -> Way:
     """Return how the engine works on a task: the same whatever the number of threads."""
-    # Cheapest questions first: torch takes a second to load what the last two need.
-    if task.device == "cpu" and not is_small(FLOPS_PER_PARAMETER * task.layout.size, task.cohort_size):
-        return "workers"
-    if task.device == "cpu" and not is_small(effort_of(task), task.cohort_size):
-        return "workers"
-    return "stacked" if is_stackable(task) else "workers"
+    # The cheaper question first: torch takes two seconds to load what the other needs.
+    return "stacked" if would_stack(task) and is_stackable(task) else "workers"
+
+
+def would_stack(task: Task) -> bool:
+    """Say whether a task is small enough for a stack, whatever torch makes of its module."""
+    return task.device != "cpu" or is_small(effort_of(task), task.cohort_size)
 
 
 def is_small(effort: float, cohort_size: int) -> bool:
@@ -50,14 +52,8 @@ def effort_of(task: Task) -> float:
 
 def flops_per_step(task: Task) -> float:
     """Return the multiplications and additions of one client's step: forward, and twice that backward."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    mean = task.train.num_rows / task.train.num_clients
-    batch = mean if task.solver.local.batch_size is None else min(task.solver.local.batch_size, mean)
-    module, x = _trial(task), _samples(task, 2)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module(x)
-    return float(3 * batch / len(x) * counter.get_total_flops())
+    effort = effort_of_pass(task)
+    return 3 * batch_of(task) / effort.samples * effort.flops
 
 
 def is_stackable(task: Task) -> bool:
@@ -90,6 +86,12 @@ def is_stackable(task: Task) -> bool:
 
 def refuses(task: Task) -> str | None:
     """Say in one sentence why the vectorised engine cannot take a task, or return None."""
+    reason = refuses_both_ways(task)
+    return _unsendable(task.module) if reason is None and way_of(task) == "workers" else reason
+
+
+def refuses_both_ways(task: Task) -> str | None:
+    """Say why neither way can take a task, or return None."""
     if not isinstance(task.solver, LocalSGD | LocalAdam | MoreauSGD):
         return f"the vectorised engine has no {type(task.solver).__name__}"
     if task.statistics is not None:
@@ -99,7 +101,7 @@ def refuses(task: Task) -> str | None:
             "the model draws random numbers in training (dropout does), and the vectorised engine has none for each "
             "client: engine='sequential' has"
         )
-    return _unsendable(task.module) if way_of(task) == "workers" else None
+    return None
 
 
 def _draws(task: Task) -> bool:

@@ -8,7 +8,7 @@ divergences at the best order. Draws of real noise add up, and what they cost co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -32,18 +32,29 @@ class Spent:
     """What every client has spent so far. Queries change nothing: they may come from another thread than charges."""
 
     def __init__(self, num_clients: int) -> None:
+        # Zeros take memory only where a client's are written: of a large population it is those who took part.
         self.rounds: Ints = np.zeros(num_clients, dtype=np.int64)
         """Data rounds each client was charged for."""
         self._has_paid = np.zeros(num_clients, dtype=bool)
         self.kind: str | None = None
         """The kind of all charges; None before the first."""
         self._squares, self._pure = np.zeros(num_clients), np.zeros(num_clients)
-        self._least, self._most = np.full(num_clients, np.inf), np.zeros(num_clients)
+        self._most = np.zeros(num_clients)
         self._steps = np.zeros(num_clients, dtype=np.int64)
-        self._rates, self._multipliers = np.zeros(num_clients), np.full(num_clients, np.inf)
+        self._rates = np.zeros(num_clients)
         self._curved, self._rank = np.zeros(num_clients), np.zeros(num_clients, dtype=np.int64)
         self._draws = np.zeros(num_clients, dtype=np.int64)
         self._charges: list[Charge] = []
+
+    @cached_property
+    def _least(self) -> Real:
+        """The smallest charge of each client; made when there is a pure one."""
+        return np.full(self.rounds.size, np.inf)
+
+    @cached_property
+    def _multipliers(self) -> Real:
+        """The smallest noise multiplier of each client; made when there is a sampled charge."""
+        return np.full(self.rounds.size, np.inf)
 
     def check(self, charge: Charge) -> None:
         """Refuse a charge of another kind than those before: no theorem here composes them."""

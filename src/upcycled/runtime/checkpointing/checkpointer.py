@@ -43,6 +43,8 @@ class Restored(NamedTuple):
     way: str
     notes: tuple[str, ...]
     """What the holder of a restricted run's data is to know."""
+    engine: str
+    """Who did it so far, and goes on: more iterations would have let another one be chosen."""
 
 
 class Checkpointer:
@@ -93,7 +95,8 @@ class Checkpointer:
             records[-1] = replace(records[-1], **unscored, metrics=metrics)
             self._columns = to_columns(records)
         best = None if kept.best is None else Best(**kept.best)
-        return Restored(replace(run, state=kept.state, best=best), records, kept.facts["way"], self._notes)
+        run = replace(run, state=kept.state, best=best)
+        return Restored(run, records, kept.facts["way"], self._notes, before["spec"]["engine"])
 
     def newest(self) -> tuple[Path, Snapshot] | None:
         """Return the newest whole checkpoint, if this run may go on from it; None where there is none.
@@ -107,6 +110,10 @@ class Checkpointer:
         path, content = newest
         kept = from_bytes(content, str(path))
         before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
+        if self._plan.spec.engine == "auto":
+            # Whoever did it so far goes on: what auto takes follows from the number of iterations, too.
+            engine = {"engine": before["spec"]["engine"]}
+            self._identity = {**self._identity, "spec": self._identity["spec"] | engine}
         planned = before["spec"]["iterations"]
         is_longer = planned < self._plan.iterations
         held = {**before, "spec": before["spec"] | {"iterations": self._plan.iterations}} if is_longer else before

@@ -19,9 +19,12 @@ from torch import nn
 
 from upcycled.core.lookup import name_of
 from upcycled.core.shards import Shards
+from upcycled.core.vectors import Ints
 from upcycled.data import FederatedData
 
 _CHUNK = 2**24
+_SIZES = 2**16
+"""Sizes of clients that are written at a time."""
 _PACKAGE = __name__.partition(".")[0]
 COUNTED = ("upcycled-fl", "numpy", "torch", "numba")
 """The packages whose versions decide about bits."""
@@ -100,8 +103,21 @@ def as_words(form: Any) -> str:
 
 def hash_of(form: Any) -> str:
     """Return the hash of a plain form, whatever the order of its keys."""
-    text = json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_written(form)).hexdigest()
+
+
+def hash_of_run(form: Any, sizes: Ints, parameters: int) -> str:
+    """Return what ``hash_of([form, list of sizes, parameters])`` is, of any number of clients without such a list."""
+    found = hashlib.sha256(b"[" + _written(form) + b",[")
+    for first in range(0, sizes.size, _SIZES):
+        some = _written(sizes[first : first + _SIZES].tolist())[1:-1]
+        found.update(some if first == 0 else b"," + some)
+    found.update(b"]," + _written(parameters) + b"]")
+    return found.hexdigest()
+
+
+def _written(form: Any) -> bytes:
+    return json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def versions() -> dict[str, str]:

@@ -41,8 +41,10 @@ class Watched:
         self.is_over = False
         self.metrics: tuple[str, ...] = ()
         """The names of what is measured, and shown."""
-        self._began = time.perf_counter()
-        self._resumed_at = 0
+        self._rounds = 1
+        self._first: tuple[int, float] | None = None
+        """The first data round since the start, and when it ended: what came before it began engines and workers."""
+        self._latest: tuple[int, float] | None = None
         self.is_restricted = False
         """Whether its pace is its data holder's own."""
         self._worst = WorstEpsilon()
@@ -50,9 +52,8 @@ class Watched:
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         self.total = plan.iterations
         self._is_simulation = plan.spec.noise == "seeded"
-        self._began = time.perf_counter()
         self._worst = WorstEpsilon()
-        self._resumed_at = len(before)
+        self._rounds, self._first, self._latest = plan.data_rounds, None, None
         self.is_restricted = publication_of(plan).is_restricted
         self.metrics = () if self.is_restricted else tuple(metric.name for metric in plan.metrics)
         self.bytes = 0
@@ -66,6 +67,9 @@ class Watched:
     def record(self, record: Record, run: Run | None) -> None:
         self._count(record)
         self.last = record
+        if record.kind == "data":
+            self._latest = record.data_round, time.perf_counter()
+            self._first = self._first or self._latest
         if run is not None and run.ledger is not None:
             self.epsilon = self._worst.of(run.ledger)
 
@@ -96,9 +100,14 @@ class Watched:
 
     @property
     def left(self) -> float | None:
-        """Seconds left, from the pace so far; None before there is one."""
-        done = self.iteration - self._resumed_at
-        return (time.perf_counter() - self._began) / done * (self.total - self.iteration) if done > 0 else None
+        """Seconds left, from the pace of data rounds so far; None before there is one.
+
+        The first data round tells nothing: worker processes and compiled kernels begin in it.
+        """
+        if self._first is None or self._latest is None or self._latest[0] == self._first[0]:
+            return None
+        rounds, seconds = (later - earlier for earlier, later in zip(self._first, self._latest, strict=True))
+        return seconds / rounds * (self._rounds - self._latest[0])
 
     @property
     def text(self) -> str:
