@@ -35,6 +35,12 @@ SEEDS = tuple(range(16))
 TUNING = SEEDS[:2]
 """The seeds of the grid that is scored on test samples: as many as on validation samples, so that only those differ."""
 
+SHORTEST = 1e-3
+"""The smallest learning rate tried with two softmaxes, whose gradients are smaller: no choice came near it."""
+
+ORDER = ("fedavg", "feddyn", "fedprox", "scaffold", "fedyogi", "fedavgm", "pfedme")
+"""In which methods are computed: those with settings in the code's comments first, the costly one last."""
+
 ONE, DOUBLE = "one", "double"
 LOSSES = {ONE: "cross_entropy", DOUBLE: "double_softmax"}
 
@@ -110,25 +116,31 @@ def at_defaults(block: Block) -> Place:
 
 
 def _on_validation(place_of: Callable[[Block], Place], softmax: str, block: Block, known: Known) -> Sides | None:
-    cell = partial(known, softmax)
-    found = [choose(block.settings, place_of(block), strategy, cell) for strategy in STRATEGIES]
+    settings = _settings(block, softmax)
+    found = [choose(settings, place_of(block), strategy, partial(known, softmax)) for strategy in STRATEGIES]
     chosen = [choice.point for choice in found if choice is not None]
     return (chosen[0], chosen[1]) if len(chosen) == 2 else None
+
+
+def _settings(block: Block, softmax: str) -> Settings:
+    """Return the settings with the grid that a model is tried on."""
+    settings, group = block.settings, block.settings.data[block.column.data].group
+    if softmax == ONE:
+        return settings
+    grid = settings.grids[group]
+    longer = replace(grid, lr=tuple(lr for lr in grid.lr if lr >= SHORTEST))
+    return replace(settings, grids={**settings.grids, group: longer})
 
 
 def _tries(place_of: Callable[[Block], Place], softmax: str, block: Block) -> list[Run]:
     place = place_of(block)
     runs_of = trials_of(block.settings, place)
-    return [
-        Run(softmax, spec)
-        for strategy in STRATEGIES
-        for point in _points(block, strategy, place)
-        for spec in runs_of(point)
-    ]
+    points = [point for strategy in STRATEGIES for point in _points(block, strategy, place, softmax)]
+    return [Run(softmax, spec) for point in points for spec in runs_of(point)]
 
 
-def _points(block: Block, strategy: str, place: Place) -> list[Point]:
-    (points,) = stages(block.settings, place, strategy, lambda spec: None) or [[]]  # the grid of Syn is complete
+def _points(block: Block, strategy: str, place: Place, softmax: str) -> list[Point]:
+    (points,) = stages(_settings(block, softmax), place, strategy, lambda spec: None) or [[]]  # Syn's grid is complete
     return points
 
 
@@ -137,13 +149,13 @@ def _runs_on_test(block: Block, point: Point) -> list[Spec]:
 
 
 def _tries_on_test(block: Block) -> list[Run]:
-    points = [point for strategy in STRATEGIES for point in _points(block, strategy, at_defaults(block))]
+    points = [point for strategy in STRATEGIES for point in _points(block, strategy, at_defaults(block), DOUBLE)]
     return [Run(DOUBLE, spec) for point in points for spec in _runs_on_test(block, point)]
 
 
 def _on_test(block: Block, known: Known) -> Sides | None:
     cell, runs_of = partial(known, DOUBLE), partial(_runs_on_test, block)
-    found = [best_of(_points(block, strategy, at_defaults(block)), runs_of, cell) for strategy in STRATEGIES]
+    found = [best_of(_points(block, strategy, at_defaults(block), DOUBLE), runs_of, cell) for strategy in STRATEGIES]
     chosen = [choice.point for choice in found if choice is not None]
     return (chosen[0], chosen[1]) if len(chosen) == 2 else None
 
@@ -207,7 +219,7 @@ def table_of(settings: Settings) -> Table:
 def pairs(settings: Settings, only: tuple[str, ...] = ()) -> list[Block]:
     """Return the pairs, method by method: a method's are set beside each other first."""
     found = list(blocks(settings, table_of(settings), only))
-    return sorted(found, key=lambda block: (block.method.is_costly, list(settings.methods).index(block.method.name)))
+    return sorted(found, key=lambda block: ORDER.index(block.method.name))
 
 
 def next_runs(wanted: list[Block], known: Known) -> list[Run]:
