@@ -173,7 +173,9 @@ def test_what_releases_say_of_the_bound_is_unbiased_and_no_louder_than_stated():
         variance = (2 * size * std**4 + 4 * std**2) / clients
         moved = FollowReleases(0.5, 1e-3, 1.0).next_scale(1.0, noisy, np.full(clients, std))
         away.append(math.log(moved) * 1e3 * (1 + variance) + 0.5)
-    assert np.mean(away) == pytest.approx(np.mean(np.linspace(0.2, 1.0, clients) ** 2), abs=4 * np.std(away) / 2000**0.5)
+    assert np.mean(away) == pytest.approx(
+        np.mean(np.linspace(0.2, 1.0, clients) ** 2), abs=4 * np.std(away) / 2000**0.5
+    )
     assert 0.8 * variance < np.var(away) < 1.05 * variance
 
 
