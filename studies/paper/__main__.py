@@ -15,8 +15,8 @@ from studies.paper import run as running
 from studies.paper.document import write_document
 from studies.paper.markdown import COMMAND, mean_of
 from studies.paper.published.chain import chain, next_runs, pairs
-from studies.paper.published.command import compute, known_in
-from studies.paper.published.page import as_json, block_of, chain_table
+from studies.paper.published.command import compute, known_in, published_block
+from studies.paper.published.page import as_json, chain_table
 from studies.paper.run import Asked, open_book
 from studies.paper.settings import load_settings
 from upcycled.cli.batches import names_of, resumable
@@ -130,7 +130,7 @@ def _as_published(asked: Asked, args: argparse.Namespace) -> int:
     else:
         print("\n".join(chain_table(found, beside, wanted, book.settings)))
     if asked.folder.resolve() == running.RESULTS.resolve() and not asked.only:
-        write_page(PAGE, {"as-published": block_of(found, beside, wanted, book.settings)})
+        write_page(PAGE, {"as-published": published_block(book.store)})
     return 0
 
 

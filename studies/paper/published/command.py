@@ -8,12 +8,19 @@ from pathlib import Path
 
 from studies.common.store import Cells, compute_cells
 from studies.paper.plan import Block
-from studies.paper.published.chain import LOSSES, Known, Run, next_runs
+from studies.paper.published.chain import LOSSES, Known, Run, chain, next_runs, pairs
+from studies.paper.published.page import block_of
 from studies.paper.sources import Sources, Store, check_data
 from studies.paper.spec import brief
 
 FOLDER = "as-published"
 """Of the chain's own cells, in the folder of the reproduction's: their keys are others."""
+
+
+def published_block(store: Store) -> list[str]:
+    """Return the page's block from the cells that are there."""
+    wanted = pairs(store.settings)
+    return block_of(*chain(wanted, known_in(store)), wanted, store.settings)
 
 
 def known_in(store: Store) -> Known:

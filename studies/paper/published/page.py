@@ -43,7 +43,7 @@ def sentences(chain: Sequence[Gains], wanted: Sequence[Block]) -> list[str]:
 def chain_table(
     chain: Sequence[Gains], beside: Sequence[Gains], wanted: Sequence[Block], settings: Settings
 ) -> list[str]:
-    methods = list(dict.fromkeys(block.method.name for block in wanted))
+    methods = list(dict.fromkeys(method for method, _ in chain[0].by_pair))
     methods.sort(key=list(settings.methods).index)
     lines = []
     for number, one in enumerate(chain):
@@ -54,7 +54,7 @@ def chain_table(
             lines.append([f"*beside:* {_title(one)}", paired_words(one.mean), "", _positive(one)])
             lines[-1] += _by_method(one, methods)
     if not settings.is_quick:
-        printed = paper_gains(wanted)
+        printed = {pair: gain for pair, gain in paper_gains(wanted).items() if pair in chain[0].by_pair}
         shown = [f"{_mean([gain for (name, _), gain in printed.items() if name == method]):+.2f}" for method in methods]
         counted = f"{sum(gain > 0 for gain in printed.values())} of {len(printed)}"
         lines.append(["the paper's Table 1", f"{_mean(list(printed.values())):+.2f}", "", counted, *shown])
@@ -65,7 +65,14 @@ def block_of(chain: Sequence[Gains], beside: Sequence[Gains], wanted: Sequence[B
     """Return what stands between the page's marks."""
     if not chain[0].by_pair:
         return ["Not computed yet: `python -m studies.paper as-published`."]
-    return [*sentences(chain, wanted), "", *chain_table(chain, beside, wanted, settings)]
+    missing = len(wanted) - len(chain[0].by_pair)
+    rest = f"**Not computed yet: {missing} of {len(wanted)} pairs**; `python -m studies.paper as-published` goes on."
+    return [
+        *sentences(chain, wanted),
+        "",
+        *([rest, ""] if missing else []),
+        *chain_table(chain, beside, wanted, settings),
+    ]
 
 
 def as_json(chain: Sequence[Gains], beside: Sequence[Gains], settings: Settings) -> dict[str, Any]:
