@@ -250,7 +250,8 @@ class Gains:
     @property
     def by_seed(self) -> Real:
         """The mean over pairs, for each seed: pairs share a seed's cohorts, so seeds are what is independent."""
-        return np.mean(list(self.by_pair.values()), axis=0)
+        found: Real = np.mean(list(self.by_pair.values()), axis=0)
+        return found
 
     @property
     def mean(self) -> Paired:

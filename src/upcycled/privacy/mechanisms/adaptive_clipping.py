@@ -84,7 +84,7 @@ class NoisyCount:
 
     def fraction(self, is_below: NDArray[np.bool_], used: int, noise: NoiseSource) -> float:
         """Return b~; ``used`` numbers of the server's stream were taken before, for the sum."""
-        bits: Real = is_below - (0.5 if self.is_centred else 0.0)
+        bits = is_below.astype(np.float64) - (0.5 if self.is_centred else 0.0)
         std, server = np.array([self.noise_std]), np.zeros(1, dtype=np.int64)
         step = float(grid_step(std)[0])
         total = float(bits.sum())
