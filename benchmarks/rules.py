@@ -4,12 +4,11 @@ python -m benchmarks.rules
 
 Rules: on W3. Precision weights (what they take beyond any mean of the releases) and the signal step: on W1 with
 ErmOutput, and on W3 with clipped updates; its MLP has no certified solver, so the signal step has FEMNIST's softmax
-regression there. Both by the processor's time, of one core for them and of all cores, over their number, for the round.
+regression there. Both are shares of the processor's time in a data round.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Mapping
@@ -82,12 +81,13 @@ def core_seconds(workload: Workload, **asked: Any) -> tuple[float, float]:
 
 
 def reuse_ratios(workload: Workload, trained: Mapping[str, Any], proven: Mapping[str, Any]) -> dict[str, float]:
-    """Return what precision weights and a signal step take on one core, over a data round on all cores."""
-    timed, cores = Timed(), os.cpu_count() or 1
+    """Return what precision weights take, and a signal step beyond a constant one, over a data round."""
+    timed = Timed()
     _, data = core_seconds(workload, upcycle=0.5, aggregation=timed, **trained)
     step, certified = core_seconds(workload, upcycle=up.coefficients.Signal(), aggregation="precision", **proven)
+    constant, _ = core_seconds(workload, upcycle=0.5, aggregation="precision", **proven)
     weights = statistics.median(timed.seconds)
-    return {"precision weights": weights / (data / cores), "signal step": step / (certified / cores)}
+    return {"precision weights": weights / data, "signal step": (step - constant) / certified}
 
 
 def main() -> None:
