@@ -10,7 +10,8 @@ data rounds. Each link of the chain changes one thing of the link before it and 
 - ``shared-lr``: the vanilla side has no learning rate of its own but the upcycled side's.
 
 Beside the chain: ``same-seeds``, the last link reported on no other seeds than those it was tuned with; and
-``comments``, at the learning rates and rho that stand in the official code's comments, where there are some.
+``comments``, at the learning rates and rho that stand in the official code's comments, where there are some, with two
+softmaxes, and with one.
 """
 
 from __future__ import annotations
@@ -202,9 +203,11 @@ CHAIN = (
     Link("on-test", "learning rate and rho the best on the test samples", DOUBLE, _on_test, _tries_on_test),
     Link("shared-lr", "vanilla at upcycled's learning rate", DOUBLE, _with_shared_lr, _tries_on_test),
 )
+_COMMENTS = Link("comments", "learning rate and rho of the code's comments", DOUBLE, _by_comments, lambda block: [])
 BESIDE = (
     replace(CHAIN[-1], name="same-seeds", title="the last, reported on the seeds of its tuning only", seeds=TUNING),
-    Link("comments", "learning rate and rho of the code's comments", DOUBLE, _by_comments, lambda block: []),
+    _COMMENTS,
+    replace(_COMMENTS, name="comments-one", title="the same settings with one softmax", softmax=ONE),
 )
 
 
@@ -280,4 +283,5 @@ def chain(wanted: list[Block], known: Known) -> tuple[list[Gains], list[Gains]]:
     found = [gains_of(link, wanted, known) for link in CHAIN]
     common = [pair for pair in found[0].by_pair if all(pair in one.by_pair for one in found)]
     kept = [replace(one, by_pair={pair: one.by_pair[pair] for pair in common}) for one in found]
-    return kept, [gains_of(link, wanted, known) for link in BESIDE]
+    beside = [gains_of(link, wanted, known) for link in BESIDE]
+    return kept, [replace(one, by_pair={p: row for p, row in one.by_pair.items() if p in common}) for one in beside]
