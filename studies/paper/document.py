@@ -9,6 +9,7 @@ from typing import Any
 from studies.common.page import duration, table, write_page
 from studies.paper.markdown import accuracy_table, choice_table, gain_table, private_table, status_line, time_table
 from studies.paper.private import figure_titles
+from studies.paper.published.command import published_block
 from studies.paper.run import FIGURES, TIME, Book, all_figures, draw_figures, numbers, write_json
 from studies.paper.tables import Filled, fill
 from studies.paper.verdict import against_server_lr, all_gains, by_method, gains, longer_steps, private_gains
@@ -47,6 +48,7 @@ def page_blocks(book: Book) -> dict[str, list[str]]:
         found[f"figure-{name}"] = [picture]
     together = [filled[name] for name in ("table1", "table2", "table3", "seeds")]
     found["verdict"] = [all_gains(one, one.table.about) for one in together]
+    found["as-published"] = published_block(book.store)
     found["table4"] = time_table(numbers(book, TIME)["rows"], settings)
     found["private-verdict"] = []
     for name in private["titles"]:

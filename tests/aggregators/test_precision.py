@@ -323,6 +323,35 @@ def test_the_same_releases_give_the_same_run_whoever_holds_the_data(federation, 
     assert ends[0].rho == ends[1].rho
 
 
+def test_weights_and_signal_step_read_no_training_data(federation):
+    """Once the releases are there, data and engine are booby traps: weights, server step and rho keep their bits."""
+
+    class Trap:
+        def __getattr__(self, what):
+            raise AssertionError(f"training data were read: {what}")
+
+    spec = spec_for(algorithm=up.FedProx(mu=0.5), iterations=8, upcycle=up.coefficients.Signal(),
+                    privacy=up.privacy.ErmOutput(norm_bound=1.0, epsilon=50.0, delta=1e-3))  # fmt: skip
+    plan = make_plan(federation, spec)
+    trapped = dataclasses.replace(plan, on_data=(dataclasses.replace(plan.task, train=Trap(), test=Trap()), Trap()))
+    engine, coefficients, ends = plan.engine.open(plan.task, 1), [], []
+    for server in (plan, trapped):
+        run = start_run(plan)
+        while run.state.iteration < plan.iterations:
+            if plan.strategy.kind(run.state) != "data":
+                run = dataclasses.replace(run, state=server.strategy.upcycle(run.state, server.data_rounds))
+                coefficients.append(run.state.rho)
+                continue
+            asked = ask(server, run)
+            noise = run.noise_for(server, asked.round, 0)
+            answered = answer(plan, engine, asked, noise)  # the clients, who have their data
+            run, _ = take(server, run, asked, answered, noise)
+        ends.append(run.state.server.model.tobytes())
+    assert ends[0] == ends[1]
+    assert coefficients[:4] == coefficients[4:]
+    assert max(coefficients) > 0
+
+
 REFUSED = {
     "dpsgd": ({"privacy": up.privacy.DPSGD(1.0, 1.0), "algorithm": up.FedAvg()}, "nobody knows how much noise"),
     "central": ({"privacy": up.privacy.CentralDPFedAvg(1.0, 1.0), "algorithm": up.FedAvg()}, "an aggregate of its own"),

@@ -25,6 +25,7 @@ FEATURES = 5
 OUTPUTS = {"cross_entropy": 3, "binary_cross_entropy": 1, "multilabel": 3}
 OURS = {
     "cross_entropy": "cross_entropy",
+    "double_softmax": "double_softmax",
     "weighted": up.losses.CrossEntropy(class_weight=[1.0, 0.5, 3.0], label_smoothing=0.1),
     "binary_cross_entropy": "binary_cross_entropy",
     "weighted_binary": up.losses.BinaryCrossEntropy(class_weight=[0.5, 2.0]),
@@ -38,6 +39,7 @@ OURS = {
 }
 TORCH = {
     "cross_entropy": functional.cross_entropy,
+    "double_softmax": lambda z, y: functional.cross_entropy(functional.softmax(z, 1), y),
     "weighted": lambda z, y: (
         functional.cross_entropy(z, y, reduction="none", label_smoothing=0.1) * torch.tensor([1.0, 0.5, 3.0])[y]
     ).mean(),
@@ -53,11 +55,11 @@ TORCH = {
     "poisson": lambda z, y: functional.poisson_nll_loss(z[:, 0], y),
     "quantile": lambda z, y: torch.where(y > z[:, 0], 0.8 * (y - z[:, 0]), 0.2 * (z[:, 0] - y)).mean(),
 }
-WIDTH = {"cross_entropy": 3, "weighted": 3, "multilabel": 3, "two_numbers": 2}
+WIDTH = {"cross_entropy": 3, "double_softmax": 3, "weighted": 3, "multilabel": 3, "two_numbers": 2}
 
 
 def targets_for(name: str, rows: int, rng) -> np.ndarray:
-    if name in ("cross_entropy", "weighted"):
+    if name in ("cross_entropy", "double_softmax", "weighted"):
         return rng.integers(0, 3, rows)
     if name in ("binary_cross_entropy", "weighted_binary"):
         return rng.integers(0, 2, rows)
@@ -148,7 +150,7 @@ def everyone(epochs: int) -> Cohort:
     return Cohort(np.arange(len(SIZES)), np.full(len(SIZES), epochs))
 
 
-FUSED = ("cross_entropy", "binary_cross_entropy", "mse", "two_numbers", "huber")
+FUSED = ("cross_entropy", "double_softmax", "binary_cross_entropy", "mse", "two_numbers", "huber")
 """The losses that the fused engine has kernels for."""
 ON = [(engine, name) for name in OURS for engine in ENGINES if engine != "fused" or name in FUSED]
 
@@ -186,6 +188,23 @@ def test_a_loss_that_has_no_kernel_is_refused_by_name(name):
 @pytest.mark.parametrize(("engine", "name"), ON)
 def test_a_loss_is_torchs(engine, name, hidden):
     check(engine, name, "sgd", hidden)
+
+
+@pytest.mark.parametrize("size", [0.1, 1.0, 30.0])
+def test_the_gradient_through_two_softmaxes_is_autograds_to_1e_6(size):
+    """One full-batch step of length 1, also where the inner softmax is all but saturated."""
+    task = task_for("double_softmax", up.LocalSGD(lr=1.0, epochs=1, batch_size=None), hidden=False)
+    start = size * flatten(task.module)
+    opened = open_engine("fused", task)
+    trained = opened.train(Work(1, 0, everyone(1), start, Problem()))
+    opened.close()
+    for client in range(len(SIZES)):
+        x, y = (torch.from_numpy(np.array(part)) for part in task.train.client(client))
+        flat = torch.from_numpy(start).double().requires_grad_()
+        z = x.double() @ flat[: 3 * FEATURES].reshape(3, FEATURES).T + flat[3 * FEATURES :]
+        (slope,) = torch.autograd.grad(TORCH["double_softmax"](z, y), flat)
+        step = start.astype(np.float64) - trained.vectors[client]
+        np.testing.assert_allclose(step, slope.numpy(), atol=1e-6 * max(1.0, size))
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised", "fused"])
@@ -245,7 +264,7 @@ def test_scores_are_torchs(engine, name):
             loss = (each * torch.tensor(weighing)[y]).mean()
     for found in (scores, personal):
         assert found.loss == pytest.approx(float(loss), rel=1e-5)
-        if name in ("cross_entropy", "weighted"):
+        if name in ("cross_entropy", "double_softmax", "weighted"):
             assert found.accuracy == pytest.approx(float((z.argmax(1) == y).double().mean()))
         elif "binary" in name:
             assert found.accuracy == pytest.approx(float(((z[:, 0] > 0).long() == y).double().mean()))

@@ -80,6 +80,7 @@ def test_the_honest_question_is_answered_and_charged_once(federation, tmp_path, 
         ({"noise_std": 1.0}, "the noise would be 0.499999 times the sensitivity, and this site's file asks for 1.9"),
         ({"clip_norm": 4.0}, "the noise would be 0.499999 times the sensitivity"),
         ({"noise": "seeded"}, "the noise is seeded, which protects nobody"),
+        ({"fill": 0.5}, "the clipping bound follows releases, which a site is not told"),
         ({"mechanism": "model_clipping"}, "'model_clipping', and this site's file accepts 'update_clipping' and"),
     ],
 )

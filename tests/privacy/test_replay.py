@@ -85,6 +85,13 @@ CASES = {
         FEW,
         'norm_bound = 1.0\nepsilon = 8.0\ndelta = 1e-3\n\n[aggregation]\nkind = "precision"',
     ),
+    "reuse": (
+        FEDPROX,
+        FEW,
+        'norm_bound = 1.0\nnoise_std = 0.02\n\n[aggregation]\nkind = "precision"',
+    ),
+    "adaptive": (FEDPROX, FEW, "clip_norm = 1.0\nnoise_std = 0.1\nfill = 0.5"),
+    "adaptive central": ('name = "fedavg"', FEW, "clip_norm = 1.0\nnoise_multiplier = 0.5\nquantile = 0.5"),
     "dpsgd": ('name = "fedavg"', EVERYBODY, "clip_norm = 1.0\nnoise_multiplier = 1.0"),
     "central_dp_fedavg": ('name = "fedavg"', FEW, "clip_norm = 1.0\nnoise_multiplier = 1.0"),
     "secret": (
@@ -93,11 +100,14 @@ CASES = {
         "clip_norm = 1.0\nnoise_multiplier = 1.0\nsecret_sampling = true",
     ),
 }
-"""Algorithm, cohorts and mechanism; four have another name than their mechanism's."""
+"""Algorithm, cohorts and mechanism; some have another name than their mechanism's."""
 NAMED = {
     "scores": "update_clipping",
     "personal": "model_clipping",
     "precision": "erm_output",
+    "reuse": "erm_output",
+    "adaptive": "update_clipping",
+    "adaptive central": "central_dp_fedavg",
     "secret": "central_dp_fedavg",
 }
 
@@ -160,6 +170,19 @@ PAIRS |= {
 }
 
 
+class Counted:
+    """A bound that follows what is on the tape: the noisy count is a release too, of which the scale is a function."""
+
+    def __init__(self, tape, own):
+        self.tape, self.own = tape, own
+
+    def at(self, fitted, scale):
+        return fitted
+
+    def after(self, scale, release, sent, noise):
+        return self.tape._kept(self.own.after(scale, release, sent, noise))
+
+
 class Tape:
     """Records what is released, and gives it again."""
 
@@ -175,12 +198,13 @@ class Tape:
 
         def take_by_tape(plan, run, asked, answered, noise):
             if plan.mechanism.is_central:
-                own = plan.mechanism.aggregate
+                own = plan.mechanism.at(asked.clip_scale)
 
                 def aggregate(release, sent, noise):
-                    return self._kept(own(release, sent, noise))
+                    return self._kept(own.aggregate(release, sent, noise))
 
-                plan = replace(plan, mechanism=replace(plan.mechanism, aggregate=aggregate))
+                adaptive = None if own.adaptive is None else Counted(self, own.adaptive)
+                plan = replace(plan, mechanism=replace(own, aggregate=aggregate, adaptive=adaptive))
             return take(plan, run, asked, answered, noise)
 
         release = Scorer.release
@@ -235,7 +259,8 @@ def file_of(case):
         "COHORTS": cohorts,
         "MECHANISM": f'mechanism = "{NAMED.get(case, case)}"\n{mechanism}',
     }
-    return re.sub("|".join(given), lambda found: given[found[0]], FILE)
+    text = re.sub("|".join(given), lambda found: given[found[0]], FILE)
+    return text.replace("coefficient = 0.5", 'kind = "signal"') if case == "reuse" else text
 
 
 def everything_public(folder):

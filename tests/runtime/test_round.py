@@ -39,6 +39,8 @@ PRIVACY = {
     "dpsgd": up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0),
     "dpsgd, one noise": up.privacy.DPSGD(clip_norm=1.0, epsilon=8.0, delta=1e-3, per_client=False),
     "central": up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0),
+    "update_clipping, adaptive": up.privacy.UpdateClipping(clip_norm=1.0, noise_std=0.05, fill=0.5),
+    "central, adaptive": up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0, quantile=0.5),
 }
 LOCAL = up.LocalSGD(lr=0.05, epochs=2, batch_size=8)
 

@@ -11,7 +11,6 @@ from studies.coefficients import settings
 from studies.common.data import ROOT
 from studies.common.page import replaced, write_page
 from studies.common.store import Cells
-from studies.private_accuracy import study as private_accuracy
 from studies.spending import study as spending
 from studies.theory_bound import page as theory
 from studies.theory_bound import study as theory_bound
@@ -30,10 +29,6 @@ def is_current(page, blocks):
     text = page.read_text()
     assert all(f"<!-- {name}: begin -->" in text for name in blocks)
     return replaced(text, blocks) == text
-
-
-def test_the_accuracies_of_the_privacy_page_are_those_of_the_cells():
-    assert is_current(private_accuracy.PAGE, private_accuracy.blocks(Cells(private_accuracy.CELLS)))
 
 
 def test_the_noises_and_the_advice_of_the_privacy_page_are_those_of_the_cells():

@@ -19,6 +19,7 @@ All of it is made of releases and public numbers: it costs no privacy.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,6 +28,9 @@ import numpy as np
 from upcycled.core.aggregator import AggregatorState, Combination, Received, weighted
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
+
+WIDTH = 1 << 14
+"""Numbers of each release that are worked on at once."""
 
 LEAST_SPREAD = 1e-9
 """1 - sum v_i^2 below this is one client's: it says nothing about how clients differ."""
@@ -60,19 +64,29 @@ class Precision:
         std = received.noise_std
         if std is None:
             raise InputError("needs the noise of every release, which nobody knows here", field="aggregation")
-        if not (std > 0).any():
+        if not np.maximum.reduce(std) > 0:
             return None, own
-        dimension, pulls = received.directions.dimension, received.directions.of(_pulls(received))
-        found = squared_spread(pulls, std, dimension)
+        dimension = received.directions.dimension
+        found = spread_of(_pulls(received), std, dimension)
         if found is not None:
             own = {"total": own["total"] + found, "rounds": own["rounds"] + 1}
         tau2 = max(0.0, float(own["total"]) / max(1, int(own["rounds"])))
         return weighted(precision_weights(tau2, received.shares, std, dimension / received.horizon)), own
 
 
-def _pulls(received: Received) -> Real:
-    exact = received.release.vectors.astype(np.float64) - received.sent
-    return exact if received.offsets is None else exact + received.offsets
+def _pulls(received: Received) -> Iterator[Real]:
+    """Yield the pulls in the directions that count, a block of columns at a time: large models stay in the cache."""
+    vectors, sent, offsets = received.release.vectors, received.sent, received.offsets
+    size = sent.size
+    width = size if received.directions.is_softmax else WIDTH  # class means are taken over whole vectors
+    room = np.empty((len(vectors), min(width, size)))
+    for first in range(0, size, width):
+        here = slice(first, first + width)
+        exact = room[:, : min(width, size - first)]
+        np.subtract(vectors[:, here], sent[here], out=exact, dtype=np.float64)
+        if offsets is not None:
+            exact += offsets[:, here]
+        yield received.directions.of(exact) if received.directions.is_softmax else exact
 
 
 def squared_spread(pulls: Real, std: Real, dimension: float) -> float | None:
@@ -81,12 +95,19 @@ def squared_spread(pulls: Real, std: Real, dimension: float) -> float | None:
     >>> squared_spread(np.array([[0.0], [4.0]]), np.array([1.0, 1.0]), 1.0)  # (4 - 0.5) / 0.5
     7.0
     """
+    return spread_of([pulls.copy()], std, dimension)
+
+
+def spread_of(blocks: Iterable[Real], std: Real, dimension: float) -> float | None:
+    """Return the same for pulls that come in blocks of columns; what stood in a block is lost."""
     v = inverse_variances(std)
     kept = float(v @ (1 - v))
     if not kept > LEAST_SPREAD:
         return None
-    apart = pulls - np.einsum("c,cd->d", v, pulls)
-    squares = float(v @ np.einsum("cd,cd->c", apart, apart))
+    squares = 0.0
+    for pulls in blocks:
+        pulls -= np.einsum("c,cd->d", v, pulls)
+        squares += float(v @ np.einsum("cd,cd->c", pulls, pulls))
     found = (squares - dimension * float((v * (1 - v)) @ std**2)) / kept
     # A run that overflows is told by its model.
     return found if np.isfinite(found) else None

@@ -139,7 +139,8 @@ def survey(experiment: Experiment, source: str) -> Scope:
 
 
 def survey_of(plan: Plan, train: Shards) -> Scope:
-    """Return the same for a plan and its training data."""
+    """Return the same for a plan and its training data; an adaptive bound stays at its first."""
+    plan = replace(plan, mechanism=replace(plan.mechanism, adaptive=None))
     many = everybody(train.num_clients)
     line = plan.mechanism.charge(many)
     if line is None:

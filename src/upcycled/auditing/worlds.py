@@ -142,6 +142,8 @@ class World:
         seed: int | None = None,
         made_of: Callable[[Engine], Engine] = lambda engine: engine,
     ) -> None:
+        # Every round costs the same at every scale of an adaptive bound: what is claimed is attacked at the first.
+        plan = replace(plan, mechanism=replace(plan.mechanism, adaptive=None))
         fit, who = plan.mechanism, plan.participation
         whom = None if clients is None else tuple(int(client) for client in clients)
         task = replace(

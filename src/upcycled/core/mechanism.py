@@ -248,6 +248,20 @@ def no_known_noise(release: Release) -> float:
     return 0.0
 
 
+class Adaptive(Protocol):
+    """A bound that follows what was released: a round at ``scale`` is one at the first bound, of updates over scale.
+
+    What the mechanism then makes of them is multiplied by scale, so bound and noise are scale times the first ones' and
+    a round costs the same at every scale. Both methods are pure.
+    """
+
+    def at(self, fitted: Fitted, scale: float) -> Fitted:
+        """Return the mechanism of a round at this scale, which is public."""
+
+    def after(self, scale: float, release: Release, sent: Vector, noise: NoiseSource) -> float:
+        """Return the next round's scale, from releases or from what the charge covers."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Fitted:
     """A mechanism at work: pure hooks at the places of a data round where privacy is made, and what they promise.
@@ -289,6 +303,12 @@ class Fitted:
     """The rate of each client's noise, where it is inside the objective; None elsewhere."""
     paper: PaperClaim | None = None
     """What the paper claims; None where it has nothing to say."""
+    adaptive: Adaptive | None = None
+    """How its bound moves from round to round; None where it is fixed. Hooks and charge are those at scale 1."""
+
+    def at(self, scale: float) -> Fitted:
+        """Return the mechanism of a round at this scale of its bound."""
+        return self if self.adaptive is None else self.adaptive.at(self, scale)
 
 
 class Mechanism(Protocol):

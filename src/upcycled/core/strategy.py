@@ -46,6 +46,8 @@ class State:
     rule: RuleState = field(default_factory=dict)
     aggregator: AggregatorState = field(default_factory=dict)
     """What the run's aggregator carries from round to round."""
+    clip_scale: float = 1.0
+    """The coming data round's clipping bound over the first one's, where the mechanism's is adaptive."""
     statistics: Vector | None = None
     """The model's running statistics of batch norm, of the last data round; no rule moves them."""
 
@@ -103,6 +105,7 @@ def _after_data(
         noise_energy=state.noise_energy,
         rule=state.rule,
         aggregator=state.aggregator,
+        clip_scale=state.clip_scale,
         statistics=state.statistics,
     )
 

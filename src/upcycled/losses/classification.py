@@ -93,6 +93,30 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
+class DoubleSoftmax:
+    """Cross-entropy of softmax(z) taken for logits, as models that end in a softmax are often trained by mistake.
+
+    Upcycled-FL's official code does so; this is for repeating it. The loss of K classes stays between log(1 + (K-1)/e)
+    and log(e + K-1), and its gradient by z vanishes wherever the model is sure, right or wrong.
+
+    >>> DoubleSoftmax().per_sample(torch.tensor([[0.0, 0.0], [100.0, 0.0]]), torch.tensor([1, 1])).tolist()
+    [0.6931471824645996, 1.31326162815094]
+    """
+
+    name: ClassVar[str] = "double_softmax"
+    targets: ClassVar[TargetKind] = "classes"
+
+    def num_outputs(self, targets: int) -> int:
+        return targets
+
+    def per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(outputs.softmax(1), targets, reduction="none")
+
+    def is_right(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return outputs.argmax(1) == targets
+
+
+@dataclass(frozen=True)
 class BinaryCrossEntropy:
     """Logistic loss on one logit, of two classes; ``class_weight`` as for :class:`CrossEntropy`.
 

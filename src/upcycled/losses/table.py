@@ -11,13 +11,20 @@ import torch
 from upcycled.core.errors import InputError, unknown
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.objective import Objective, TargetKind
-from upcycled.losses.classification import BALANCED, BinaryCrossEntropy, CrossEntropy, Multilabel, balanced
+from upcycled.losses.classification import (
+    BALANCED,
+    BinaryCrossEntropy,
+    CrossEntropy,
+    DoubleSoftmax,
+    Multilabel,
+    balanced,
+)
 from upcycled.losses.regression import AbsoluteError, Huber, Poisson, Quantile, SquaredError
 
 OBJECTIVES: dict[str, type[Any]] = {
     kind.name: kind
     for kind in (
-        *(CrossEntropy, BinaryCrossEntropy, Multilabel),
+        *(CrossEntropy, DoubleSoftmax, BinaryCrossEntropy, Multilabel),
         *(SquaredError, AbsoluteError, Huber, Poisson, Quantile),
     )
 }

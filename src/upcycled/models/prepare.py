@@ -16,7 +16,7 @@ from upcycled.core.errors import InputError, reason_of, suggest
 from upcycled.core.facts import Facts
 from upcycled.core.objective import Objective
 from upcycled.core.running_statistics import NAMES, is_statistic
-from upcycled.losses import CrossEntropy
+from upcycled.losses import CrossEntropy, DoubleSoftmax
 from upcycled.models.builtin import logistic, lstm, mlp
 
 KINDS = ("logistic", "mlp", "lstm")
@@ -130,7 +130,7 @@ def has_batch_norm(module: nn.Module) -> bool:
 def _try_loss(output: torch.Tensor, facts: Facts, objective: Objective) -> None:
     """Compute the loss of two outputs against targets of the data's shape."""
     classes, got = facts.classes, tuple(output.shape[1:])
-    if isinstance(objective, CrossEntropy) and (output.ndim != 2 or output.shape[1] < classes):
+    if isinstance(objective, CrossEntropy | DoubleSoftmax) and (output.ndim != 2 or output.shape[1] < classes):
         raise InputError(
             f"model output has shape {got} per sample, but the labels need one logit for each of {classes} classes"
         )

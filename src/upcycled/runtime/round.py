@@ -45,6 +45,8 @@ class Ask:
     """The algorithm's part: a, and a row of b for each client."""
     statistics: Vector | None = None
     """The model's running statistics of batch norm, where it has some."""
+    clip_scale: float = 1.0
+    """See :attr:`State.clip_scale`."""
 
     def of(self, client: int) -> Ask:
         """Return the part that one client is sent.
@@ -103,12 +105,12 @@ def ask(plan: Plan, run: Run) -> Ask:
     cohort, attempt = _cohort(plan, run)
     problem = algorithm.problem(state.server, run.memory.gather(cohort.clients))
     round, model, statistics = state.data_rounds + 1, state.server.model, state.statistics
-    return Ask(state.iteration + 1, round, attempt, cohort, model, problem, statistics)
+    return Ask(state.iteration + 1, round, attempt, cohort, model, problem, statistics, state.clip_scale)
 
 
 def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: Ledger | None = None) -> Answer:
     """Do what is asked of the clients that are here; their charge is in the ledger before their release exists."""
-    mechanism, cohort = plan.mechanism, asked.cohort
+    mechanism, cohort = plan.mechanism.at(asked.clip_scale), asked.cohort
     if plan.facts.ids is not None:
         cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
     problem = mechanism.problem(asked.problem, asked.model, cohort, noise)
@@ -123,11 +125,15 @@ def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: L
 
 def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource) -> tuple[Run, Release]:
     """Return the run after the round, and what was released; the answer may be of a part of the cohort only."""
-    mechanism, algorithm, state = plan.mechanism, plan.strategy.algorithm, run.state
-    release = answered.release
+    mechanism, algorithm, state = plan.mechanism.at(asked.clip_scale), plan.strategy.algorithm, run.state
+    release, charge = answered.release, answered.charge
+    if mechanism.adaptive is not None:
+        state = replace(state, clip_scale=mechanism.adaptive.after(asked.clip_scale, release, asked.model, noise))
+        if charge is not None:  # charges are those at scale 1, and here it is the noise that counts
+            charge = replace(charge, noise_std=asked.clip_scale * charge.noise_std)
     combination = None
     if plan.aggregator is not None:
-        combination, own = plan.aggregator.combine(state.aggregator, _received(plan, asked, release))
+        combination, own = plan.aggregator.combine(state.aggregator, _received(plan, mechanism, asked, release))
         state = replace(state, aggregator=own)
     if combination is None:
         mean = mechanism.aggregate(release, asked.model, noise)
@@ -154,13 +160,13 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
     run.memory.put(clients, memory, undoable)
     if answered.private is not None:
         run.private.put(clients, {"model": answered.private}, undoable)
-    noise_std = mechanism.mean_noise_std(release) if combination is None else _noise_std(combination, answered.charge)
+    noise_std = mechanism.mean_noise_std(release) if combination is None else _noise_std(combination, charge)
     if plan.strategy.uses_noise_energy:
-        state = replace(state, noise_energy=_noise_energy(plan, combination, release))
+        state = replace(state, noise_energy=_noise_energy(plan, mechanism, combination, release))
     # Where draws are secret it would tell an empty cohort from others: rules then go by the aggregate alone.
     is_told = plan.strategy.uses_spread and not mechanism.draws_secretly
     weights = None if combination is None else combination.weights
-    spread = _spread(arrived, state.server, answered.charge, mechanism, weights) if is_told else None
+    spread = _spread(arrived, state.server, charge, mechanism, weights) if is_told else None
     after = plan.strategy.after_data(state, server, noise_std, mean, spread)
     # By its constructor, which takes a third of the time of dataclasses.replace: small rounds last 0.1 ms.
     return Run(after, run.memory, run.private, run.ledger, run.noise, run.best), release
@@ -232,9 +238,9 @@ def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:
     return cohort[paying], attempt
 
 
-def _received(plan: Plan, asked: Ask, release: Release) -> Received:
+def _received(plan: Plan, mechanism: Fitted, asked: Ask, release: Release) -> Received:
     """Return what an aggregator may look at: the release, what was asked, and public numbers."""
-    known = plan.mechanism.release_noise_std
+    known = mechanism.release_noise_std
     a, b = asked.problem.a, asked.problem.b
     offsets = None
     if b is not None and a > 0:
@@ -258,9 +264,9 @@ def _noise_std(combination: Combination, charge: Charge | None) -> float:
     return float(np.sqrt(np.square(combination.weights * charge.noise_std).sum()))
 
 
-def _noise_energy(plan: Plan, combination: Combination | None, release: Release) -> float | None:
+def _noise_energy(plan: Plan, mechanism: Fitted, combination: Combination | None, release: Release) -> float | None:
     """Return the expected squared norm of the noise that a round brings into the model, from public numbers."""
-    algorithm, known = plan.strategy.algorithm, plan.mechanism.release_noise_std
+    algorithm, known = plan.strategy.algorithm, mechanism.release_noise_std
     weights = _shares(algorithm, release) if combination is None else combination.weights
     gain = algorithm.noise_gain if isinstance(algorithm, NoiseGain) else None
     if known is None or weights is None or gain is None:

@@ -46,8 +46,8 @@ class RunSpec:
             that makes one (``"package.module:factory"`` names it), called with torch's generator set to ``seed``.
         model_options: options of a model named by a string, such as ``{"hidden": [196]}``.
         loss: a name (``"cross_entropy"``, ``"binary_cross_entropy"``, ``"multilabel"``, ``"mse"``, ``"mae"``,
-            ``"huber"``, ``"poisson"``, ``"quantile"``), one of ``up.losses`` with its options, or a function (outputs,
-            targets) -> a loss for each sample; left out, the usual one for the data's targets.
+            ``"huber"``, ``"poisson"``, ``"quantile"``, ``"double_softmax"``), one of ``up.losses`` with its options, or
+            a function (outputs, targets) -> a loss for each sample; left out, the usual one for the data's targets.
         upcycle: None for a vanilla run; a number, a member of ``up.coefficients``, or ``"auto"`` (a small constant)
             makes every even iteration a server-only extrapolation.
         aggregation: how releases become one vector: ``"samples"`` (weighed by n_i), ``"median"``, ``"trimmed_mean"``,

@@ -30,6 +30,7 @@ from upcycled.engines.fused.workspace import (
     ACTS,
     BIAS,
     BINARY,
+    DOUBLE_SOFTMAX,
     FLAT_BIAS,
     FLAT_WEIGHT,
     HUBER,
@@ -173,6 +174,34 @@ def _by_logits(work: Floats, table: Ints, labels: int, count: int, weight: float
 
 
 @inlined
+def _by_probabilities(work: Floats, table: Ints, labels: int, count: int, weight: float) -> None:
+    """Turn logits into weight times the derivative of the cross-entropies of their probabilities taken for logits.
+
+    With p = softmax(z) and g = softmax(p) - e_y it is p_k (g_k - sum_j p_j g_j).
+    """
+    last = table.shape[0] - 1
+    outs, classes = table[last, OUTS], table[last, OUTPUTS]
+    share, one = splat(np.float32(weight)), splat(_ONE)
+    for s in range(0, count, LANES):
+        _, total = exponentials(work, table, s)
+        scale, label = divide(one, total), load(work, labels + s)
+        outer = splat(_ZERO)  # of exp(p), which is between 1 and e
+        for k in range(classes):
+            p = mul(scale, load(work, outs + k * TILE + s))
+            store(work, outs + k * TILE + s, p)
+            outer = add(outer, exp(p))
+        inverse, mean = divide(one, outer), splat(_ZERO)
+        for k in range(classes):
+            p = load(work, outs + k * TILE + s)
+            g = sub(mul(inverse, exp(p)), where_equal(label, np.float32(k), one))
+            mean = fma(p, g, mean)
+        for k in range(classes):
+            p = load(work, outs + k * TILE + s)
+            g = sub(mul(inverse, exp(p)), where_equal(label, np.float32(k), one))
+            store(work, outs + k * TILE + s, mul(share, mul(p, sub(g, mean))))
+
+
+@inlined
 def _by_outputs(work: Floats, table: Ints, places: Ints, count: int, weight: float) -> None:
     """Turn outputs into weight times the derivative of the samples' other losses by them."""
     last, loss = table.shape[0] - 1, places[LOSS]
@@ -203,6 +232,8 @@ def deltas(work: Floats, table: Ints, places: Ints, y: Ints, theta: int, count: 
     last = table.shape[0] - 1
     if holds_labels(y):
         _by_logits(work, table, places[LABELS], count, weight)
+    elif places[LOSS] == DOUBLE_SOFTMAX:
+        _by_probabilities(work, table, places[LABELS], count, weight)
     else:
         _by_outputs(work, table, places, count, weight)
     columns = -(-count // LANES) * LANES

@@ -14,6 +14,7 @@ from upcycled.engines.fused.workspace import (
     BINARY,
     CLASSES,
     CROSS_ENTROPY,
+    DOUBLE_SOFTMAX,
     LABELS,
     LANES,
     LOSS,
@@ -56,6 +57,27 @@ def _other(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, fl
 
 
 @inlined
+def _probabilities(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
+    """Return them for the cross-entropy of probabilities taken for logits; the first of equal logits wins."""
+    last = table.shape[0] - 1
+    logits, classes = table[last, OUTS], table[last, OUTPUTS]
+    hits, loss = 0, 0.0
+    for s in range(count):
+        label, best, total, outer = np.int64(work[places[LABELS] + s]), 0, 0.0, 0.0
+        for k in range(1, classes):
+            if work[logits + k * TILE + s] > work[logits + best * TILE + s]:
+                best = k
+        hits += best == label
+        top = np.float64(work[logits + best * TILE + s])
+        for k in range(classes):
+            total += np.exp(np.float64(work[logits + k * TILE + s]) - top)
+        for k in range(classes):
+            outer += np.exp(np.exp(np.float64(work[logits + k * TILE + s]) - top) / total)
+        loss += np.log(outer) - np.exp(np.float64(work[logits + label * TILE + s]) - top) / total
+    return hits, loss
+
+
+@inlined
 def _classes(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, float]:
     """Return them for cross-entropy; the first of equal logits wins."""
     last = table.shape[0] - 1
@@ -83,6 +105,8 @@ def _tile(work: Floats, table: Ints, places: Ints, count: int) -> tuple[int, flo
     hits, loss = 0, 0.0
     if places[LOSS] == CROSS_ENTROPY:
         hits, loss = _classes(work, table, places, count)
+    elif places[LOSS] == DOUBLE_SOFTMAX:
+        hits, loss = _probabilities(work, table, places, count)
     else:
         hits, loss = _other(work, table, places, count)
     return hits, loss

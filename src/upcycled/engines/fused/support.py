@@ -15,7 +15,7 @@ from upcycled.core.layout import Layout
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, NoisySGD
 from upcycled.engines.certified import CERTIFIED, refuses_certified
-from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
+from upcycled.losses import BinaryCrossEntropy, CrossEntropy, DoubleSoftmax, Huber, SquaredError
 
 SOLVERS: tuple[type, ...] = (LocalSGD, LocalAdam, MoreauSGD, NoisySGD, *CERTIFIED)
 
@@ -55,6 +55,8 @@ def loss_of(task: Task, outputs: int) -> FusedLoss | str:
     objective = task.objective
     if objective == CrossEntropy():
         return FusedLoss(0, classes=outputs)
+    if objective == DoubleSoftmax():
+        return FusedLoss(4, classes=outputs)
     if objective == BinaryCrossEntropy() and outputs == 1:
         return FusedLoss(1, classes=2)
     if isinstance(objective, SquaredError | Huber):
@@ -148,7 +150,7 @@ def _about_data(part: str, shards: Shards, stack: DenseStack) -> str | None:
 def _about_place(task: Task, stack: DenseStack) -> str | None:
     if task.device != "cpu":
         return f"the fused engine runs on the cpu, not on {task.device}"
-    if task.objective == CrossEntropy() and stack.layers[-1].outputs < task.num_classes:
+    if task.objective in (CrossEntropy(), DoubleSoftmax()) and stack.layers[-1].outputs < task.num_classes:
         return f"the model gives {stack.layers[-1].outputs} logits, but there are {task.num_classes} classes"
     if importlib.util.find_spec("numba") is None:
         return "the fused engine needs numba, which is not installed"

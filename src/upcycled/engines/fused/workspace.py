@@ -52,7 +52,7 @@ SQUARE = 13
 """Adam's second moment; ANCHOR holds the first, or a velocity, of optimisers with steps of their own."""
 # Not places either.
 LOSS = 14
-"""Which loss: one of the four below."""
+"""Which loss: one of the five below."""
 TARGETS = 15
 """Numbers of a sample's target."""
 CLASSES = 16
@@ -61,7 +61,7 @@ THRESHOLD = 17
 """Where Huber's threshold lies."""
 _PLACES = 18
 
-CROSS_ENTROPY, BINARY, SQUARED, HUBER = 0, 1, 2, 3
+CROSS_ENTROPY, BINARY, SQUARED, HUBER, DOUBLE_SOFTMAX = 0, 1, 2, 3, 4
 
 _LINE = 16
 """float32 numbers in a cache line."""

@@ -82,6 +82,8 @@ def check_plan(policy: Policy, plan: Plan) -> None:
         raise Refused(
             f"'{mechanism.name}' leaves the noise to the server, and this site's file does not say trusts_server = true"
         )
+    if mechanism.adaptive is not None:
+        raise Refused("the clipping bound follows releases, which a site is not told: it must be fixed")
     bound = mechanism.norm_bound
     if limits.norm_bound is not None and bound is not None and bound > limits.norm_bound:
         raise Refused(f"norm_bound is {general(bound)}, and this site's file allows {general(limits.norm_bound)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -12,9 +12,10 @@ from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_field
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Vector, grid_scale, grid_step
+from upcycled.core.vectors import Ints, Real, Vector, grid_scale, grid_step
 from upcycled.privacy.accounting import gdp_mu, sampled_gaussian_noise_multiplier
 from upcycled.privacy.accounting.gaussian import ROOM
+from upcycled.privacy.mechanisms.adaptive_clipping import BELOW, INSIDE, NoisyCount
 from upcycled.privacy.mechanisms.clipping import clip
 from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise, settle
 from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise
@@ -43,6 +44,10 @@ class CentralDPFedAvg:
         epsilon: what each client may spend in all, and
         delta: the delta that goes with it.
         secret_sampling: whether the epsilon relies on secret Poisson draws of the clients.
+        quantile: the part of the clients whose updates are to lie below the bound; it then follows a noisy count of
+            those that do, which is charged (see `adaptive_clipping`). None keeps the bound where it is.
+        adapt_rate: how fast it follows.
+        count_share: the count's share of what a round costs; the updates have the rest.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
@@ -57,6 +62,9 @@ class CentralDPFedAvg:
     epsilon: Annotated[float, POSITIVE] | None = None
     delta: Annotated[float, DELTA] | None = None
     secret_sampling: bool = False
+    quantile: Annotated[float, INSIDE] | None = None
+    adapt_rate: Annotated[float, POSITIVE] = 0.2
+    count_share: Annotated[float, INSIDE] = 0.05
 
     name: ClassVar[str] = "central_dp_fedavg"
 
@@ -83,31 +91,35 @@ class CentralDPFedAvg:
         expected = q * clients if setting.sampling == "poisson" else max(1.0, float(np.floor(q * clients + 1e-9)))
         shared: Mapping[str, float]
         moves = np.array([self.clip_norm * (1.0 if self.secret_sampling else 2.0)])
+        # What a noisy count costs is made up for by the updates' noise: together they cost what was asked for.
+        counted = self.quantile is not None
+        louder = float(1 / np.sqrt(1 - self.count_share)) if counted else 1.0
+        paid = replace(setting, num_parameters=size + 1) if counted else setting
         if self.noise_multiplier is not None or self.epsilon is None or self.delta is None:
-            std, shared = np.array([float(self.noise_multiplier or 0.0) * self.clip_norm]), {}
+            std, shared = np.array([float(self.noise_multiplier or 0.0) * self.clip_norm * louder]), {}
         elif self.secret_sampling:
-            rest = delta_for_noise(self.epsilon, self.delta, setting.data_rounds, setting)
+            rest = delta_for_noise(self.epsilon, self.delta, setting.data_rounds, paid)
             multiplier = sampled_gaussian_noise_multiplier(
                 q=q, epsilon=self.epsilon, steps=setting.data_rounds, delta=float(rest)
             )
-            std, shared = settle(lambda moved: multiplier * moved, moves, setting, per_client=False)
+            std, shared = settle(lambda moved: multiplier * louder * moved, moves, setting, per_client=False)
         else:
             rounds = max(1, int(setting.rounds.max()))
-            rest = delta_for_noise(self.epsilon, self.delta, rounds, setting)
+            rest = delta_for_noise(self.epsilon, self.delta, rounds, paid)
             factor = np.sqrt(rounds) / gdp_mu(epsilon=self.epsilon, delta=float(rest)) * (1 + ROOM)
-            std, shared = settle(lambda moved: factor * moved, moves, setting, per_client=False)
+            std, shared = settle(lambda moved: factor * louder * moved, moves, setting, per_client=False)
         moves = moves + grid_step(std) * np.sqrt(size)
         noise = CentralNoise(
             float(self.clip_norm),
             clients,
             expected,
-            float(moves[0]),
+            float(moves[0]) * louder,
             float(std[0]),
             q,
             self.secret_sampling,
-            setting.draws,
+            paid.draws,
         )
-        return Fitted(
+        fitted = Fitted(
             name=self.name,
             promise=self._promise(expected),
             release=noise.release,
@@ -118,12 +130,25 @@ class CentralDPFedAvg:
             draws_secretly=self.secret_sampling,
             shared=shared,
         )
+        if self.quantile is None:
+            return fitted
+        # (moves / std)^2 is 1 - share of all; a bit moves the count by 1, or by 1/2 from none.
+        ratio = float(moves[0] / std[0]) if std[0] > 0 else np.inf
+        share = self.count_share / (1 - self.count_share)
+        count_std = (0.5 if self.secret_sampling else 1.0) / (ratio * float(np.sqrt(share)))
+        rule = (float(self.quantile), float(self.adapt_rate), count_std, expected, self.secret_sampling)
+        return replace(fitted, adaptive=AdaptiveCentral(noise, NoisyCount(*rule)))
 
     def _promise(self, expected: float) -> Promise:
         secret = ("cohorts, their sizes and the history's lists of clients stay secret",)
+        what = f"the sum of updates clipped to norm {self.clip_norm:g} with Gaussian noise, over {expected:g}"
+        follows: tuple[str, ...] = ()
+        if self.quantile is not None:
+            what += ", and a noisy count of those below the bound"
+            follows = (f"the bound begins at {self.clip_norm:g} and follows the noisy counts alone",)
         return Promise(
-            f"the sum of updates clipped to norm {self.clip_norm:g} with Gaussian noise, over {expected:g}",
-            ("equal public weights, a fixed denominator", "server steps get the noisy aggregate alone"),
+            what,
+            ("equal public weights, a fixed denominator", "server steps get the noisy aggregate alone", *follows),
             ("the server keeps the clients' updates to itself", *(secret if self.secret_sampling else ())),
             unit="client",
             sees="aggregates",
@@ -147,12 +172,14 @@ class CentralNoise:
     is_secret: bool
     """Whether nobody learns who took part: everybody is charged, at the rate."""
     draws: int | None
-    """Numbers of real noise in one sum: see :attr:`Charge.draws`."""
+    """Numbers of real noise in one round: see :attr:`Charge.draws`."""
+    scale: float = 1.0
+    """Of an adaptive bound: updates are divided by it, and their noisy sum is multiplied again."""
 
     def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Send the model received plus the clipped update to the trusted server."""
         start = sent.astype(np.float64)
-        vectors = start + clip(trained.vectors - start, self.clip_norm)
+        vectors = start + self.scale * self.clipped(trained.vectors, start)
         return Release(cohort.clients, vectors, num_samples, trained.num_steps)
 
     def aggregate(self, release: Release, sent: Vector, noise: NoiseSource) -> Vector:
@@ -162,7 +189,7 @@ class CentralNoise:
         that their sum is exact.
         """
         start = sent.astype(np.float64)
-        updates = clip(release.vectors - start, self.clip_norm)
+        updates = self.clipped(release.vectors, start)
         if self.noise_std == 0:
             total = updates.sum(axis=0)
         else:
@@ -170,8 +197,12 @@ class CentralNoise:
             step = float(grid_step(std)[0])
             drawn = noise.gaussian_steps(server, sent.size, grid_scale(std), Purpose.CENTRAL)[0]
             total = step * (np.rint(updates / step).sum(axis=0) + drawn)
-        mean: Vector = (start + total / self.expected).astype(np.float32)
+        mean: Vector = (start + self.scale * (total / self.expected)).astype(np.float32)
         return mean
+
+    def clipped(self, vectors: Vector, start: Vector) -> Real:
+        """Return updates over the scale, clipped to the first bound."""
+        return clip((vectors - start) / self.scale, self.clip_norm)
 
     def charge(self, cohort: Cohort) -> Charge:
         """A Gaussian release of the cohort, or a sampled one of everybody."""
@@ -184,5 +215,25 @@ class CentralNoise:
         return Charge("sampled", who, moves, std, sampling_rate=rate, steps=once, draws=draws)
 
     def mean_std(self, release: Release) -> float:
-        """noise_std / m."""
-        return self.noise_std / self.expected
+        """noise_std / m, times the scale."""
+        return self.scale * (self.noise_std / self.expected)
+
+
+@dataclass(frozen=True)
+class AdaptiveCentral:
+    """A clipped sum whose bound follows noisy counts."""
+
+    noise: CentralNoise
+    count: NoisyCount
+
+    def at(self, fitted: Fitted, scale: float) -> Fitted:
+        """Return the mechanism of a round at this scale: its charge is the same."""
+        now = replace(self.noise, scale=scale)
+        return replace(fitted, release=now.release, aggregate=now.aggregate, mean_noise_std=now.mean_std)
+
+    def after(self, scale: float, release: Release, sent: Vector, noise: NoiseSource) -> float:
+        """Return the next round's scale, from the noisy count alone: it is covered by the round's charge."""
+        updates = replace(self.noise, scale=scale).clipped(release.vectors, sent.astype(np.float64))
+        norms = np.sqrt(np.einsum("cd,cd->c", updates, updates))
+        is_below = norms < self.noise.clip_norm * BELOW
+        return self.count.next_scale(scale, self.count.fraction(is_below, sent.size, noise))

@@ -6,7 +6,7 @@ clip_norm for one replaced record as for all of them (client-level local privacy
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Release, Setti
 from upcycled.core.sampler import Cohort
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.ledger.paper_claim import PaperOutput
+from upcycled.privacy.mechanisms.adaptive_clipping import INSIDE, FollowReleases
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise, gaussian_noise
 from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise
 
@@ -84,7 +85,7 @@ class ModelClipping:
 
     def fit(self, setting: Setting) -> Fitted:
         """Any model and algorithm will do."""
-        return _fit(self, setting, is_update=False)
+        return _fit(self, setting, is_update=False)[0]
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,9 @@ class UpdateClipping:
         epsilon: what each client may spend in all, and
         delta: the delta that goes with it.
         per_client: whether each client gets the least noise that serves it, or all get the same.
+        fill: how much of the bound's square updates are to fill, on average; the bound then follows the releases, which
+            costs nothing (see `adaptive_clipping`). None keeps it where it is.
+        adapt_rate: how fast it follows.
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
@@ -114,6 +118,8 @@ class UpdateClipping:
     epsilon: Annotated[float, POSITIVE] | None = None
     delta: Annotated[float, DELTA] | None = None
     per_client: bool = True
+    fill: Annotated[float, INSIDE] | None = None
+    adapt_rate: Annotated[float, POSITIVE] = 0.2
 
     name: ClassVar[str] = "update_clipping"
 
@@ -123,20 +129,27 @@ class UpdateClipping:
 
     def fit(self, setting: Setting) -> Fitted:
         """Any model and algorithm will do."""
-        return _fit(self, setting, is_update=True)
+        fitted, clipped = _fit(self, setting, is_update=True)
+        if self.fill is None:
+            return fitted
+        rule = FollowReleases(float(self.fill), float(self.adapt_rate), float(self.clip_norm))
+        follows = (f"the bound begins at {self.clip_norm:g} and follows releases alone, and the noise follows it",)
+        promise = replace(fitted.promise, checked=follows)
+        return replace(fitted, promise=promise, adaptive=AdaptiveUpdates(clipped, rule))
 
 
-def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bool) -> Fitted:
+def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bool) -> tuple[Fitted, Clipped]:
     check_delta(wanted.delta, setting.sizes)
     clip_norm = float(wanted.clip_norm)
     moves = np.full(setting.sizes.size, 2.0 * clip_norm)
     noise = gaussian_noise(setting, moves, wanted.noise_std, wanted.epsilon, wanted.delta, wanted.per_client)
     what = "the clipped update on top of the model received" if is_update else "the clipped model"
-    clipped = f"every release is clipped to norm {clip_norm:g}"
-    return Fitted(
+    bounded = f"every release is clipped to norm {clip_norm:g}"
+    clipped = Clipped(clip_norm, is_update, noise)
+    fitted = Fitted(
         name=wanted.name,
-        promise=Promise(f"{what}, with Gaussian noise", (clipped,), delta=wanted.delta),
-        release=Clipped(clip_norm, is_update, noise).release,
+        promise=Promise(f"{what}, with Gaussian noise", (bounded,), delta=wanted.delta),
+        release=clipped.release,
         charge=noise.charge,
         mean_noise_std=noise.mean_std,
         release_noise_std=noise.release_std,
@@ -144,6 +157,7 @@ def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bo
         # The paper has nothing to say about updates.
         paper=None if is_update else PaperOutput(clip_norm, noise.noise_std),
     )
+    return fitted, clipped
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,13 +167,42 @@ class Clipped:
     clip_norm: float
     is_update: bool
     noise: GaussianNoise
+    scale: float = 1.0
+    """Of an adaptive bound: the update is divided by it, and clipped and noisy multiplied again."""
 
     def release(self, trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:
         """Clip in float64, add the client's own noise on its grid, and only then round to float32."""
         start = sent.astype(np.float64) if self.is_update else None
-        values = trained.vectors if start is None else trained.vectors - start
+        values = trained.vectors if start is None else (trained.vectors - start) / self.scale
         vectors = self.noise.add(clip(values, self.clip_norm), cohort, noise)
         if start is not None:
             # The model received is public; rounded to the same grid it leaves the release on it.
-            vectors += self.noise.rounded(start, cohort)
+            vectors *= self.scale
+            vectors += self.noise.rounded(start, cohort) if self.scale == 1 else start
         return Release(cohort.clients, vectors.astype(np.float32), num_samples, trained.num_steps)
+
+    def mean_std(self, release: Release) -> float:
+        """Return the noise in the mean weighted by n_i."""
+        return self.scale * self.noise.mean_std(release)
+
+    def release_std(self, release: Release) -> Real:
+        """Return each release's noise per coordinate."""
+        return self.scale * self.noise.release_std(release)
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptiveUpdates:
+    """Clipped updates whose bound follows releases."""
+
+    clipped: Clipped
+    rule: FollowReleases
+
+    def at(self, fitted: Fitted, scale: float) -> Fitted:
+        """Return the mechanism of a round at this scale: its charge is the same."""
+        now = replace(self.clipped, scale=scale)
+        return replace(fitted, release=now.release, mean_noise_std=now.mean_std, release_noise_std=now.release_std)
+
+    def after(self, scale: float, release: Release, sent: Vector, noise: NoiseSource) -> float:
+        """Return the next round's scale: a function of the releases and public numbers."""
+        updates = release.vectors.astype(np.float64) - sent
+        return self.rule.next_scale(scale, updates, self.clipped.noise.release_std(release))

@@ -1,3 +1,0 @@
-from studies.private_accuracy.study import main
-
-main()
