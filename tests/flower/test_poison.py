@@ -184,3 +184,49 @@ def test_a_site_with_anothers_name_takes_no_part(federation, sites, tmp_path):
     sites["cem"] = make_site(federation, 1, tmp_path / "other")
     with pytest.raises(up.InputError, match="'cem': it calls itself 'bob'"):
         run_over(Mail(sites), experiment_of())
+
+
+def test_a_process_that_was_started_anew_owes_nothing(federation, sites):
+    """Bob dies in round 1, and is back before round 2 as the same node; his answer to round 1 never comes."""
+
+    def tamper(site, fields, delivery):
+        if fields["kind"] == "ask" and site == "bob" and unpacked(fields).round == 1:
+            mail.since["bob"] = "a moment later"
+            return []
+        return [delivery]
+
+    mail, events = Mail(sites, tamper), []
+    result = run_over(mail, experiment_of(), events)
+    assert [record.clients.tolist() for record in result.history if record.kind == "data"] == [
+        [0, 2, 3],
+        [0, 1, 2, 3],
+        [0, 1, 2, 3],
+    ]
+    assert [(event.round, event.reason) for event in events if event.site] == [(1, "no answer in time")]
+
+
+def test_a_site_that_fell_silent_when_a_run_began_is_asked_again_until_the_time_is_over(sites):
+    lost = []
+
+    def tamper(site, fields, delivery):
+        if fields["kind"] == "hello" and site == "bob" and len(lost) < 2:
+            lost.append(site)
+            return [Delivery(delivery.replies_to, delivery.node, None, "its node is gone")]
+        return [delivery]
+
+    mail = Mail(sites, tamper)
+    result = run_over(mail, experiment_of(iterations=1))
+    assert result.history[0].clients.tolist() == [0, 1, 2, 3]
+    # Nobody else is asked twice.
+    assert [site for site, fields in mail.sent if fields["kind"] == "hello"] == [*NAMES, "bob", "bob"]
+    mail = Mail(sites, lambda site, fields, d: [Delivery(d.replies_to, d.node, None, "its node is gone")])
+    with pytest.raises(up.InputError, match="4 of 4 sites cannot take part: 'ann': its node is gone"):
+        run_over(mail, experiment_of())
+
+
+def test_a_site_that_says_no_when_a_run_begins_is_not_asked_again(federation, sites, tmp_path):
+    sites["bob"] = make_site(federation, 1, tmp_path / "other", privacy={})
+    mail = Mail(sites)
+    with pytest.raises(up.InputError, match="1 of 4 sites cannot take part: 'bob': it refused: what would leave"):
+        run_over(mail, experiment_of())
+    assert len(mail.sent) == 4

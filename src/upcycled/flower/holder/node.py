@@ -23,6 +23,7 @@ from upcycled.flower.federation_folder import Invitation
 from upcycled.flower.flwr_calls import ConnectionLostError, Letter, NodeLink
 from upcycled.flower.holder.policy import Policy
 from upcycled.flower.messages import Fields
+from upcycled.support.files import write_whole
 from upcycled.support.lock import locked
 
 POLL, IDLE_POLL, ACTIVE = 0.3, 1.0, 30.0
@@ -109,6 +110,22 @@ def _work(pipe: Any, policy: Policy, folder: Path, schema: Any, threads: int, pa
 
 
 Tell = Callable[[str], None]
+
+
+def connected(invitation: Invitation, state: Path, key: bytes) -> NodeLink:
+    """Return a connection to the invitation's server; whoever calls this holds the lock on the site's own folder.
+
+    Which node this site is there is kept, so that one that was killed is back at once.
+
+    Raises:
+        ConnectionLostError: in one sentence.
+    """
+    path = state / f"node-{invitation.fingerprint[:16]}"
+    before = path.read_text().strip() if path.exists() else ""
+    link = NodeLink(invitation.address, invitation.certificate.encode(), key, int(before) if before.isdigit() else 0)
+    if before != str(link.node):
+        write_whole(path, f"{link.node}\n".encode(), private=True)
+    return link
 
 
 def stay(
@@ -224,7 +241,7 @@ class _Staying:
             if self._is_over():
                 return None
             try:
-                link = NodeLink(self._invitation.address, self._invitation.certificate.encode(), self._key)
+                link = connected(self._invitation, self._policy.state(self._folder), self._key)
             except ConnectionLostError as error:
                 self._once(f"not connected: {error}")
                 time.sleep(pause)
