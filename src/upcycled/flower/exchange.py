@@ -1,7 +1,8 @@
 """Questions out, answers in: who is asked, how long is waited, and what becomes of those who are late.
 
-Nobody is asked who still owes an answer; a process that was started anew owes nothing. Replies are matched by the message
-that they reply to, so that one that comes late or twice belongs to nothing any more.
+Nobody is asked who still owes an answer; a process that was started anew owes nothing. A node that is connected anew while
+it is waited for is sent its question again, which costs it nothing: it may never have got it. Replies are matched by the
+message that they reply to, so that one that comes late or twice belongs to nothing any more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from upcycled.flower.messages import Fields
 
 LATE = 3.0
 """A message lives so many deadlines: one that comes late tells that its node is free again, and so does its end."""
+LOOK = 2.0
+"""Seconds between two looks at who is connected, while answers are waited for."""
 T = TypeVar("T")
 
 
@@ -150,35 +153,67 @@ class Exchange:
         if not letters:
             return found
         deadline = self._patience.deadline if seconds is None else seconds
-        names = self._post.push([(node.number, fields) for node, fields in letters.values()], LATE * deadline)
-        pending: dict[str, int] = {}
-        for client, name in zip(letters, names, strict=True):
-            if name is None:
-                found.reasons[client] = "the message could not be sent"
-            else:
-                pending[name] = client
-                found.messages += 1
-                found.bytes_down += size_of(letters[client][1])
-        began = self._clock()
+        pending = self._sent(letters, deadline, found)
+        began = looked = self._clock()
         since_enough: float | None = None
         while pending:
             for delivery in self._post.pull([*pending, *self._owed]):
                 self._owed.pop(delivery.replies_to, None)
                 client = pending.pop(delivery.replies_to, -1)
-                if client >= 0:
+                is_asked_again = client in pending.values()
+                if client >= 0 and (delivery.fields is not None or not is_asked_again):
                     self._sort(client, delivery, accept, found)
+                    pending = {name: other for name, other in pending.items() if other != client}
             now = self._clock()
+            if pending and now - looked >= LOOK:
+                looked = now
+                again = self._connected_anew(letters, set(pending.values()))
+                letters |= again
+                pending |= self._sent(again, deadline, found)
+                # Who is back has the whole grace, within the deadline.
+                since_enough = None if again else since_enough
             if since_enough is None and needed is not None and len(found.answers) >= needed:
                 since_enough = now
             is_over = since_enough is not None and now - since_enough >= self._patience.grace
             if not pending or is_over or now - began >= deadline:
                 break
             self._sleep(self._patience.poll)
-        for name, client in pending.items():
+        # Of two messages to one node the last: it takes them in their order.
+        for client, name in {client: name for name, client in pending.items()}.items():
             self._owed[name] = letters[client][0]
             found.reasons[client] = "no answer in time"
             found.silent.append(client)
             found.lost.append(client)
+        return found
+
+    def _sent(
+        self, letters: Mapping[int, tuple[ConnectedNode, Fields]], deadline: float, found: Gathered[T]
+    ) -> dict[str, int]:
+        """Send letters, and return which message is whose."""
+        if not letters:
+            return {}
+        names = self._post.push([(node.number, fields) for node, fields in letters.values()], LATE * deadline)
+        sent: dict[str, int] = {}
+        for client, name in zip(letters, names, strict=True):
+            if name is None:
+                found.reasons[client] = "the message could not be sent"
+            else:
+                sent[name] = client
+                found.messages += 1
+                found.bytes_down += size_of(letters[client][1])
+        return sent
+
+    def _connected_anew(
+        self, letters: Mapping[int, tuple[ConnectedNode, Fields]], clients: set[int]
+    ) -> dict[int, tuple[ConnectedNode, Fields]]:
+        """Return the letters of those who were asked, and have connected since."""
+        now = {node.number: node for node in self._post.nodes().values()}
+        found = {}
+        for client in sorted(clients):
+            before, fields = letters[client]
+            node = now.get(before.number, before)
+            if node.since != before.since:
+                found[client] = (node, fields)
         return found
 
     def wait_for_change(self, seconds: float, is_worth: Callable[[Mapping[str, ConnectedNode]], bool]) -> bool:
