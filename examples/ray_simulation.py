@@ -53,13 +53,17 @@ class VirtualPost:
     grid: GridPost
     names: dict[int, str] = field(default_factory=dict)
 
-    def learn(self, exchange: Exchange) -> None:
-        """Ask every node which client it is."""
-        found = {node.node_id: ConnectedNode(node.node_id) for node in self.grid.grid.get_nodes()}
+    def learn(self, exchange: Exchange, clients: int) -> None:
+        """Wait for all nodes, and ask each which client it is."""
+        while len(found := list(self.grid.grid.get_nodes())) < clients:
+            exchange.pause()
         asked: dict[int, tuple[ConnectedNode, Fields]] = {
-            number: (node, {"kind": WHO}) for number, node in found.items()
+            number: (ConnectedNode(node.node_id), {"kind": WHO}) for number, node in enumerate(found)
         }
-        self.names.update(exchange.gather(asked, lambda client, fields: str(fields["site"])).answers)
+        gathered = exchange.gather(asked, lambda client, fields: str(fields["site"]))
+        for reason in gathered.reasons.values():
+            raise RuntimeError(f"a virtual node did not say which client it is: {reason}")
+        self.names.update({found[number].node_id: name for number, name in gathered.answers.items()})
 
     def nodes(self) -> Mapping[str, ConnectedNode]:
         """Return the nodes by the names that they gave."""
@@ -103,7 +107,7 @@ def main() -> None:
     def serve(grid: Any, context: Any) -> None:
         patience = Patience()
         post = VirtualPost(GridPost(grid))
-        post.learn(Exchange(post, patience))
+        post.learn(Exchange(post, patience), clients)
         sites = tuple(f"site-{i}" for i in range(clients))
 
         def federation(tell: Any) -> Federation:

@@ -1,4 +1,4 @@
-"""Where a run of a test's federation waits: what happens to its sites then happens between two iterations for certain."""
+"""Where a run of a test's federation waits: what happens to its sites then is between two iterations for certain."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def held(folder, name, iteration, **changes):
 
 def reach(gate, command):
     until(
-        lambda: gate.reached.exists() or command.process.poll() is not None, WAIT, lambda: command.log.read_text()[-2000:]
+        lambda: gate.reached.exists() or command.process.poll() is not None,
+        WAIT,
+        lambda: command.log.read_text()[-2000:],
     )
     assert gate.reached.exists(), command.log.read_text()[-2000:]
 
@@ -135,7 +137,7 @@ def test_a_dead_worker_is_reported_at_once_and_another_answers_the_next_round(fo
 
 
 def killed_in_a_round(folder, name, **changes):
-    """A run whose command is killed in its third data round: a site has answered, another has not; then gone on with."""
+    """A run whose command is killed in a round that one site has answered and one has not; then it is gone on with."""
     experiment, command, gate = held(folder, name, 3, iterations=8, **changes)
     os.kill(worker_of(folder, "site-1"), signal.SIGSTOP)
     try:

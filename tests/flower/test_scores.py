@@ -28,9 +28,7 @@ def scored_site(data, client, folder, gives=True, **changes):
 
 
 def sites_of(data, folder, refusing=(), **changes):
-    return {
-        name: scored_site(data, i, folder, gives=name not in refusing, **changes) for i, name in enumerate(NAMES)
-    }
+    return {name: scored_site(data, i, folder, gives=name not in refusing, **changes) for i, name in enumerate(NAMES)}
 
 
 def run_scored(sites, folder, tamper=None, **changes):

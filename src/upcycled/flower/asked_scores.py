@@ -1,7 +1,7 @@
 """Exact scores of the global model, from sites whose files give them: where nothing that leaves has real noise.
 
-A site scores the model on its own test samples; the server takes the mean over all samples that were scored. In a run with
-real noise nobody is asked, and no site would answer: scores are functions of records that no epsilon covers.
+A site scores the model on its own test samples; the server takes the mean over all samples that were scored. In a run
+with real noise nobody is asked, and no site would answer: scores are functions of records that no epsilon covers.
 """
 
 from __future__ import annotations

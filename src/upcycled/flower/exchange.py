@@ -1,8 +1,8 @@
 """Questions out, answers in: who is asked, how long is waited, and what becomes of those who are late.
 
-Nobody is asked who still owes an answer; a process that was started anew owes nothing. A node that is connected anew while
-it is waited for is sent its question again, which costs it nothing: it may never have got it. Replies are matched by the
-message that they reply to, so that one that comes late or twice belongs to nothing any more.
+Nobody is asked who still owes an answer; a process that was started anew owes nothing. A node that is connected anew
+while it is waited for is sent its question again, which costs it nothing: it may never have got it. Replies are matched
+by the message that they reply to, so that one that comes late or twice belongs to nothing any more.
 """
 
 from __future__ import annotations
@@ -243,7 +243,9 @@ class Exchange:
             for delivery in self._post.pull(list(self._owed)):
                 self._owed.pop(delivery.replies_to, None)
             since = {node.number: node.since for node in nodes}
-            self._owed = {name: node for name, node in self._owed.items() if since.get(node.number) in (None, node.since)}
+            self._owed = {
+                name: node for name, node in self._owed.items() if since.get(node.number) in (None, node.since)
+            }
 
     def _sort(self, client: int, delivery: Delivery, accept: Callable[[int, Fields], T], found: Gathered[T]) -> None:
         if delivery.fields is None:
