@@ -11,7 +11,7 @@ import numpy as np
 from upcycled.config.experiment import parse
 from upcycled.core.shards import Shards
 from upcycled.flower.coordinator import Federation, plan_at_server, terms_of
-from upcycled.flower.exchange import Delivery, Exchange, Patience, size_of
+from upcycled.flower.exchange import ConnectedNode, Delivery, Exchange, Patience, size_of
 from upcycled.flower.holder.policy import policy_of
 from upcycled.flower.holder.site import Site
 from upcycled.runtime.train import run_plan
@@ -64,13 +64,17 @@ class Mail:
     def __init__(self, sites, tamper=None):
         self.sites, self.tamper = sites, tamper
         self.numbers = {name: 100 + i for i, name in enumerate(sites)}
-        self.offline = set()
+        self.offline, self.since = set(), {}
         self.waiting = []
         self.sent = []
         self._count = itertools.count()
 
     def nodes(self):
-        return {name: number for name, number in self.numbers.items() if name not in self.offline}
+        return {
+            name: ConnectedNode(number, self.since.get(name, ""))
+            for name, number in self.numbers.items()
+            if name not in self.offline
+        }
 
     def push(self, letters, seconds):
         names = []

@@ -19,8 +19,11 @@ import tomli_w
 import torch
 from safetensors.numpy import load_file
 
+from tests.flower.gates import FOLDER
 from upcycled.config.experiment import parse
 from upcycled.flower.federation_folder import make_folder, open_folder
+from upcycled.flower.holder.kept_replies import replies_of
+from upcycled.flower.server_run import RUN
 from upcycled.flower.trial import began_at, down, started, trial_policy, up
 from upcycled.runtime.plan import make_plan
 from upcycled.runtime.round import answer, ask, joined, take
@@ -77,8 +80,7 @@ def federation(path: Path, rounds: dict | None = None, limits: dict | None = Non
         folder.private.joinpath("up-seconds").write_text(f"{time.monotonic() - before:.1f}")
         yield folder
     finally:
-        while COMMANDS:
-            COMMANDS.pop().kill()
+        end_commands()
         pids = {one.pid: one.began for one in started(folder)} | workers(folder)
         down(folder)
         until(lambda: not any(began_at(pid) == began for pid, began in pids.items()), 10, "an orphan is left")
@@ -172,7 +174,10 @@ class Command:
     """`upcycled federation run`, or another command, in a process of its own, ended with its federation."""
 
     def __init__(self, folder, *words):
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        # What a command runs is looked up among the tests too: a run may wait at their gates.
+        paths = [str(Path(__file__).parents[2]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        environment |= {FOLDER: str(folder.private / "gates")}
         self.log = folder.private / "command.log"
         command = [sys.executable, "-m", "upcycled", "federation", *words]
         with self.log.open("ab") as file:
@@ -180,6 +185,7 @@ class Command:
         COMMANDS.append(self)
 
     def kill(self):
+        """Kill it at once, whatever it does."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(10)
@@ -191,6 +197,20 @@ class Command:
             self.kill()
             raise AssertionError(f"it did not end: {self.log.read_text()[-2000:]}") from None
         assert code == 0, self.log.read_text()[-2000:]
+
+
+def end_commands():
+    while COMMANDS:
+        COMMANDS.pop().kill()
+
+
+def reply_of(folder, experiment, site, number):
+    """Where a site keeps its reply to a data round of a run: when it is there, everybody has been asked."""
+    seed = folder.path / "results" / experiment.name / f"seed-{experiment.seeds[0]}"
+    (about,) = [path for path in (seed / RUN, seed / "private" / RUN) if path.exists()]
+    state = folder.private / "trial" / site / "site" / site
+    found = replies_of(state, json.loads(about.read_text())["run"]).folder.glob(f"round-{number:06d}-*.reply")
+    return sorted(found)
 
 
 def run_command(folder, experiment):

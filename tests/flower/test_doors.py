@@ -14,10 +14,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycl
 from tests.flower.real_federation import RAW, free_port
 from upcycled.config.experiment import parse
 from upcycled.flower.certificates import make_authority, make_secret, public_line, site_key
-from upcycled.flower.federation_folder import invite, let_in, make_folder, read_invitation
+from upcycled.flower.federation_folder import invite, let_in, make_folder
 from upcycled.flower.flwr_calls import ConnectionLostError, NodeLink
 from upcycled.flower.holder.joining_checks import check_joining
 from upcycled.flower.holder.policy import policy_of
+from upcycled.flower.invitations import read_invitation
 from upcycled.flower.trial import down, register, start_server, status, trial_policy
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]

@@ -26,7 +26,9 @@ class GridHere:
         self.dead = set()
 
     def get_nodes(self):
-        return [SimpleNamespace(name=name, node_id=node) for node, name in self.names.items()]
+        from flwr.proto.node_pb2 import NodeInfo
+
+        return [NodeInfo(name=name, node_id=node, last_activated_at="today") for node, name in self.names.items()]
 
     def push_messages(self, messages):
         from flwr.app import Error, Message

@@ -232,6 +232,9 @@ def test_scores_are_given_only_if_the_sites_file_says_so(federation, tmp_path):
     asked = question(site, federation, private())
     request = ScoreRequest(asked.terms, 0, 1, asked.model)
     assert said(site, request) == "scores are releases, and this site's file does not say evaluations = true"
+    # One that gives scores gives none beside real noise.
+    giving = make_site(federation, 0, tmp_path / "giving", privacy={**STRICT, "evaluations": True})
+    assert said(giving, request) == "exact scores are asked for beside real noise, and no epsilon covers them"
 
 
 def test_an_account_is_needed_for_real_noise(federation, tmp_path):

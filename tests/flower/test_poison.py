@@ -184,3 +184,97 @@ def test_a_site_with_anothers_name_takes_no_part(federation, sites, tmp_path):
     sites["cem"] = make_site(federation, 1, tmp_path / "other")
     with pytest.raises(up.InputError, match="'cem': it calls itself 'bob'"):
         run_over(Mail(sites), experiment_of())
+
+
+def test_a_process_that_was_started_anew_owes_nothing(federation, sites):
+    """Bob dies in round 1, and is back before round 2 as the same node; his answer to round 1 never comes."""
+
+    def tamper(site, fields, delivery):
+        is_lost = fields["kind"] == "ask" and site == "bob" and unpacked(fields).round == 1
+        return [] if is_lost else [delivery]
+
+    class Events(list):
+        def append(self, event):
+            mail.since["bob"] = "a moment later"
+            super().append(event)
+
+    mail, events = Mail(sites, tamper), Events()
+    result = run_over(mail, experiment_of(), events)
+    assert [record.clients.tolist() for record in result.history if record.kind == "data"] == [
+        [0, 2, 3],
+        [0, 1, 2, 3],
+        [0, 1, 2, 3],
+    ]
+    assert [(event.round, event.reason) for event in events if event.site] == [(1, "no answer in time")]
+
+
+def test_a_site_that_fell_silent_when_a_run_began_is_asked_again_until_the_time_is_over(sites):
+    lost = []
+
+    def tamper(site, fields, delivery):
+        if fields["kind"] == "hello" and site == "bob" and len(lost) < 2:
+            lost.append(site)
+            return [Delivery(delivery.replies_to, delivery.node, None, "its node is gone")]
+        return [delivery]
+
+    mail = Mail(sites, tamper)
+    result = run_over(mail, experiment_of(iterations=1))
+    assert result.history[0].clients.tolist() == [0, 1, 2, 3]
+    # Nobody else is asked twice.
+    assert [site for site, fields in mail.sent if fields["kind"] == "hello"] == [*NAMES, "bob", "bob"]
+    mail = Mail(sites, lambda site, fields, d: [Delivery(d.replies_to, d.node, None, "its node is gone")])
+    with pytest.raises(up.InputError, match="4 of 4 sites cannot take part: 'ann': its node is gone"):
+        run_over(mail, experiment_of())
+
+
+def test_a_site_that_says_no_when_a_run_begins_is_not_asked_again(federation, sites, tmp_path):
+    sites["bob"] = make_site(federation, 1, tmp_path / "other", privacy={})
+    mail = Mail(sites)
+    with pytest.raises(up.InputError, match="1 of 4 sites cannot take part: 'bob': it refused: what would leave"):
+        run_over(mail, experiment_of())
+    assert len(mail.sent) == 4
+
+
+def test_a_node_that_connects_anew_within_a_round_is_asked_again_and_counts_once(federation, sites):
+    """Bob's question is lost on its way, as Flower's server dies; the two answers that he then gives are one."""
+    asked = []
+
+    def tamper(site, fields, delivery):
+        if fields["kind"] != "ask" or site != "bob":
+            return [delivery]
+        asked.append(delivery)
+        if len(asked) == 1:
+            mail.since["bob"] = "a moment later"
+            return []
+        return [delivery, replace(asked[0])] if len(asked) == 2 else [delivery]
+
+    mail, events = Mail(sites, tamper), []
+    experiment = experiment_of(algorithm={"name": "scaffold"})
+    result = run_over(mail, experiment, events)
+    whole = up.train(federation, experiment.spec(3).replace(progress=False))
+    assert torch.equal(whole.params, result.params)
+    assert [event.reason for event in events if event.site] == []
+    first = [fields for site, fields in mail.sent if site == "bob" and fields["kind"] == "ask"][:2]
+    assert first[0] == first[1]
+    # Five questions and four answers in the first round: the lost one's answer came when it was not waited for.
+    assert [record.messages for record in result.history] == [9, 0, 8, 0, 8]
+
+
+def test_the_end_of_a_lost_message_is_not_the_end_of_one_that_was_asked_again(sites):
+    """Flower gives the first message up while the second one is under way."""
+    asked = []
+
+    def tamper(site, fields, delivery):
+        if fields["kind"] != "ask" or site != "bob":
+            return [delivery]
+        asked.append(delivery)
+        if len(asked) == 1:
+            mail.since["bob"] = "a moment later"
+            return []
+        gone = Delivery(asked[0].replies_to, delivery.node, None, "its node is gone")
+        return [gone, delivery] if len(asked) == 2 else [delivery]
+
+    mail, events = Mail(sites, tamper), []
+    result = run_over(mail, experiment_of(iterations=1), events)
+    assert result.history[0].clients.tolist() == [0, 1, 2, 3]
+    assert [event.reason for event in events if event.site] == []

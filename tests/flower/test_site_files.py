@@ -8,9 +8,11 @@ import pytest
 import upcycled as up
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
+from upcycled.data.schema.table_schema import as_schema
 from upcycled.flower.certificates import public_line, site_key
-from upcycled.flower.federation_folder import invite, let_in, make_folder, open_folder, read_invitation
+from upcycled.flower.federation_folder import invite, let_in, make_folder, open_folder
 from upcycled.flower.holder.policy import account_of, policy_of, read_policy, site_data
+from upcycled.flower.invitations import read_invitation
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 ROWS = "patient,age,sex,admitted,creatinine,diagnosis\np1,40,f,2020-01-01,90,ill\np2,,m,2021-01-01,80,well\n"
@@ -104,7 +106,7 @@ def test_an_invitation_has_what_a_site_needs_and_no_secret(folder, tmp_path):
     path = invite(folder, "bern")
     found = read_invitation(path)
     assert (found.federation, found.site, found.address) == ("hospitals", "bern", "study.example:18100")
-    assert found.schema.fingerprint == up.data.Schema.read(EXAMPLE / "schema.toml").fingerprint
+    assert as_schema(found.schema).fingerprint == up.data.Schema.read(EXAMPLE / "schema.toml").fingerprint
     assert "PRIVATE" not in path.read_text()
     other = tmp_path / "other.toml"
     other.write_text(path.read_text().replace(found.fingerprint, "0" * 64))
@@ -172,3 +174,13 @@ def test_a_status_line_is_json_too(folder, monkeypatch, capsys):
     monkeypatch.setattr("upcycled.flower.trial.status", lambda found: [("server", "answers"), ("bern", "connected")])
     assert main(["federation", "status", str(folder.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"server": "answers", "bern": "connected"}
+
+
+def test_the_process_that_is_connected_loads_nothing_that_local_work_needs():
+    """It is started at every site, beside a worker: what it does not load is what starting takes no time for."""
+    import subprocess
+    import sys
+
+    asked = "import sys, upcycled.flower.holder.node; print('torch' in sys.modules, 'pandas' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]

@@ -10,6 +10,7 @@ import numpy as np
 from upcycled.core.mechanism import Release
 from upcycled.core.sampler import Cohort
 from upcycled.core.vectors import Vector
+from upcycled.flower.exchange import SaidNoError, UnfitReplyError
 from upcycled.flower.messages import Fields, MalformedError, Refusal, Reply, unpacked
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.round import Answer, Ask
@@ -17,14 +18,6 @@ from upcycled.support.formats import general
 
 LARGEST_NORM = 1e6
 """Of an update: what is longer is no step of training."""
-
-
-class UnfitReplyError(ValueError):
-    """A reply that is not taken; the text says why."""
-
-
-class SaidNoError(ValueError):
-    """A site's refusal; the text is its own sentence."""
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,16 @@ from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.data import FederatedData
 from upcycled.data.schema.table_schema import Schema, as_schema
-from upcycled.flower.arrivals import LARGEST_NORM, Expectation, UnfitReplyError, cohort_of_answers
-from upcycled.flower.exchange import Exchange, Gathered, Patience, Post
+from upcycled.flower.arrivals import LARGEST_NORM, Expectation, cohort_of_answers
+from upcycled.flower.exchange import (
+    ConnectedNode,
+    Exchange,
+    Gathered,
+    Patience,
+    Post,
+    SaidNoError,
+    UnfitReplyError,
+)
 from upcycled.flower.messages import Fields, Hello, MalformedError, Refusal, Request, RunTerms, SiteFacts, packed
 from upcycled.flower.messages import unpacked as message_of
 from upcycled.runtime.plan import Plan, plan_of
@@ -73,32 +81,45 @@ class Federation:
         Raises:
             InputError: in one sentence that names the sites that are missing, and why.
         """
-        found, why = dict(known), dict.fromkeys((site for site in self.sites if site not in known), "not connected")
-        is_all = self.exchange.wait_for_change(
-            self.patience.hello, lambda free: all(site in free for site in self.sites if site not in known)
-        )
-        nodes = self.post.nodes()
-        questions = {
-            client: (nodes[site], packed(Hello(terms, client)))
-            for client, site in enumerate(self.sites)
-            if site in nodes
-        }
-        gathered = self.exchange.gather(questions, _facts, seconds=self.patience.hello)
-        for client, facts in gathered.answers.items():
-            site = self.sites[client]
-            if facts.site != site:
-                why[site] = f"it calls itself {facts.site!r}"
-            elif site in known and _told(known[site]) != _told(facts):
-                raise InputError(f"site '{site}' had {known[site].samples} samples when this run began, and now others")
-            else:
-                found[site] = facts
-                why.pop(site, None)
-        why |= {self.sites[client]: reason for client, reason in gathered.reasons.items()}
+        found, why = dict(known), dict.fromkeys(self.sites, "not connected")
+        over = self.exchange.now() + self.patience.hello
+        asked = list(self.sites)
+        while asked:
+            wanted = [site for site in asked if site not in found]
+            left = over - self.exchange.now()
+            self.exchange.wait_for_change(left, lambda free, wanted=wanted: all(site in free for site in wanted))  # type: ignore[misc]
+            left = over - self.exchange.now()
+            nodes = self.post.nodes()
+            questions = {
+                client: (nodes[site], packed(Hello(terms, client)))
+                for client, site in enumerate(self.sites)
+                if site in asked and site in nodes
+            }
+            gathered = self.exchange.gather(questions, _facts, seconds=left if left > 0 else self.patience.hello)
+            why |= {self.sites[client]: reason for client, reason in gathered.reasons.items()}
+            for client, facts in gathered.answers.items():
+                self._introduce(self.sites[client], facts, found, why)
+            # One that was connected and fell silent may be on its way back: a process that was started anew.
+            silent = {self.sites[client] for client in gathered.silent}
+            asked = [site for site in wanted if site not in found and (site not in nodes or site in silent)]
+            if over <= self.exchange.now():
+                break
+            if asked:
+                self.exchange.pause()
         missing = [site for site in self.sites if site not in found]
-        if missing or (not is_all and not found):
-            words = "; ".join(f"'{site}': {why.get(site, 'no answer')}" for site in missing)
+        if missing:
+            words = "; ".join(f"'{site}': {why[site]}" for site in missing)
             raise InputError(f"{len(missing)} of {len(self.sites)} sites cannot take part: {words}")
         return {site: found[site] for site in self.sites}
+
+    def _introduce(self, site: str, facts: SiteFacts, found: dict[str, SiteFacts], why: dict[str, str]) -> None:
+        """Note what a site said of itself."""
+        if facts.site != site:
+            why[site] = f"it calls itself {facts.site!r}"
+        elif site in found and vars(found[site]) != vars(facts):
+            raise InputError(f"site '{site}' had {found[site].samples} samples when this run began, and now others")
+        else:
+            found[site] = facts
 
     def data_round(self, terms: RunTerms) -> Callable[[Plan, Engine, Run], tuple[Run, Release, Traffic]]:
         """Return how a data round of a run is carried out: by its sites."""
@@ -144,7 +165,7 @@ class Federation:
         needed = self.patience.needed(len(clients))
         cohort = {self.sites[client]: client for client in clients}
 
-        def is_worth(free: Mapping[str, int]) -> bool:
+        def is_worth(free: Mapping[str, ConnectedNode]) -> bool:
             return sum(site in cohort for site in free) >= needed
 
         # Whoever answers pays: nobody is asked for a round that cannot have enough answers.
@@ -286,14 +307,10 @@ def _facts(client: int, fields: Fields) -> SiteFacts:
     except MalformedError as error:
         raise UnfitReplyError(f"the reply cannot be read: {error}") from error
     if isinstance(reply, Refusal):
-        raise UnfitReplyError(f"it refused: {reply.reason[:500]}")
+        raise SaidNoError(reply.reason[:500])
     if not isinstance(reply, SiteFacts) or reply.samples < 1:
         raise UnfitReplyError("the reply has no facts")
     return reply
-
-
-def _told(facts: SiteFacts) -> dict[str, Any]:
-    return vars(facts)
 
 
 class _Elsewhere:

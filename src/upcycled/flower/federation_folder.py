@@ -27,7 +27,6 @@ from upcycled.config.experiment import Experiment, load_config
 from upcycled.config.toml_tables import AsTuple, Table, Word, table_of, within
 from upcycled.config.wording import Place, from_validation, named
 from upcycled.core.errors import InputError, Limits, reason_of
-from upcycled.data.schema.table_schema import Schema, as_schema
 from upcycled.flower.certificates import (
     fingerprint,
     make_authority,
@@ -54,6 +53,8 @@ class FederationFile(Table):
     port: Annotated[int, within(PORT)] = Field(description=PORT.phrase)
     listen: Word = Field(default="127.0.0.1", description="the address that the server listens at")
     sites: Annotated[tuple[SiteName, ...], AsTuple] = Field(description=f"a list of names, each {SITE_NAME}")
+    scores: bool = Field(default=False, description="true or false")
+    """Whether sites are asked for exact scores after iterations that ``eval_every`` names."""
     rounds: PATIENCE = Field(default=PATIENCE(), description="a table [rounds]")  # type: ignore[valid-type]
 
     @property
@@ -157,20 +158,6 @@ def _parsed(raw: dict[str, Any]) -> FederationFile:
         raise from_validation(error, FederationFile, Place(), raw) from None
 
 
-@dataclass(frozen=True)
-class Invitation:
-    """What a site gets: where the server is, and how it proves itself. There is no secret in it."""
-
-    federation: str
-    site: str
-    address: str
-    certificate: str
-    """The authority's, in PEM."""
-    fingerprint: str
-    schema: Schema | None = None
-    """What the columns of the sites' tables mean, where the experiment says so."""
-
-
 def invite(folder: FederationFolder, site: str) -> Path:
     """Write a site's invitation, and return where it is.
 
@@ -205,26 +192,6 @@ def let_in(folder: FederationFolder, site: str, line: str) -> None:
     if path.exists() and path.read_text().strip() != line.strip():
         raise InputError(f"{path} holds another key of site '{site}': remove it if that site has made a new one")
     write_whole(path, f"{line.strip()}\n".encode())
-
-
-def read_invitation(path: str | os.PathLike[str]) -> Invitation:
-    """Read an invitation.
-
-    Raises:
-        InputError: in one sentence, if it is none, or was changed.
-    """
-    with named(str(path)):
-        try:
-            raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-            given = {key: raw[key] for key in ("federation", "site", "address", "certificate", "fingerprint")}
-            if not all(isinstance(value, str) for value in given.values()):
-                raise ValueError("a key has no text")
-            is_same = fingerprint(given["certificate"].encode()) == given["fingerprint"]
-        except (OSError, KeyError, ValueError) as error:
-            raise InputError(f"the file is no invitation ({reason_of(error)}): ask for it again") from None
-        if not is_same:
-            raise InputError("the certificate is not the one that the fingerprint is of: ask for the file again")
-        return Invitation(**given, schema=None if "schema" not in raw else as_schema(raw["schema"]))
 
 
 def _check_site(folder: FederationFolder, site: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.core.errors import InputError, UpcycledError, reason_of
-from upcycled.flower.exchange import Delivery
+from upcycled.flower.exchange import ConnectedNode, Delivery
 from upcycled.flower.messages import Fields
 from upcycled.support.extras import needs
 
@@ -93,9 +93,10 @@ class GridPost:
     counted: dict[str, int] = field(default_factory=lambda: {"pushed": 0, "pulled": 0})
     """Messages that really went over the Grid."""
 
-    def nodes(self) -> Mapping[str, int]:
+    def nodes(self) -> Mapping[str, ConnectedNode]:
         """Return the nodes that are connected, by the names that their keys were registered with."""
-        return {node.name: node.node_id for node in self.grid.get_nodes() if node.name}
+        found = [node for node in self.grid.get_nodes() if node.name]
+        return {node.name: ConnectedNode(node.node_id, node.last_activated_at) for node in found}
 
     def push(self, letters: Sequence[tuple[int, Fields]], seconds: float) -> list[str | None]:
         """Send one message to each node."""
@@ -337,15 +338,22 @@ class Letter:
 class NodeLink:
     """A site's one connection: outbound, authenticated by its key, and by the server's certificate."""
 
-    def __init__(self, address: str, certificate: bytes, private_key: bytes) -> None:
+    def __init__(self, address: str, certificate: bytes, private_key: bytes, before: int = 0) -> None:
         """Connect as the node that this key was registered for.
+
+        Args:
+            address: of the server.
+            certificate: by which it proves itself.
+            private_key: of this site.
+            before: the node that a process of this site was before, which may have died without a word: Flower would
+                let its key in only after half a minute of silence.
 
         Raises:
             ConnectionLostError: in one sentence, if the server cannot be reached, or does not know the key.
         """
         needs("a federation", "flwr")
         from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-        from flwr.proto.fleet_pb2 import ActivateNodeRequest
+        from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
         from flwr.proto.node_pb2 import Node
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
         from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -362,6 +370,9 @@ class NodeLink:
         self.lost = False
         """Whether the server does not know this node any more."""
         request = ActivateNodeRequest(public_key=public_key_to_bytes(key.public_key()), heartbeat_interval=HEARTBEAT)
+        if before:
+            with suppress(Exception):
+                self._client.DeactivateNode(DeactivateNodeRequest(node_id=before))
         try:
             with self._said():
                 self._node = Node(node_id=self._client.ActivateNode(request).node_id)

@@ -12,6 +12,7 @@ from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys
 from upcycled.experiments.private_files import checkpoint_folder, ledger_key
 from upcycled.experiments.results import begin_seed, finished_summary, open_ledger, seed_folder, write_seed
+from upcycled.flower.asked_scores import AskedScores, can_ask
 from upcycled.flower.coordinator import (
     Event,
     Federation,
@@ -41,6 +42,7 @@ def run_seed(
     seed: int,
     federation: Callable[[Callable[[Event], None]], Federation],
     callbacks: Sequence[object] = (),
+    is_scored: bool = False,
 ) -> tuple[dict[str, Any], Result | None]:
     """Carry out a seed, or what is left of it, and write its results.
 
@@ -49,6 +51,7 @@ def run_seed(
         seed: which of its seeds.
         federation: makes the federation, given what is told of each site that did not answer.
         callbacks: told after each iteration.
+        is_scored: whether sites are asked for exact scores, where the run has no real noise.
 
     Returns:
         The summary, and the result; None where the seed was finished before.
@@ -61,7 +64,7 @@ def run_seed(
         if done is not None:
             return done, None
     with locked(folder):
-        return _run(experiment, seed, folder, federation, callbacks)
+        return _run(experiment, seed, folder, federation, callbacks, is_scored)
 
 
 def run_federation(
@@ -83,7 +86,7 @@ def run_federation(
         def federation(tell: Callable[[Event], None]) -> Federation:
             return Federation(folder.file.sites, post, Exchange(post, patience), patience, tell=tell)
 
-        return run_seed(experiment, seed, federation, [LiveProgress()] if is_shown else [])[0]
+        return run_seed(experiment, seed, federation, [LiveProgress()] if is_shown else [], folder.file.scores)[0]
 
 
 def _run(
@@ -92,6 +95,7 @@ def _run(
     folder: Path,
     federation: Callable[[Callable[[Event], None]], Federation],
     callbacks: Sequence[object],
+    is_scored: bool,
 ) -> tuple[dict[str, Any], Result]:
     home = folder / PRIVATE if experiment.is_restricted else folder
     finished_summary(folder, experiment, seed, {})  # refuses a folder of another run
@@ -119,7 +123,8 @@ def _run(
         kept["ledger"] = open_ledger(folder, plan.spec.noise, checkpoint)
         kept["ledger_key"] = ledger_key(folder) if plan.spec.noise == "system" else None
     with in_keys(PLAN_KEYS):
-        hooks = [*plan.spec.callbacks, *callbacks]
+        scores = [AskedScores(sites, terms, plan)] if is_scored and can_ask(plan) else []
+        hooks = [*scores, *plan.spec.callbacks, *callbacks]
         result = run_plan(plan.kept(**kept), hooks, None, sites.data_round(terms))
     return write_seed(folder, experiment, seed, data, shown.about(data), result), result
 

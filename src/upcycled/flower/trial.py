@@ -150,6 +150,8 @@ def register(folder: FederationFolder, site: str) -> bool:
 
 def _start_sites(folder: FederationFolder, tell: Callable[[str], None], alive: set[str]) -> None:
     experiment = folder.experiment()
+    # One that was killed counts as connected until its silence is noticed: those that are started must be so anew.
+    before = {node.name: node.last_activated_at for node in folder.link.nodes()}
     for number, site in enumerate(folder.file.sites):
         if site in alive:
             continue
@@ -167,8 +169,9 @@ def _start_sites(folder: FederationFolder, tell: Callable[[str], None], alive: s
     until = time.monotonic() + START_SECONDS
     waiting = list(folder.file.sites)
     while waiting:
-        online = online_sites(folder)
-        waiting = [site for site in waiting if site not in online]
+        online = {node.name: node.last_activated_at for node in folder.link.nodes() if node.status == "online"}
+        is_back = {site for site, since in online.items() if site in alive or since != before.get(site)}
+        waiting = [site for site in waiting if site not in is_back]
         for site in waiting:
             if not processes[site].is_alive or time.monotonic() > until:
                 log = folder.private / "trial" / site / "join.log"

@@ -12,8 +12,8 @@ from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
 
 if TYPE_CHECKING:
-    from upcycled.flower.federation_folder import Invitation
     from upcycled.flower.holder.policy import Policy
+    from upcycled.flower.invitations import Invitation
 
 EXAMPLES = """\
 examples:
@@ -155,8 +155,8 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> tuple[Invitation, Policy]:
-    from upcycled.flower.federation_folder import read_invitation
     from upcycled.flower.holder.policy import read_policy
+    from upcycled.flower.invitations import read_invitation
 
     invitation, policy = read_invitation(args.invitation), read_policy(args.policy, args.data)
     if policy.name != invitation.site and not (args.run is _check or args.check):

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.flower.certificates import site_key
-from upcycled.flower.federation_folder import Invitation
-from upcycled.flower.flwr_calls import NodeLink
-from upcycled.flower.holder.node import KEY
+from upcycled.flower.holder.node import KEY, connected
 from upcycled.flower.holder.policy import Policy, account_of, site_data
+from upcycled.flower.invitations import Invitation
 from upcycled.support.formats import percent
 from upcycled.support.lock import InUseError, locked
 
@@ -110,7 +109,7 @@ def _registration(invitation: Invitation, policy: Policy, folder: Path) -> str:
     try:
         with locked(state, is_private=True):
             key = site_key(state / KEY)
-            link = NodeLink(invitation.address, invitation.certificate.encode(), key)
+            link = connected(invitation, state, key)
             link.close()
     except InUseError:
         return "this site has joined already: `join` runs here"
@@ -118,7 +117,9 @@ def _registration(invitation: Invitation, policy: Policy, folder: Path) -> str:
 
 
 def _columns(invitation: Invitation, policy: Policy) -> str:
-    data = site_data(policy, invitation.schema)
+    from upcycled.data.schema.table_schema import as_schema
+
+    data = site_data(policy, None if invitation.schema is None else as_schema(invitation.schema))
     notes = f"; {len(data.notes)} notes for you: {data.notes[0]}" if data.notes else ""
     return f"{data.train.num_rows} training samples of {data.num_features} features are read{notes}"
 

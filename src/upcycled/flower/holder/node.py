@@ -1,7 +1,7 @@
 """A site's process: one connection outwards, and one warm worker that has the data.
 
-The parent speaks to the federation and holds no data; the worker holds the data and speaks to nobody else. If the
-worker dies, the server is told at once, and another one is started.
+The parent speaks to the federation and holds no data, nor what local work needs (torch); the worker holds the data and
+speaks to nobody else. If the worker dies, the server is told at once, and another one is started.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from upcycled.data.schema.table_schema import Schema
 from upcycled.flower.certificates import public_line, site_key
-from upcycled.flower.federation_folder import Invitation
 from upcycled.flower.flwr_calls import ConnectionLostError, Letter, NodeLink
 from upcycled.flower.holder.policy import Policy
+from upcycled.flower.invitations import Invitation
 from upcycled.flower.messages import Fields
+from upcycled.support.files import write_whole
 from upcycled.support.lock import locked
 
 POLL, IDLE_POLL, ACTIVE = 0.3, 1.0, 30.0
@@ -40,11 +40,11 @@ class WorkerDiedError(Exception):
 class Worker:
     """A process that has read the data and waits for questions."""
 
-    def __init__(self, policy: Policy, folder: Path, schema: Schema | None, threads: int) -> None:
+    def __init__(self, policy: Policy, folder: Path, schema: Mapping[str, Any] | None, threads: int) -> None:
         """Start it; it reads its data before it says that it is ready."""
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        given = (there, policy, folder, None if schema is None else schema.plain(), threads, os.getpid())
+        given = (there, policy, folder, schema, threads)
         self._process = context.Process(target=_work, args=given, daemon=True)
         self._process.start()
         there.close()
@@ -78,16 +78,17 @@ class Worker:
             self._process.join(timeout=5)
 
 
-def _work(pipe: Any, policy: Policy, folder: Path, schema: Any, threads: int, parent: int) -> None:
+def _work(pipe: Any, policy: Policy, folder: Path, schema: Mapping[str, Any] | None, threads: int) -> None:
     """Answer until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     from upcycled.core.errors import UpcycledError
+    from upcycled.data.schema.table_schema import as_schema
     from upcycled.flower.holder.site import open_site
     from upcycled.flower.messages import Refusal, packed
 
     try:
-        site = open_site(policy, folder, None if schema is None else Schema.from_dict(schema), threads)
+        site = open_site(policy, folder, None if schema is None else as_schema(schema), threads)
     except UpcycledError as error:
         pipe.send(str(error))
         return
@@ -109,6 +110,22 @@ def _work(pipe: Any, policy: Policy, folder: Path, schema: Any, threads: int, pa
 
 
 Tell = Callable[[str], None]
+
+
+def connected(invitation: Invitation, state: Path, key: bytes) -> NodeLink:
+    """Return a connection to the invitation's server; whoever calls this holds the lock on the site's own folder.
+
+    Which node this site is there is kept, so that one that was killed is back at once.
+
+    Raises:
+        ConnectionLostError: in one sentence.
+    """
+    path = state / f"node-{invitation.fingerprint[:16]}"
+    before = path.read_text().strip() if path.exists() else ""
+    link = NodeLink(invitation.address, invitation.certificate.encode(), key, int(before) if before.isdigit() else 0)
+    if before != str(link.node):
+        write_whole(path, f"{link.node}\n".encode(), private=True)
+    return link
 
 
 def stay(
@@ -224,7 +241,7 @@ class _Staying:
             if self._is_over():
                 return None
             try:
-                link = NodeLink(self._invitation.address, self._invitation.certificate.encode(), self._key)
+                link = connected(self._invitation, self._policy.state(self._folder), self._key)
             except ConnectionLostError as error:
                 self._once(f"not connected: {error}")
                 time.sleep(pause)

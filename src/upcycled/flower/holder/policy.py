@@ -1,6 +1,7 @@
 """A data holder's own file: where its data are, what may leave, and what it may ever cost.
 
-The server has no say in any of it. What the file does not say is what protects more.
+The server has no say in any of it. What the file does not say is what protects more. Reading it needs neither torch nor
+data: the process that is connected to the federation has none of either.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from upcycled.config.experiment import load_config
 from upcycled.config.toml_tables import AsTuple, Fraction, Table, Word, within
 from upcycled.config.wording import Place, from_validation, named
 from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, reason_of
-from upcycled.core.shards import Shards
-from upcycled.data import FederatedData, load
-from upcycled.data.schema.table_schema import Schema, as_schema
-from upcycled.privacy.accounts.account import Account
 from upcycled.support.files import make_private
+
+if TYPE_CHECKING:
+    from upcycled.core.shards import Shards
+    from upcycled.data import FederatedData
+    from upcycled.data.schema.table_schema import Schema
+    from upcycled.privacy.accounts.account import Account
 
 STATE = "site"
 """The folder beside a policy that holds its site's own files."""
@@ -156,6 +158,10 @@ def site_data(policy: Policy, schema: Schema | None = None) -> FederatedData:
     Raises:
         InputError: in one sentence, if they cannot be read, or are those of several.
     """
+    from upcycled.config.experiment import load_config
+    from upcycled.data import load
+    from upcycled.data.schema.table_schema import as_schema
+
     said = policy.data
     if said.experiment is not None and said.client is not None:
         whole = load_config(said.experiment).build_data()
@@ -184,6 +190,8 @@ def account_of(policy: Policy, folder: Path) -> Account:
     Raises:
         InputError: in one sentence, if the file names none, or there is one with other terms.
     """
+    from upcycled.privacy.accounts.account import Account
+
     said = policy.account
     if said is None:
         raise InputError(field="account", must="a table [account] with epsilon and delta: real noise is charged to one")
@@ -201,6 +209,8 @@ def account_of(policy: Policy, folder: Path) -> Account:
 
 
 def _of_client(whole: FederatedData, client: int) -> FederatedData:
+    from upcycled.core.shards import Shards
+
     def own(shards: Shards | None) -> Shards | None:
         if shards is None:
             return None

@@ -132,6 +132,8 @@ def check_scored(policy: Policy, plan: Plan, request: ScoreRequest) -> None:
     """
     if not policy.privacy.evaluations:
         raise Refused("scores are releases, and this site's file does not say evaluations = true")
+    if plan.spec.has_real_noise:
+        raise Refused("exact scores are asked for beside real noise, and no epsilon covers them")
     if plan.task.test is None:
         raise Refused("this site holds no test samples")
     _check_vector("the model", request.model, plan.layout.size)

@@ -171,6 +171,7 @@ class Site:
 
     def _scored(self, request: ScoreRequest) -> SiteScores:
         work = self._work_for(request.terms, request.client, request.shared)
+        check_plan(self._policy, work.plan)
         check_scored(self._policy, work.plan, request)
         scores = work.engine.score(request.model, request.statistics)
         run, client = request.terms.run, request.client

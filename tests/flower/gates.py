@@ -1,0 +1,47 @@
+"""Where a run of a test's federation waits: what happens to its sites then is between two iterations for certain."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = "UPCYCLED_TEST_GATES"
+
+
+def hold(record):
+    """A callback: wait after an iteration whose gate is shut, and say that it is reached."""
+    gate = Gate(Path(os.environ[FOLDER]), record.iteration)
+    if gate.shut.exists():
+        gate.reached.touch()
+        while gate.shut.exists():
+            time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Holds a run after one of its iterations, until it is opened."""
+
+    folder: Path
+    iteration: int
+
+    @property
+    def shut(self) -> Path:
+        return self.folder / f"{self.iteration}.shut"
+
+    @property
+    def reached(self) -> Path:
+        return self.folder / f"{self.iteration}.reached"
+
+    def open(self) -> None:
+        self.reached.unlink(missing_ok=True)
+        self.shut.unlink(missing_ok=True)
+
+
+def shut(folder: Path, iteration: int) -> Gate:
+    """Shut the gate after an iteration."""
+    folder.mkdir(exist_ok=True)
+    gate = Gate(folder, iteration)
+    gate.shut.touch()
+    return gate
