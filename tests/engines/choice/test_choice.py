@@ -103,7 +103,7 @@ def test_seconds_are_the_sum_of_their_parts(monkeypatch):
     task = replace(
         task_of("linear", module=module), solver=LocalSGD(lr=0.1, epochs=3, batch_size=8), rounds=10, cohort_size=4
     )
-    pace = expectations.Pace(start=1.0, step=2.0, call=3.0, flop=5.0, element=7.0, parameter=11.0)
+    pace = expectations.Pace(start=1e6, step=2.0, call=3.0, flop=5.0, element=7.0, parameter=11.0)
     ways = {"one": pace, "two": replace(pace, at_once=2), "stack": replace(pace, is_stack=True)}
     monkeypatch.setattr(expectations, "PACES", ways)
     sizes = task.train.sizes
@@ -112,9 +112,9 @@ def test_seconds_are_the_sum_of_their_parts(monkeypatch):
     steps, longest = 3 * math.ceil(mean / 8), 3 * math.ceil(sizes.max() / 8)
     own = 5 * 3 * batch * 2 * 6 * 4 + 7 * batch * 4 + 11 * 28
     each = 10 * 4 * steps * (2 + 3 + own)
-    assert expected_seconds("one", task) == pytest.approx(1 + each)
-    assert expected_seconds("two", task) == pytest.approx(1 + each / 2)
-    assert expected_seconds("stack", task) == pytest.approx(1 + 10 * longest * (2 + 3) + 10 * 4 * steps * own)
+    assert expected_seconds("one", task) == pytest.approx(1e6 + each)
+    assert expected_seconds("two", task) == pytest.approx(1e6 + each / 2)
+    assert expected_seconds("stack", task) == pytest.approx(1e6 + 10 * longest * (2 + 3) + 10 * 4 * steps * own)
 
 
 def test_start_up_counts_so_that_few_rounds_stay_here_and_many_go_to_the_stack():
