@@ -16,7 +16,7 @@ from torch import nn
 from tests.engines.vectorised.cases import CLASSES, SOLVERS, shards, task_of, work_of
 from upcycled.core.errors import UpcycledError
 from upcycled.core.shards import Shards
-from upcycled.engines.sequential import SEQUENTIAL
+from upcycled.engines.sequential import SEQUENTIAL, channels_last
 from upcycled.engines.transport import let_go, receive, send, store
 from upcycled.engines.vectorised import open_vectorised
 from upcycled.engines.vectorised import workers as workers_file
@@ -217,3 +217,14 @@ def test_memory_mapped_training_gives_the_same_bits(tmp_path):
         one = open_vectorised(task_of(), 1, way)
         with closing(open_vectorised(task_of(train=mapped), 2, way)) as two:
             assert one.train(work).vectors.tobytes() == two.train(work).vectors.tobytes()
+
+
+def test_images_are_laid_out_for_convolutions_and_nothing_else_is():
+    assert SEQUENTIAL.open(task_of("conv"), None).has_channels_last
+    assert not SEQUENTIAL.open(task_of("mlp"), None).has_channels_last
+
+
+def test_a_layout_changes_no_value():
+    images = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 3, 4, 5)
+    assert torch.equal(channels_last(images), images)
+    assert channels_last(images).is_contiguous(memory_format=torch.channels_last)
