@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import runpy
 import shutil
 import subprocess
@@ -100,7 +101,7 @@ def test_the_evidence_of_an_account_is_recomputed_by_its_script(studies, tmp_pat
     claim, files = write_evidence(studies.folder, tmp_path / "evidence")
     assert set(files) == FILES - {"config.toml", "ledger.jsonl"} | {"account.jsonl"}
     assert (claim.epsilon, claim.delta) == (4.0, DELTA)
-    assert "verified" in verified(tmp_path / "evidence", monkeypatch, capsys)
+    assert "within the claim" in verified(tmp_path / "evidence", monkeypatch, capsys)
     document = json.loads((tmp_path / "evidence" / "events.json").read_text())
     kinds = {event["event"] for one in document["clients"] for event in one["events"]}
     assert kinds == {"GaussianDpEvent", "RandomizedResponseDpEvent", "PoissonSampledDpEvent"}
@@ -146,6 +147,25 @@ def test_the_evidence_of_a_run_needs_nothing_of_the_holders_own(seed, tmp_path, 
     assert np.interp(stated, rows[:, 0], np.log(rows[:, 1])) == pytest.approx(math.log(DELTA), abs=0.05)
     for name in ("STATEMENT.md", "BOARD.md", "VERIFY.md"):
         assert "epsilon" in (folder / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("events.json", '"claimed_epsilon": [0-9.]+', '"claimed_epsilon": 0.1', "more is stated than is claimed"),
+        ("events.json", '"stated_epsilon": [0-9.]+', '"stated_epsilon": 0.1', "the stated epsilon is too small"),
+        ("ledger.jsonl", '"noise_std":[^]]+', '"noise_std":[9, 9, 9', "its chain is broken"),
+        ("head.json", '"lines": [0-9]+', '"lines": 1', "not of each other"),
+    ],
+)
+def test_the_script_refuses_evidence_that_was_changed(seed, tmp_path, file, old, new, said):
+    write_evidence(seed, tmp_path / "evidence")
+    path = tmp_path / "evidence" / file
+    changed, times = re.subn(old, new, path.read_text(), count=1)
+    assert times
+    path.write_text(changed)
+    with pytest.raises(AssertionError, match=said):
+        runpy.run_path(str(tmp_path / "evidence" / "verify.py"))
 
 
 def test_a_results_folder_stands_for_its_only_seed_and_several_are_named(seed, tmp_path, capsys):
@@ -205,4 +225,4 @@ def test_the_evidence_is_verified_where_nothing_but_dp_accounting_is_installed(s
     assert subprocess.run([python, "-Ic", "import upcycled"], check=False, cwd=tmp_path).returncode
     command = [python, "-I", "verify.py"]
     said = subprocess.run(command, cwd=tmp_path / "evidence", check=True, capture_output=True, text=True)
-    assert "verified" in said.stdout
+    assert "within the claim" in said.stdout

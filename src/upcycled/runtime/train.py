@@ -209,15 +209,17 @@ def _about_learning(plan: Plan, history: History) -> tuple[str, ...]:
     last, test = history.last_scored(), plan.task.test
     if last is None or last.loss is None or test is None or len(history) < plan.iterations:
         return ()
+    # The usual reason; certified solvers have their own rate.
+    mend = "; try another local.lr, or more iterations" if plan.setting is None else "; try more epsilon or clients"
     with one_thread():
         known = baseline((), plan.objective, plan.task.train.y, test.y, plan.objective.num_outputs(plan.facts.classes))
     if last.accuracy is not None and "accuracy" in known:
         if last.accuracy > known["accuracy"]:
             return ()
         reached, plainly = (f"{fixed(value, 2, 100)} %" for value in (last.accuracy, known["accuracy"]))
-        return (f"the model is no better than the majority class: accuracy {reached}, against {plainly}",)
+        return (f"the model is no better than the majority class: accuracy {reached}, against {plainly}{mend}",)
     if "loss" not in known or last.loss < known["loss"]:
         return ()
     what = "the mean" if plan.objective.targets == "numbers" else "the labels' shares"
     reached, plainly = significant(last.loss), significant(known["loss"])
-    return (f"the model is no better than {what} of the training targets: loss {reached}, against {plainly}",)
+    return (f"the model is no better than {what} of the training targets: loss {reached}, against {plainly}{mend}",)

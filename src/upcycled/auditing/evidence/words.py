@@ -8,11 +8,23 @@ from upcycled.auditing.evidence.claims import Claim
 from upcycled.support.formats import epsilon, fixed, general
 
 SCRIPT = '''\
-"""Recomputes the epsilon of events.json with dp_accounting alone: pip install dp-accounting; python verify.py"""
-import json, pathlib
+"""Recomputes the epsilon of events.json with dp_accounting alone: pip install dp-accounting; python verify.py
+
+It checks the chain of the charges against head.json, and claims against the events. That the events are those of the
+charges, and the head one that somebody else kept, is for you to see: VERIFY.md says how.
+"""
+import hashlib, json, pathlib
 import dp_accounting as dp
 from dp_accounting.pld import PLDAccountant
-document = json.loads(pathlib.Path(__file__).with_name("events.json").read_text())
+here = pathlib.Path(__file__).parent
+document, head = (json.loads((here / name).read_text()) for name in ("events.json", "head.json"))
+tip, claim = 64 * "0", document["claimed_epsilon"]
+charges = (here / ("account.jsonl" if document["is_account"] else "ledger.jsonl")).read_text().splitlines()
+for line in charges if head else []:
+    text, _, value = line.rpartition(',"chain":"')
+    tip = hashlib.sha256((tip + text + "}").encode()).hexdigest()
+    assert value == tip + '"}', "a charge was changed: its chain is broken"
+assert not head or (head["lines"], head["tip"]) == (len(charges), tip), "charges and head are not of each other"
 for one in document["clients"]:
     accountant = PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
     for e in one["events"] or []:
@@ -30,7 +42,8 @@ for one in document["clients"]:
     print(one["clients"], "recomputed", found, "stated", one["stated_epsilon"])
     # The library rounds its privacy losses upwards: half a percent of room.
     assert found <= one["stated_epsilon"] * 1.005 + 1e-3, "the stated epsilon is too small"
-print("verified, against a claim of", document["claimed_epsilon"], "at delta", document["delta"])
+    assert claim is None or one["stated_epsilon"] <= claim * (1 + 1e-9), "more is stated than is claimed"
+print("recomputed, within the claim of", claim, "at delta", document["delta"], "and of a whole chain")
 '''
 
 
@@ -86,7 +99,7 @@ def about_verifying(claim: Claim, files: Sequence[str]) -> str:
         "STATEMENT.md": "what is claimed, against whom, under which assumptions",
         "BOARD.md": "what that means for people",
         "events.json": "the charges as events of Google's dp_accounting",
-        "verify.py": "recomputes epsilon from events.json with that library alone",
+        "verify.py": "recomputes epsilon from events.json with that library alone, and checks the chain",
         "curve.csv": "delta(epsilon) of the worst client's charges",
         "curve.png": "the same as a picture",
         "audit.json": "what an attack on the real code found",
@@ -99,7 +112,7 @@ def about_verifying(claim: Claim, files: Sequence[str]) -> str:
         "|---|---|",
         *(f"| `{name}` | {texts[name]} |" for name in files),
         "",
-        "1. **The number**, without this package:",
+        "1. **The number and the chain**, without this package:",
         "",
         "   ```",
         "   python3 -m venv check && check/bin/pip install dp-accounting && check/bin/python verify.py",

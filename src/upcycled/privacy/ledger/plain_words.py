@@ -10,7 +10,7 @@ from upcycled.support.formats import fixed, general
 
 UNITS = {
     "record": "each single record of a client's training data, such as one patient's row in a hospital's table; a "
-    "person with k records is protected k times less (k times epsilon)",
+    "person with k records is protected less, by k times epsilon or more at the same delta",
     "client": "all records of one client taken together, such as everything that one hospital holds",
 }
 KNOWN = {"record": "every other record of the hospital", "client": "all records of every other hospital"}
