@@ -125,7 +125,7 @@ def without(key):
         (without("train_x"), "holds no array named train_x, but it must have train_x, train_y and train_client"),
         (
             without("train_y"),
-            "has no array train_y, but it must have one; (known: client, x)",
+            "has no array train_y, but it must have one (known: client, x)",
         ),
         (
             without("train_client"),

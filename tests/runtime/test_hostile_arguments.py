@@ -115,6 +115,6 @@ def test_a_sentence_is_one_line_bounded_and_printable():
 
 
 def test_a_name_is_looked_for_among_names_and_not_among_a_million():
-    assert suggest("x" * 10**6, ["fedavg"]) == "; (known: fedavg)"
+    assert suggest("x" * 10**6, ["fedavg"]) == " (known: fedavg)"
     words = suggest("c7", [f"c{i}" for i in range(10**6)])
     assert words.endswith("c58, c59 and 999940 more)")

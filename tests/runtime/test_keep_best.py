@@ -100,7 +100,7 @@ def test_where_there_is_nothing_to_choose_on_it_is_refused():
     given = up.FederatedData.from_arrays([np.eye(4)] * 2, [[0.5, 1, 2, 3]] * 2, targets="numbers").with_validation(0.5)
     for data, asked, words in (
         (without, {"keep_best": "loss"}, "keep_best is 'loss', but the data have no validation samples to choose on"),
-        (DATA, {"keep_best": "auc"}, "keep_best is 'auc', but it must be known; (known: loss, accuracy)"),
+        (DATA, {"keep_best": "auc"}, "keep_best is 'auc', but it must be known (known: loss, accuracy)"),
         (
             DATA,
             {"keep_best": "loss", "privacy": clipping, "noise": "system"},

@@ -240,12 +240,16 @@ def suggest(word: str, options: Iterable[str]) -> str:
 
     >>> suggest("fedporx", ["fedavg", "fedprox"])
     "; did you mean 'fedprox'? (known: fedavg, fedprox)"
+    >>> suggest("learning_rate", ["epochs", "lr"]), suggest("q", ["epochs", "lr"])
+    ("; did you mean 'lr'? (known: epochs, lr)", ' (known: epochs, lr)')
     """
     known = list(options)
     # What is far longer than every name is near to none; comparing would take the product of both lengths.
     is_name = len(word) <= LONGEST_QUOTE and len(known) <= MOST_COMPARED
     near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5) if is_name else []
-    hint = f"; did you mean '{near[0]}'?" if near else ";"
+    initials = "".join(part[:1] for part in word.lower().split("_"))
+    near = near or [name for name in known if len(name) > 1 and name == initials]
+    hint = f"; did you mean '{near[0]}'?" if near else ""
     more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
     return f"{hint} (known: {', '.join(known[:MOST_NAMES])}{more})"
 
