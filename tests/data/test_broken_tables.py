@@ -242,3 +242,24 @@ def test_a_draft_says_what_columns_look_like_and_marks_what_follows_from_the_dat
     assert "which exists already" in capsys.readouterr().err
     assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(tmp_path / "b.toml")]) == 2
     assert "--label is missing, but it must be the column that is to be learnt (known: nr, " in capsys.readouterr().err
+
+
+def test_values_that_are_listed_but_for_their_capitals_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schema.toml").write_text(SCHEMA.replace('values = ["f", "m"]\nother = false', 'values = ["F", "m"]'))
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "a.csv").write_text(text())
+    assert main(["data", "check", "sites", "--schema", "schema.toml"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "column 'sex' holds 'f', which is not listed and counts as other, though 'F' is: write it so" in said
+    assert "'m'" not in said
+
+
+def test_a_label_that_no_table_has_and_two_spellings_of_a_class_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("age,ill\n3,no\n4,No\n5,yes\n")
+    main(["data", "check", "a.csv", "--label", "il"])
+    assert "no table has a column 'il'; did you mean 'ill'?" in " ".join(capsys.readouterr().out.split())
+    main(["data", "check", "a.csv", "--label", "ill"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "holds 'No' and 'no', which would be two classes: write one of them everywhere" in said

@@ -80,7 +80,10 @@ def problems(args: argparse.Namespace) -> list[TableProblem]:
     is_plain = args.labels is None and len(labels) == 1 and args.targets in (None, "classes")
     client = args.client or ("client" if all("client" in table.columns for table in tables) else None)
     others = [name for name in (args.split, *(() if is_plain else labels)) if name is not None]
-    label = labels[0] if is_plain and all(labels[0] in table.columns for table in tables) else None
+    holders = sum(labels[0] in table.columns for table in tables)
+    # One that was asked for and is nowhere is a slip of the pen.
+    is_told = holders == len(tables) or (holders == 0 and args.label is not None)
+    label = labels[0] if is_plain and is_told else None
     features = columns(args.features)
     if features is not None and any(name not in table.columns for table in tables for name in features):
         return []  # the reader says which

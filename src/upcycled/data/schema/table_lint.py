@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from upcycled.core.errors import shown
+from upcycled.core.errors import shown, suggest
 from upcycled.data.readers.raw_tables import RawTable
 from upcycled.data.schema.by_schema import clients_in
 from upcycled.data.schema.cells import cells_of, text_of
+from upcycled.data.schema.column_kinds import CategoryColumn, ColumnKind
 from upcycled.data.schema.column_looks import ColumnLook, columns_of, equal_columns, look_at
 from upcycled.data.schema.draft import MOST_VALUES
 from upcycled.data.schema.encoding import FROM_ZERO, TableProblem, encode
@@ -26,6 +27,7 @@ def problems_by_schema(tables: Sequence[RawTable], schema: Schema) -> list[Table
     features = [name for name in schema.features if any(name in table.columns for table in tables)]
     looks = [look_at(tables, name, schema.decimal, schema.gaps) for name in features]
     found += [one for look in looks for one in _slips(look)]
+    found += [one for look in looks for one in _unlisted(look, schema.columns[look.name])]
     found += _copies(tables, features)
     label = next(iter(schema.labels), None)
     if label is not None and schema.classes is not None:
@@ -53,14 +55,19 @@ def problems_without_schema(
     special = {client, label, *others}
     names = [name for name in columns_of(tables) if name not in special] if features is None else list(features)
     found: list[TableProblem] = []
+    there = columns_of(tables)
+    for wanted in (client, label):
+        if wanted is not None and wanted not in there:
+            found.append(TableProblem(f"no table has a column '{wanted}'{suggest(wanted, there)}"))
     for name in names:
         look = look_at(tables, name)
         found += _unreadable(look)
         found += _slips(look)
     found += _copies(tables, names)
-    if label is not None:
+    if label is not None and label in there:
         look = look_at(tables, label)
         found += _label_problems(look)
+        found += _capitals(look)
         if len(look.values) <= MOST_VALUES:
             found += _lacking(tables, label, sorted(look.values), client, GAPS)
     return found
@@ -108,6 +115,30 @@ def _slips(look: ColumnLook) -> list[TableProblem]:
     if look.is_constant and look.filled > 1:
         said = f"column '{look.name}' holds one value only, {shown(next(iter(look.values)))}"
         return [TableProblem(said, ignored, blocks=False)]
+    return []
+
+
+def _unlisted(look: ColumnLook, column: ColumnKind) -> list[TableProblem]:
+    """Name values that count as "other" and are listed but for their capitals."""
+    if not isinstance(column, CategoryColumn) or not column.other:
+        return []
+    listed = {value.casefold(): value for value in column.values}
+    near = [value for value in sorted(look.values) if value not in column.values and value.casefold() in listed]
+    if not near:
+        return []
+    said = f"column '{look.name}' holds {shown(near[0])}, which is not listed and counts as other, though"
+    said += f" {shown(listed[near[0].casefold()])} is: write it so"
+    return [TableProblem(said, blocks=False)]
+
+
+def _capitals(look: ColumnLook) -> list[TableProblem]:
+    """Name classes that differ in their capitals only: two spellings of one, most often."""
+    first: dict[str, str] = {}
+    for value in sorted(look.values):
+        other = first.setdefault(value.casefold(), value)
+        if other != value:
+            said = f"label column '{look.name}' holds {shown(other)} and {shown(value)}, which would be two classes"
+            return [TableProblem(f"{said}: write one of them everywhere", blocks=False)]
     return []
 
 
