@@ -181,7 +181,7 @@ def test_a_model_that_has_learnt_nothing_says_so_and_one_that_has_does_not():
     counts = np.bincount(DATA.train.y)
     share = 100 * (DATA.test.y == counts.argmax()).mean()
     assert words.startswith("the model is no better than the majority class: accuracy ")
-    assert words.endswith(f"against {share:.2f} %; try another local.lr, or more iterations")
+    assert words.endswith(f"against {share:.2f} %; try another local.lr, or train longer")
     assert up.train(DATA, **ARGUMENTS, local=up.LocalSGD(lr=0.3)).notes == ()
     data = federation(targets="numbers")
     (words,) = up.train(data, **ARGUMENTS | SLOWLY, local=idle).notes

@@ -210,7 +210,7 @@ def _about_learning(plan: Plan, history: History) -> tuple[str, ...]:
     if last is None or last.loss is None or test is None or len(history) < plan.iterations:
         return ()
     # The usual reason; certified solvers have their own rate.
-    mend = "; try another local.lr, or more iterations" if plan.setting is None else "; try more epsilon or clients"
+    mend = "; try another local.lr, or train longer" if plan.setting is None else "; try more epsilon or clients"
     with one_thread():
         known = baseline((), plan.objective, plan.task.train.y, test.y, plan.objective.num_outputs(plan.facts.classes))
     if last.accuracy is not None and "accuracy" in known:
