@@ -57,7 +57,9 @@ def few(name):
     return 60 if name in ("objective", "gaussian objective", "dpsgd") else 300
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "dpsgd" else name for name in SOUND]
+)
 def test_a_sound_mechanism_passes(name):
     delta = 1e-2 if name == "central" else None
     found = run(SOUND[name], replays=few(name), delta=delta)
@@ -99,7 +101,7 @@ def test_a_variance_used_as_a_std_is_caught(monkeypatch, name):
     assert run(SOUND[name]).is_broken
 
 
-@pytest.mark.parametrize("name", ["model", "update", "erm"])
+@pytest.mark.parametrize("name", ["erm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("model", "update"))])
 def test_noise_four_times_too_small_is_caught_at_a_claim_of_2(monkeypatch, name):
     scaled(monkeypatch, lambda std: std / 4)
     privacy = {key: value for key, value in SOUND[name].items() if key != "noise_std"}
@@ -240,7 +242,9 @@ def test_real_noise_is_audited_as_real_noise():
     assert again.claim == found.claim
 
 
-@pytest.mark.parametrize("name", ["model", "update", "erm", "bolt-on"])
+@pytest.mark.parametrize(
+    "name", ["update", *(pytest.param(n, marks=pytest.mark.slow) for n in ("model", "erm", "bolt-on"))]
+)
 def test_one_run_with_a_canary_in_every_client_passes_a_sound_mechanism(name):
     privacy = {key: value for key, value in SOUND[name].items() if key != "noise_std"} | {"epsilon": 1.0, "delta": 1e-5}
     found = run(privacy, test="one-run", replays=None, file={"clients": 30})

@@ -325,9 +325,7 @@ def test_the_changed_records_lie_where_they_are_said_to(site):
 
 PRODUCT = [
     # How data are read is no matter of the mechanism: the whole product is for the patient.
-    pytest.param(
-        case, pair, marks=[] if pair == "another label" or case in ("personal", "scores") else pytest.mark.slow
-    )
+    pytest.param(case, pair, marks=[] if pair == "another label" or case == "scores" else pytest.mark.slow)
     for pair in PAIRS
     for case in CASES
 ]

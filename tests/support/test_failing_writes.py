@@ -136,7 +136,8 @@ def trained(folder, noise="seeded", noise_std=0.5, **more):
     )
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_private_run_whose_disk_fails_once_goes_on_to_the_same_bits_and_charges_nothing_twice(
     tmp_path, monkeypatch, number
 ):

@@ -50,7 +50,7 @@ def in_process(way, kind):
     return trained.vectors.tobytes(), engine.score(trained.vectors[0])
 
 
-@pytest.mark.parametrize(("way", "kind"), [("stacked", "mlp"), ("workers", "conv")])
+@pytest.mark.parametrize(("way", "kind"), [pytest.param("stacked", "mlp", marks=pytest.mark.slow), ("workers", "conv")])
 def test_a_round_has_the_same_bits_in_another_process_and_in_another_thread(way, kind):
     elsewhere = worker_pool(2).submit(in_process, way, kind).result()
     found = []
