@@ -11,13 +11,29 @@ from upcycled.core.mechanism import Release
 from upcycled.core.sampler import Cohort
 from upcycled.core.vectors import Vector
 from upcycled.flower.exchange import SaidNoError, UnfitReplyError
-from upcycled.flower.messages import Fields, MalformedError, Refusal, Reply, unpacked
+from upcycled.flower.messages import Fields, MalformedError, Message, Refusal, Reply, unpacked
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.round import Answer, Ask
 from upcycled.support.formats import general
 
 LARGEST_NORM = 1e6
 """Of an update: what is longer is no step of training."""
+
+
+def opened(fields: Fields) -> Message:
+    """Return what a site sent.
+
+    Raises:
+        UnfitReplyError: if it cannot be read.
+        SaidNoError: if it is the site's refusal.
+    """
+    try:
+        reply = unpacked(fields)
+    except MalformedError as error:
+        raise UnfitReplyError(f"the reply cannot be read: {error}") from error
+    if isinstance(reply, Refusal):
+        raise SaidNoError(reply.reason[:500])
+    return reply
 
 
 @dataclass(frozen=True)
@@ -36,12 +52,7 @@ class Expectation:
             UnfitReplyError: with what is wrong with it.
             SaidNoError: if it is the site's refusal.
         """
-        try:
-            reply = unpacked(fields)
-        except MalformedError as error:
-            raise UnfitReplyError(f"the reply cannot be read: {error}") from error
-        if isinstance(reply, Refusal):
-            raise SaidNoError(reply.reason[:500])
+        reply = opened(fields)
         if not isinstance(reply, Reply):
             raise UnfitReplyError("the reply is no answer")
         asked, plan = self.asked.of(client), self.plan

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from upcycled.flower.arrivals import opened
 from upcycled.flower.coordinator import Federation
-from upcycled.flower.exchange import SaidNoError, UnfitReplyError
+from upcycled.flower.exchange import UnfitReplyError
 from upcycled.flower.messages import (
     Fields,
-    MalformedError,
-    Refusal,
     RunTerms,
     ScoreRequest,
     SiteScores,
     packed,
-    unpacked,
 )
 from upcycled.runtime.callbacks import Step
 from upcycled.runtime.plan import Plan
@@ -77,12 +75,7 @@ def can_ask(plan: Plan) -> bool:
 
 
 def _scores(run: str, client: int, iteration: int, fields: Fields) -> SiteScores:
-    try:
-        reply = unpacked(fields)
-    except MalformedError as error:
-        raise UnfitReplyError(f"the reply cannot be read: {error}") from error
-    if isinstance(reply, Refusal):
-        raise SaidNoError(reply.reason[:500])
+    reply = opened(fields)
     is_own = isinstance(reply, SiteScores) and (reply.run, reply.client, reply.iteration) == (run, client, iteration)
     if not isinstance(reply, SiteScores) or not is_own:
         raise UnfitReplyError("the reply has no scores of this iteration")
