@@ -18,22 +18,21 @@ from torch import nn
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm, NoiseGain, UsesReleases
+from upcycled.core.algorithm import Algorithm
 from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.facts import Facts
 from upcycled.core.forked import settle
-from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.layout import Layout, flatten, layout_of
 from upcycled.core.lookup import looked_up, names_code
-from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting, average
+from upcycled.core.mechanism import Fitted, Setting, average
 from upcycled.core.objective import Objective
 from upcycled.core.rule import LocalGeometry
 from upcycled.core.running_statistics import read_statistics, statistics_layout
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, ShiftedMinimiser, Solver
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, ShiftedMinimiser, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
@@ -42,23 +41,25 @@ from upcycled.engines import choose_engine
 from upcycled.engines.determinism import one_thread
 from upcycled.engines.per_sample import mixes_samples
 from upcycled.losses import CrossEntropy
-from upcycled.losses.proven import proven_loss
 from upcycled.losses.table import as_objective, is_balanced, with_counts
 from upcycled.metrics.measure import as_metrics, check_metrics
 from upcycled.metrics.metric import Metric
 from upcycled.models.factories import made_by
 from upcycled.models.linear_model import linear_layer
-from upcycled.models.prepare import as_input, has_batch_norm, prepare_model, takes_one_sample, takes_tokens
-from upcycled.privacy.charged_scores import FittedScores, check_scores
-from upcycled.privacy.ledger.budget import check_budget
+from upcycled.models.prepare import as_input, has_batch_norm, prepare_model
+from upcycled.privacy.charged_scores import FittedScores
 from upcycled.privacy.mechanisms.projection import about_projection
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
 from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
-from upcycled.runtime.spec import NOT_IN_BITS, RunSpec
-
-BALANCED_WORDS = (
-    "the weights of classes may be known, though they follow from all training labels: epsilon does not cover them"
+from upcycled.runtime.planning.checks import (
+    check_given,
+    check_known_noise,
+    check_short_batches,
+    check_statistics,
+    check_stragglers,
 )
+from upcycled.runtime.planning.protection import fit_protection
+from upcycled.runtime.spec import NOT_IN_BITS, RunSpec, local_of
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
         raise InputError(f"is {type(data).__name__}, but it must be a FederatedData (see up.data)", field="data")
     is_restricted = spec.has_real_noise and not data.public
     if is_restricted:
-        _check_given(data, spec.model)
+        check_given(data, spec.model)
     facts = data.facts(counts_tokens=spec.model == "lstm" and data.train.x.dtype.kind in "iu")
     if data.targets == "classes" and not is_restricted and is_balanced(as_objective(spec.loss, "classes")):
         counts = np.bincount(data.train.y, minlength=data.num_classes)
@@ -199,7 +200,7 @@ def plan_for_client(data: FederatedData, spec: RunSpec, client: int, of: int, sh
         InputError: in one sentence, if something does not fit together.
     """
     if spec.has_real_noise and not data.public:
-        _check_given(data, spec.model)
+        check_given(data, spec.model)
     facts = replace(data.facts(), num_clients=of, ids=np.array([client], dtype=np.int64), shared=shared)
     return with_data(plan_of(facts, spec), data)
 
@@ -210,9 +211,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     ``samples`` are two to try the model on, where there are some.
     """
     settle()
-    local = LocalSGD() if spec.local is None else spec.local
-    algorithm, who, strategy = spec.algorithm, spec.who, _strategy(spec.algorithm, spec.upcycle)
-    mechanism = NO_PRIVACY
+    strategy = _strategy(spec.algorithm, spec.upcycle)
     asked = as_objective(spec.loss, facts.targets)
     objective = with_counts(asked, facts.class_counts)
     facts = _with_targets(objective, facts)
@@ -224,64 +223,20 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     with one_thread():  # two samples are not worth waking another, which many plans at once would wait for
         module = prepare_model(_made(spec), facts, objective, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
-    solver = algorithm.solver(local)
-    setting, scores = None, None
+    solver = spec.algorithm.solver(local_of(spec))
     statistics = statistics_layout(module)
     if statistics is not None:
-        _check_statistics(spec, statistics)
+        check_statistics(spec, statistics)
     if has_batch_norm(module):
-        _check_short_batches(module, facts, solver)
-    if spec.privacy is not None:
-        rounds = who.rounds_of_clients(spec.seed, facts.num_clients, strategy.data_rounds(spec.iterations))
-        if spec.charged_scores is not None:
-            if objective != CrossEntropy():
-                raise InputError(f"charged_scores are for the loss 'cross_entropy', but the loss is '{objective.name}'")
-            scores = spec.charged_scores.fit(spec.iterations, facts.classes, spec.noise)
-        setting = Setting(
-            algorithm=algorithm.name,
-            penalty=_penalty(algorithm, initial),
-            is_personal=algorithm.is_personal,
-            remembers=algorithm.remembers,
-            uses_releases=isinstance(algorithm, UsesReleases) and algorithm.uses_releases,
-            local=local.local,
-            is_plain_sgd=isinstance(local, LocalSGD) and local.is_plain,
-            is_local_given=spec.local is not None,
-            gradients_per_step=solver.gradients_per_step,
-            num_parameters=initial.size,
-            convex=_convex(module, objective, facts),
-            has_bias=any(name.endswith("bias") for name in layout.names),
-            has_batch_norm=has_batch_norm(module),
-            num_classes=_num_logits(module, facts.classes),
-            sizes=facts.sizes,
-            num_clients=facts.num_clients,
-            rounds=rounds if facts.ids is None else rounds[facts.ids],
-            data_rounds=strategy.data_rounds(spec.iterations),
-            stragglers=spec.stragglers,
-            sampling=who.sampler.name,
-            participation=who.sampler.fraction,
-            shared=facts.shared,
-            noise=spec.noise,
-            score_squares=0.0 if scores is None else scores.squares,
-            score_draws=0 if scores is None else scores.draws,
-        )
-        mechanism = spec.privacy.fit(setting)
-        if not isinstance(mechanism, Fitted):
-            must = f"a mechanism whose fit returns an up.Fitted, not {type(mechanism).__name__}"
-            raise InputError(field="privacy", value=spec.privacy, must=must)
-        if is_balanced(asked):
-            trusted = (*mechanism.promise.trusted, BALANCED_WORDS)
-            mechanism = replace(mechanism, promise=replace(mechanism.promise, trusted=trusted))
-        solver = mechanism.solver(solver)
-        if scores is not None:
-            check_scores(scores, spec.privacy, mechanism, setting)
-            released = f"{mechanism.promise.released}; {scores.released}"
-            mechanism = replace(mechanism, promise=replace(mechanism.promise, released=released))
-        check_budget(spec.budget, mechanism, setting)
-    _check_stragglers(spec.stragglers, solver)
+        check_short_batches(module, facts, solver)
+    protection = fit_protection(spec, facts, module, asked, objective, strategy)
+    mechanism = protection.mechanism
+    solver = mechanism.solver(solver)
+    check_stragglers(spec.stragglers, solver)
     aggregator = _aggregator(spec, mechanism)
     directions = EffectiveDirections(layout, linear_layer(module) is not None and isinstance(objective, CrossEntropy))
     if strategy.uses_noise_energy and isinstance(strategy, Upcycled):
-        _check_known_noise(spec, mechanism, aggregator)
+        check_known_noise(spec, mechanism, aggregator)
         strategy = replace(strategy, geometry=LocalGeometry(_ratio(spec, solver), directions))
     return Plan(
         spec=spec,
@@ -292,14 +247,14 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
         initial=initial,
         strategy=strategy,
         mechanism=mechanism,
-        participation=who,
+        participation=spec.who,
         solver=solver,
-        setting=setting,
+        setting=protection.setting,
         directions=directions,
         aggregator=aggregator,
         statistics=statistics,
         initial_statistics=None if statistics is None else read_statistics(module),
-        scores=scores,
+        scores=protection.scores,
         metrics=metrics,
     )
 
@@ -361,32 +316,6 @@ def _to_choose_on(plan: Plan, data: FederatedData) -> Shards:
     return plan.mechanism.prepare(_as_taken(plan, held_out))
 
 
-_GIVEN_BY = {
-    "classes": "the number of classes (give num_classes or label_names; in a file data.classes or data.labels)",
-    "vocabulary": "the number of token ids (give vocabulary; in a file data.vocabulary or model.vocabulary)",
-    "dtype": "whether features are whole numbers (give repair=True, and vocabulary for token ids; a file has both)",
-    "schema": "what their schema marks as from_data (put public knowledge in its place, and take the marks away)",
-    "columns": "what their columns mean (give schema; in a file data.schema; 'upcycled data schema' drafts one)",
-    "sizes": "how many samples are held out (give repair=True, or has_copies=False before the split; a file has both)",
-}
-"""How each fact is given that was read off data."""
-
-
-def _check_given(data: FederatedData, model: Any) -> None:
-    """Refuse public facts that were read off private data: one record may decide them, and no noise covers that."""
-    may_take_tokens = takes_tokens(model) if isinstance(model, nn.Module) else model not in ("logistic", "mlp")
-    inferred = data.inferred if may_take_tokens else data.inferred - {"vocabulary"}
-    if data.feature_names is not None and data.schema is None and data.vocabulary is None:
-        inferred |= {"columns"}  # of a table nobody knows where bounds and categories come from
-    if inferred:
-        facts = " and ".join(_GIVEN_BY.get(fact, fact) for fact in sorted(inferred))
-        raise InputError(
-            f"were looked at to find {facts}, but a run with noise='system' must be told what is public, or that the "
-            "data are (public=True; in a file data.public = true)",
-            field="data",
-        )
-
-
 def _made(spec: RunSpec) -> str | nn.Module:
     """Return the model as a module or a known name; a factory is called with torch's generator set to the seed."""
     factory = looked_up(spec.model, "model") if isinstance(spec.model, str) and names_code(spec.model) else spec.model
@@ -418,85 +347,12 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
     return aggregator
 
 
-def _check_known_noise(spec: RunSpec, mechanism: Fitted, aggregator: Aggregator | None) -> None:
-    """Refuse a rule that lives on the noise in the model where nobody knows it."""
-    rule = spec.upcycle
-    if mechanism.is_central or mechanism.draws_secretly or mechanism.release_noise_std is None:
-        but = f"nobody knows how much noise a release of '{mechanism.name}' holds, which it needs"
-        raise InputError(field="upcycle", value=rule, but=but)
-    if aggregator is not None and not aggregator.is_weighted:
-        raise InputError(field="upcycle", value=rule, but="it needs an aggregation with weights, such as 'precision'")
-    if not isinstance(spec.algorithm, NoiseGain) or spec.algorithm.noise_gain is None:
-        but = f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedProx or FedDyn"
-        raise InputError(field="upcycle", value=rule, but=but)
-
-
 def _ratio(spec: RunSpec, solver: Solver) -> float:
     """Return a/S of a certified solver."""
     if isinstance(solver, CertifiedGD | CertifiedMinimiser | ShiftedMinimiser):
         return solver.a / solver.smoothness
     but = "it needs a and S of a certified solver, which ErmOutput and ObjectivePerturbation bring"
     raise InputError(field="upcycle", value=spec.upcycle, but=but)
-
-
-def _check_statistics(spec: RunSpec, statistics: Layout) -> None:
-    """Refuse running statistics where they would leave unaccounted for, or belong to nobody."""
-    instead = "use a layer without running statistics, such as GroupNorm or LayerNorm"
-    kept = f"model keeps '{statistics.names[0]}' (batch norm does)"
-    if spec.privacy is not None:
-        raise InputError(f"{kept}, which would leave the clients unaccounted for: with privacy {instead}")
-    if spec.algorithm.is_personal:
-        raise InputError(
-            f"{kept}, but nobody says whose a personal model's would be: with {spec.algorithm.name} {instead}"
-        )
-    if spec.theory:
-        raise InputError(f"{kept}, but the theorem is about a function of the parameters: with theory=True {instead}")
-
-
-def _check_short_batches(module: nn.Module, facts: Facts, solver: Solver) -> None:
-    """Refuse batches of one sample where batch norm has nothing to take a variance over."""
-    batch = solver.local.batch_size
-    last = facts.sizes if batch is None else facts.sizes % batch
-    alone = np.flatnonzero(last == 1)
-    if alone.size and not takes_one_sample(module, facts):
-        row = int(alone[0])
-        raise InputError(
-            field="local.batch_size",
-            value=batch,
-            but=f"the {facts.sizes[row]} samples of client {row if facts.ids is None else int(facts.ids[row])} would "
-            "leave a batch of one, of which batch norm can take no variance: it must be another number",
-        )
-
-
-def _check_stragglers(stragglers: float, solver: Solver) -> None:
-    if stragglers > 0 and solver.local.epochs < 2:
-        raise InputError(
-            field="stragglers",
-            value=stragglers,
-            but=f"a straggler stops after 1 to epochs-1 epochs: local.epochs is {solver.local.epochs} and must be at "
-            "least 2",
-        )
-
-
-def _convex(module: nn.Module, objective: Objective, facts: Facts) -> GeneralisedLinear | None:
-    """Return what is proven of the loss of a linear model of all of a sample's features; None for anything else."""
-    linear = linear_layer(module)
-    if linear is None or linear.in_features != int(np.prod(facts.shape)):
-        return None
-    proven = proven_loss(objective, linear.out_features)
-    return None if proven is None else proven.about
-
-
-def _num_logits(module: nn.Module, classes: int) -> int:
-    """Return the outputs of the model's last linear layer: with more logits than classes all of them are learnt."""
-    outputs = [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return max(classes, outputs[-1]) if outputs else classes
-
-
-def _penalty(algorithm: Algorithm, initial: Vector) -> float:
-    """Return the algorithm's a, which is the same for all clients and rounds."""
-    nobody = dict.fromkeys(algorithm.remembers, initial[None, :] * 0)
-    return algorithm.problem(algorithm.start(initial), nobody).a
 
 
 def _as_taken(plan: Plan, shards: Shards) -> Shards:

@@ -17,7 +17,7 @@ from upcycled.core.algorithm import Algorithm
 from upcycled.core.errors import COUNT, SEED, InputError, check_fields, check_path, plain_number, unknown
 from upcycled.core.mechanism import Mechanism
 from upcycled.core.sampler import Participation, Sampler
-from upcycled.core.solvers import Local
+from upcycled.core.solvers import Local, LocalSGD
 from upcycled.metrics.measure import as_metrics
 from upcycled.metrics.metric import Metric
 from upcycled.privacy.charged_scores import ChargedScores
@@ -211,6 +211,11 @@ class RunSpec:
 
 
 ARGUMENTS = tuple(f.name for f in fields(RunSpec))
+
+
+def local_of(spec: RunSpec) -> Local:
+    """Return the clients' optimiser, which is plain SGD unless another was asked for."""
+    return LocalSGD() if spec.local is None else spec.local
 
 
 def spec_of(arguments: Mapping[str, Any]) -> RunSpec:

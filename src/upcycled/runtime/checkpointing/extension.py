@@ -15,11 +15,11 @@ from upcycled.coefficients.scalar import Coefficient, ScalarRule
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Fitted, meets_epsilon
 from upcycled.core.sampler import everybody
-from upcycled.core.solvers import LocalSGD
 from upcycled.core.solvers.local import rate_at
 from upcycled.core.strategy import Upcycled
 from upcycled.runtime.checkpointing.fingerprint import plain_form
 from upcycled.runtime.plan import Plan, plan_of
+from upcycled.runtime.spec import local_of
 
 _WITHOUT_HORIZON = (Trend, Hypergradient, FedExP, Anderson)
 """Rules that do not look at ``Observed.horizon``."""
@@ -58,7 +58,7 @@ def cannot_extend(plan: Plan, before: int, where: str, reason: str) -> InputErro
 def _reasons(plan: Plan, before: int, done: int) -> Iterator[str]:
     spec, strategy = plan.spec, plan.strategy
     then, now = strategy.data_rounds(before), plan.data_rounds
-    lr = (spec.local or LocalSGD()).local.lr
+    lr = local_of(spec).local.lr
     if any(rate_at(lr, m, then) != rate_at(lr, m, now) for m in range(1, done + 1) if callable(lr)):
         yield "the schedule of local.lr"
     if isinstance(strategy, Upcycled) and _looks_at_horizon(strategy.rule, then, now, done):

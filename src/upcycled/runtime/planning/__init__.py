@@ -1,0 +1,1 @@
+"""Parts of making a plan: what is refused, and what protects a run."""
