@@ -29,6 +29,7 @@ from upcycled.core.streams import Purpose
 from upcycled.core.vectors import Ints, Real, Vector, weighted_mean
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.planning.contracts import check_problem, check_proven_for, check_stepped, own_copy
 from upcycled.runtime.state import Run
 
 
@@ -104,12 +105,18 @@ def ask(plan: Plan, run: Run) -> Ask:
     algorithm, state = plan.strategy.algorithm, run.state
     cohort, attempt = _cohort(plan, run)
     problem = algorithm.problem(state.server, run.memory.gather(cohort.clients))
+    check_problem(algorithm.name, problem, cohort.clients.size, plan.layout.size)
     round, model, statistics = state.data_rounds + 1, state.server.model, state.statistics
     return Ask(state.iteration + 1, round, attempt, cohort, model, problem, statistics, state.clip_scale)
 
 
 def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: Ledger | None = None) -> Answer:
-    """Do what is asked of the clients that are here; their charge is in the ledger before their release exists."""
+    """Do what is asked of the clients that are here; their charge is in the ledger before their release exists.
+
+    Raises:
+        InputError: if privacy was proven for another quadratic term than is asked for.
+    """
+    check_proven_for(plan.setting, asked.problem, asked.round)
     mechanism, cohort = plan.mechanism.at(asked.clip_scale), asked.cohort
     if plan.facts.ids is not None:
         cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
@@ -155,7 +162,8 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
         average=None if combination is None else combination.mean_of,
     )
     clients = release.clients
-    server, memory = algorithm.server_step(state.server, run.memory.gather(clients), arrived)
+    stepped = algorithm.server_step(own_copy(state.server), run.memory.gather(clients), arrived)
+    server, memory = check_stepped(algorithm.name, stepped, state.server)
     undoable = None if plan.spec.checkpoint is None else asked.iteration
     run.memory.put(clients, memory, undoable)
     if answered.private is not None:

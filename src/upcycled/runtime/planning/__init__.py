@@ -1,1 +1,1 @@
-"""Parts of making a plan: what is refused, and what protects a run."""
+"""Parts of a plan: what is refused, what protects a run, and what code of anybody's is held to."""

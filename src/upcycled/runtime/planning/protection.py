@@ -137,6 +137,6 @@ def _num_logits(module: nn.Module, classes: int) -> int:
 
 
 def _penalty(algorithm: Algorithm, initial: Vector) -> float:
-    """Return the algorithm's a, which is the same for all clients and rounds."""
+    """Return the algorithm's a: the same for all clients, and each round is held to it (see ``contracts``)."""
     nobody = dict.fromkeys(algorithm.remembers, initial[None, :] * 0)
     return algorithm.problem(algorithm.start(initial), nobody).a
