@@ -187,6 +187,37 @@ def test_what_gives_no_evidence_is_refused_in_a_sentence(seed, tmp_path, capsys)
     assert not (tmp_path / "evidence").exists()
 
 
+def forged(seed, times):
+    """Write a ledger anew with more noise in every line, its chain whole again, and put its tip into the summary."""
+    tip, lines = "0" * 64, []
+    for line in (seed / "ledger.jsonl").read_text().splitlines():
+        content = json.loads(line)
+        del content["chain"]
+        if "noise_std" in content:
+            content["noise_std"] = [times * std for std in content["noise_std"]]
+        text = json.dumps(content, separators=(",", ":"))
+        tip = hashlib.sha256((tip + text).encode()).hexdigest()
+        lines.append(f'{text[:-1]},"chain":"{tip}"}}\n')
+    (seed / "ledger.jsonl").write_text("".join(lines))
+    summary = json.loads((seed / "summary.json").read_text())
+    summary["privacy"]["head"]["tip"] = tip
+    (seed / "summary.json").write_text(json.dumps(summary))
+
+
+def test_a_ledger_that_was_written_anew_is_no_evidence(seed, tmp_path, capsys):
+    forged(seed, 10)
+    capsys.readouterr()
+    # The holder has the key that the head was made with; anybody else has what the run stated when it ended.
+    assert main(["privacy", "evidence", str(seed), "-o", "evidence"]) == 2
+    assert "key" in capsys.readouterr().err
+    shutil.rmtree(seed / "private")
+    assert main(["privacy", "evidence", str(seed), "-o", "evidence"]) == 2
+    assert "but its summary.json states" in capsys.readouterr().err
+    assert main(["report", str(seed.parent)]) == 0
+    assert "one of them is not what the run wrote" in (seed.parent / "report.html").read_text()
+    assert not (tmp_path / "evidence").exists()
+
+
 def test_the_boards_table_is_the_gaussians_trade_off_and_groups_grow_with_mu(tmp_path):
     clipping = up.privacy.ErmOutput(norm_bound=1.0, noise_std=1.0)
     asked = {"algorithm": up.FedProx(mu=0.5), "privacy": clipping, "iterations": 5, **QUIET}

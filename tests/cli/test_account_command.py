@@ -56,6 +56,39 @@ def document(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
+def test_an_account_that_was_rolled_back_is_refused_by_a_head_that_was_kept(account, tmp_path, capsys):
+    assert main(["run", written(), "--quiet"]) == 0
+    capsys.readouterr()
+    (tmp_path / "kept.json").write_text(json.dumps(document(capsys, "privacy", "account", "show", str(account))))
+    head = ["--head", str(tmp_path / "kept.json")]
+    assert document(capsys, "privacy", "account", "show", str(account), *head)["charges"] == 8
+    lines = (account / "account.jsonl").read_bytes().splitlines(keepends=True)
+    (account / "account.jsonl").write_bytes(b"".join(lines[:-2]))
+    assert document(capsys, "privacy", "account", "show", str(account))["charges"] == 6
+    assert main(["privacy", "account", "show", str(account), *head]) == 2
+    assert "does not hold all that its head says" in capsys.readouterr().err
+    assert main(["privacy", "account", "show", str(account), "--head", "first.toml"]) == 2
+    assert "must hold a head" in capsys.readouterr().err
+
+
+def test_an_account_that_could_never_pay_is_not_opened(tmp_path, capsys):
+    words = [
+        "privacy",
+        "account",
+        "open",
+        str(tmp_path / "a"),
+        "--epsilon",
+        "30",
+        "--delta",
+        "1e-5",
+        "--kind",
+        "gaussian",
+    ]
+    assert main(words) == 2
+    assert "pays for no number of real noise" in capsys.readouterr().err
+    assert not (tmp_path / "a").exists()
+
+
 def test_an_account_is_opened_shown_and_closed(account, capsys):
     shown = document(capsys, "privacy", "account", "show", str(account))
     assert (shown["epsilon"], shown["delta"], shown["closed"], shown["clients"]) == (4.0, 1e-5, False, [])

@@ -86,10 +86,13 @@ def test_events_avoid_the_librarys_pitfalls():
 
 def test_what_cannot_be_added_up_is_refused_in_a_sentence():
     one = ledger(ModelClipping(1.0, 8.0), 3)
-    with pytest.raises(up.InputError, match="given twice"):
+    with pytest.raises(up.InputError, match="each run counts once"):
         joint_epsilon([one, one], DELTA)
     with pytest.raises(up.InputError, match="3 and 2 clients"):
         joint_epsilon([one, ledger(ModelClipping(1.0, 8.0), 2, clients=(0, 1), sizes=[50, 50])], DELTA)
+    # The same clients in another order: the sum would be one client's first study and another's second.
+    with pytest.raises(up.InputError, match=r"client 0 has .* samples in one ledger and 7 in another"):
+        joint_epsilon([one, ledger(ModelClipping(1.0, 8.0), 2, sizes=[7, *one.sizes[1:].tolist()])], DELTA)
     clients = ledger(CentralDPFedAvg(1.0, 4.0), 2)
     with pytest.raises(up.InputError, match="a record and a client"):
         joint_epsilon([one, clients], 1e-5)

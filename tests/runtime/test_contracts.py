@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -135,3 +135,26 @@ def test_a_server_step_in_place_is_the_same_as_one_out_of_place(upcycle: float |
 
     found = [flatten(train(Own(steps=steps), upcycle=upcycle).model) for steps in (in_place, out_of_place)]
     np.testing.assert_array_equal(found[0], found[1])
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """A mechanism of somebody's: ErmOutput's hooks under a name of its own, or under the package's."""
+
+    name: str = "borrowed"
+
+    def fit(self, setting: Any) -> Any:
+        return replace(MECHANISMS[0].fit(setting), name=self.name)
+
+
+def test_a_mechanism_of_ones_own_is_taken_by_its_own_word_and_not_as_checked() -> None:
+    ledger = train(up.FedProx(mu=0.5), privacy=Borrowed()).privacy
+    assert ledger is not None
+    said = dict(ledger.statement_items(1e-5))
+    assert said["checked"] == "nothing"
+    assert "test_contracts:Borrowed's own word and no proof of this package: " in said["the user's word"]
+
+
+def test_a_mechanism_of_ones_own_may_not_go_by_the_name_of_the_packages() -> None:
+    with pytest.raises(up.InputError, match="calls itself 'erm_output', which is a mechanism of this package"):
+        train(up.FedProx(mu=0.5), privacy=Borrowed("erm_output"))

@@ -312,12 +312,15 @@ def _check_same_config(folder: Path, experiment: Experiment) -> None:
     for key in dict.fromkeys([*now, *before]):
         if key not in NOT_COMPARED and before.get(key) != now.get(key):
             wanted, other = _or_nothing(now, key), _or_nothing(before, key)
-            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {other}, {_way_out()}")
+            is_paid = before.get("privacy.noise") == "system"
+            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {other}, {_way_out(is_paid)}")
 
 
 def _or_nothing(values: Mapping[str, Any], key: str) -> str:
     return shown(values[key]) if key in values else "left out"
 
 
-def _way_out() -> str:
+def _way_out(is_paid: bool = False) -> str:
+    if is_paid:
+        return "so the name or the results folder must be another one: that folder's ledger is what was spent, keep it"
     return "so the name or the results folder must be another one, or that folder be removed"

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,8 @@ from upcycled.privacy.accounts.account_file import FILE as ACCOUNT
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.extras import missing
-from upcycled.support.files import write_together
+from upcycled.support.files import PRIVATE, write_together
+from upcycled.support.formats import general
 
 LEDGER = "ledger.jsonl"
 
@@ -95,9 +97,29 @@ def _of_run(place: Path) -> tuple[Claim, Any, dict[str, bytes]]:
     attempts = [path for k in range(1, 10_000) if (path := place / _attempt(k)).exists()]
     if not attempts:
         raise InputError(f"{place} has no {LEDGER}, but evidence is a ledger first of all")
-    ledger = Ledger.read(attempts[-1], head=head)
+    ledger = Ledger.read(attempts[-1], head=head, key=_key_of(place) if head else None)
+    _check_summary(place, privacy, ledger)
     claim = claim_of_ledger(ledger, float(privacy["delta"]), f"run {ledger.run}")
     return claim, head, {LEDGER: attempts[-1].read_bytes(), "config.toml": config}
+
+
+def _key_of(place: Path) -> bytes | None:
+    """Return the holder's key, where the one who asks is the holder: a head that it did not make is then refused."""
+    path = place / PRIVATE / "ledger.key"
+    return path.read_bytes() if os.access(path, os.R_OK) else None
+
+
+def _check_summary(place: Path, privacy: Mapping[str, Any], ledger: Ledger) -> None:
+    """Refuse a ledger that gives another epsilon than the run stated when it ended."""
+    stated = privacy.get("epsilon")
+    worst = stated.get("max") if isinstance(stated, dict) else None
+    found = ledger.max_epsilon(float(privacy["delta"]))
+    # An accountant of another version may round in another place.
+    if isinstance(worst, int | float) and math.isfinite(worst) and not math.isclose(worst, found, rel_tol=1e-3):
+        raise InputError(
+            f"the ledger in {place} gives epsilon {general(found)}, but its summary.json states {general(worst)}, "
+            "so that one of them is not what the run wrote"
+        )
 
 
 def _attempt(k: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.cli.batches import Subparsers, add_command, add_json
@@ -19,6 +21,7 @@ examples:
   upcycled privacy account open ACCOUNT --epsilon 4 --delta 1e-5 --kind gaussian
   upcycled privacy account open ACCOUNT --pot gaussian:3:1e-6 --pot pure:1:0
   upcycled privacy account show ACCOUNT
+  upcycled privacy account show ACCOUNT --head kept-elsewhere.json
   upcycled run experiment.toml privacy.noise=system privacy.account=ACCOUNT
 """
 MOST_ROWS = 20
@@ -56,6 +59,10 @@ def add_account(subparsers: Subparsers) -> None:
         command.add_argument("account", metavar="DIR", help="its folder")
         if name == "show":
             command.add_argument("--clients", action="store_true", help="a line for every client")
+            text = (
+                "a file with a head that was kept, as `show --json` prints it: an account that lost charges is refused"
+            )
+            command.add_argument("--head", metavar="FILE", help=text)
         add_json(command)
         command.set_defaults(run=run)
 
@@ -99,7 +106,17 @@ def _close(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from upcycled.privacy.accounts.account import Account
 
-    return _say(Account(args.account), args.json, every_client=args.clients)
+    head = None if args.head is None else _head(args.head)
+    return _say(Account.read(args.account, head=head), args.json, every_client=args.clients)
+
+
+def _head(path: str) -> Any:
+    """Return a kept head: by itself, or within what ``show --json`` printed."""
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} must hold a head, as `upcycled privacy account show --json` prints it") from error
+    return found.get("head", found) if isinstance(found, dict) else found
 
 
 def _say(account: Account, as_json: bool, every_client: bool = False) -> int:

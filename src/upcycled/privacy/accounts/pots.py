@@ -39,6 +39,7 @@ from upcycled.privacy.accounting.renyi import (
 )
 from upcycled.privacy.accounting.sampler import PARTS, most_draws, part_of_delta
 from upcycled.privacy.accounting.tilted_renyi import tilted_renyi
+from upcycled.support.formats import general
 
 TAKES = {"gaussian": ("gaussian",), "pure": ("pure",), "mixed": ("gaussian", "pure", "sampled", "tilted")}
 """The kinds of pots, and of the charges that each takes."""
@@ -148,6 +149,9 @@ def make_pot(kind: str, epsilon: float, delta: float, order: float | None = None
         order = best_order(epsilon=epsilon, delta=delta * (1 - PART))
     if draws is None:
         draws = _usual_draws(kind, epsilon, delta)
+        if draws == 0 and kind != "pure" and delta > 0:
+            but = f"delta {general(delta)} pays for no number of real noise beside it, so that nothing could be charged"
+            raise InputError(field="epsilon", value=epsilon, but=f"{but}: take a larger delta, or a smaller epsilon")
     return Pot(kind, epsilon, delta, None if order is None else float(order), draws)
 
 

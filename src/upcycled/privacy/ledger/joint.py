@@ -176,12 +176,23 @@ def _check_alike(ledgers: Sequence[Ledger]) -> None:
     names = [ledger.run for ledger in ledgers]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"the ledger of run {twice} is given twice, but each run counts once")
+        raise InputError(
+            f"two of the ledgers are of run {twice}, but each run counts once: of copies that went on by themselves "
+            "nobody knows which lines are the same release"
+        )
     for ledger in ledgers:
         if ledger.rounds.size != ledgers[0].rounds.size:
             raise InputError(
                 f"the ledgers are of {ledgers[0].rounds.size} and {ledger.rounds.size} clients, but clients are the "
                 "same by their numbers"
+            )
+        sizes = ledgers[0].sizes, ledger.sizes
+        if sizes[0] is not None and sizes[1] is not None and not np.array_equal(*sizes):
+            (other, *_) = np.flatnonzero(sizes[0] != sizes[1])
+            raise InputError(
+                f"client {other} has {sizes[0][other]} samples in one ledger and {sizes[1][other]} in another, but "
+                "clients are the same by their numbers: give ledgers of the same clients in the same order (an account "
+                "knows them by name)"
             )
         if ledger.promise.unit != ledgers[0].promise.unit:
             raise InputError(

@@ -22,6 +22,7 @@ from upcycled.losses.proven import proven_loss
 from upcycled.losses.table import is_balanced
 from upcycled.models.linear_model import linear_layer
 from upcycled.models.prepare import has_batch_norm
+from upcycled.privacy import MECHANISMS
 from upcycled.privacy.charged_scores import FittedScores, check_scores
 from upcycled.privacy.ledger.budget import check_budget
 from upcycled.runtime.spec import RunSpec, local_of
@@ -70,6 +71,8 @@ def fit_protection(
     if not isinstance(mechanism, Fitted):
         must = f"a mechanism whose fit returns an up.Fitted, not {type(mechanism).__name__}"
         raise InputError(field="privacy", value=spec.privacy, must=must)
+    if not _is_ours(spec.privacy):
+        mechanism = _by_its_own_word(mechanism, spec.privacy)
     if is_balanced(asked):
         trusted = (*mechanism.promise.trusted, BALANCED_WORDS)
         mechanism = replace(mechanism, promise=replace(mechanism.promise, trusted=trusted))
@@ -79,6 +82,24 @@ def fit_protection(
         mechanism = replace(mechanism, promise=replace(mechanism.promise, released=released))
     check_budget(spec.budget, mechanism, setting)
     return Protection(mechanism, setting, scores)
+
+
+def _is_ours(mechanism: object) -> bool:
+    """Tell whether a mechanism's proof is this package's."""
+    return type(mechanism) in MECHANISMS.values()
+
+
+def _by_its_own_word(fitted: Fitted, mechanism: object) -> Fitted:
+    """Return somebody else's mechanism with a promise that says whose it is: nothing of it was checked here."""
+    # It may be made of the hooks of one of ours, which brings that one's name along.
+    name = str(getattr(mechanism, "name", fitted.name)) if fitted.name in MECHANISMS else fitted.name
+    if name in MECHANISMS:
+        but = f"it calls itself '{name}', which is a mechanism of this package: give it a name of its own"
+        raise InputError(field="privacy", value=mechanism, but=but)
+    promise, whose = fitted.promise, f"{type(mechanism).__module__}:{type(mechanism).__qualname__}"
+    word = f"all that epsilon rests on, which is {whose}'s own word and no proof of this package"
+    trusted = (f"{word}: {', '.join(promise.checked)}" if promise.checked else word, *promise.trusted)
+    return replace(fitted, name=name, promise=replace(promise, checked=(), trusted=trusted))
 
 
 def _setting(
