@@ -30,7 +30,7 @@ test-slow: $(READY)
 # Real federations on this machine: Flower's server and a process a site, at loopback. FEDERATION chooses less.
 FEDERATION ?= federation
 test-federation: $(READY_FLOWER)
-	$(BIN)/python -m pytest -m "$(FEDERATION)" tests/flower
+	$(BIN)/python -m pytest -m "$(FEDERATION)" tests/flower tests/test_notebooks.py
 
 lint: $(READY)
 	$(BIN)/ruff check
