@@ -169,8 +169,8 @@ class Link:
         from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
         from flwr.supercore.task_identity import TaskIdentity
 
-        with self._begun() as run:
-            grid = _grid(self.address, self.certificate.read_bytes(), self._token(run))
+        with self._begun() as token:
+            grid = _grid(self.address, self.certificate.read_bytes(), token)
             client, over = grid._runtime_client, threading.Event()
             beating = threading.Thread(target=_beat, args=(client, over), daemon=True)
             beating.start()
@@ -190,8 +190,8 @@ class Link:
                 grid.close()
 
     @contextmanager
-    def _begun(self) -> Iterator[int]:
-        """Begin a run at Flower's server, and yield its number; a lock says for how long somebody leads it.
+    def _begun(self) -> Iterator[str]:
+        """Begin a run at Flower's server, and yield its token; a lock says for how long somebody leads it.
 
         Runs that nobody leads any more are ended first. Flower itself waits a minute for a sign of life of a command
         that was killed, and for as long a site to which it was sending waits for the rest of the question.
@@ -203,13 +203,15 @@ class Link:
         app, seats = app_bytes(), self.key.parent / SEATS
         request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(app).hexdigest(), app, {})))
         with ExitStack() as taken:
-            # One at a time: between its beginning and its lock a run looks like one that nobody leads.
+            # One at a time: between its beginning and its lock a run looks like one that nobody leads, and Flower hands
+            # its seat to whoever asks first.
             with locked(seats, is_private=True, waits=True), self._control() as control:
                 _end_dead_runs(seats, control)
                 run = int(control.StartRun(request).run_id)
                 taken.callback(shutil.rmtree, seats / str(run), ignore_errors=True)
                 taken.enter_context(locked(seats / str(run), is_private=True))
-            yield run
+                token = self._token(run)
+            yield token
 
     def _token(self, run: int) -> str:
         """Return what allows to act as a run's ServerApp: whoever has the federation's key may."""
