@@ -29,7 +29,7 @@ from benchmarks.federation import SITES, WORKLOAD, federation_here
 from benchmarks.measure import keep
 from upcycled.config.experiment import parse
 from upcycled.flower.federation_folder import FederationFolder
-from upcycled.flower.trial import started, up
+from upcycled.flower.trial import began_at, started, up
 
 ROUNDS = {"enough": 0.75, "grace": 8.0}
 WAIT = 150.0
@@ -110,25 +110,29 @@ def pid_of(folder: FederationFolder, name: str) -> int:
     return next(one.pid for one in reversed(started(folder)) if one.name == name)
 
 
+def slay(*pids: int) -> None:
+    """Kill processes, and return when they are gone."""
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    while any(began_at(pid) for pid in pids):
+        time.sleep(0.01)
+
+
 def up_again(folder: FederationFolder) -> None:
     up(folder, lambda words: None)
 
 
 def node(folder: FederationFolder) -> dict[str, float]:
     """Both processes of a site die, and `up` brings it back."""
-
-    def strike() -> None:
-        for pid in (pid_of(folder, "site-1"), worker_of(folder, "site-1")):
-            os.kill(pid, signal.SIGKILL)
-
     with watched(folder, "node") as run:
-        return recovered(run, strike, lambda: up_again(folder))
+        pids = pid_of(folder, "site-1"), worker_of(folder, "site-1")
+        return recovered(run, lambda: slay(*pids), lambda: up_again(folder))
 
 
 def worker(folder: FederationFolder) -> dict[str, float]:
     """The process with a site's data dies; the site starts another."""
     with watched(folder, "worker") as run:
-        return recovered(run, lambda: os.kill(worker_of(folder, "site-2"), signal.SIGKILL))
+        return recovered(run, lambda: slay(worker_of(folder, "site-2")))
 
 
 def serverapp(folder: FederationFolder) -> dict[str, float]:
@@ -151,8 +155,7 @@ def sending(folder: FederationFolder) -> dict[str, float]:
 def superlink(folder: FederationFolder) -> dict[str, float]:
     """Flower's server dies, and `up` brings it back."""
     with watched(folder, "superlink") as run:
-        server = pid_of(folder, "server")
-        return recovered(run, lambda: os.kill(server, signal.SIGKILL), lambda: up_again(folder))
+        return recovered(run, lambda: slay(pid_of(folder, "server")), lambda: up_again(folder))
 
 
 def slow(folder: FederationFolder) -> dict[str, float]:
