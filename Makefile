@@ -27,10 +27,11 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow and not federation" $(PARALLEL)
 
-# Real federations on this machine: Flower's server and a process a site, at loopback. FEDERATION chooses less.
+# Real federations on this machine: Flower's server and a process a site, at loopback. FEDERATION chooses less. They wait
+# most of the time, so that two files have room beside each other; within a file tests share a federation.
 FEDERATION ?= federation
 test-federation: $(READY_FLOWER)
-	$(BIN)/python -m pytest -m "$(FEDERATION)" tests/flower
+	$(BIN)/python -m pytest -m "$(FEDERATION)" -n 2 --dist loadfile tests/flower tests/test_notebooks.py
 
 lint: $(READY)
 	$(BIN)/ruff check

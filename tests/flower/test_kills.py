@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
 
-from tests.flower.gates import shut
+from tests.flower.gates import doom, shut
 from tests.flower.real_federation import (
     SITES,
     WAIT,
@@ -27,6 +27,7 @@ from tests.flower.real_federation import (
     until,
     worker_of,
 )
+from upcycled.flower.flwr_calls import SEATS
 from upcycled.flower.trial import online_sites, up
 from upcycled.privacy.accounts.account import Account
 
@@ -38,9 +39,9 @@ EVERYBODY = list(range(SITES))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    # Three of four are waited for; one that is missing costs the grace, once. A site to which a question was under way
-    # when its run was killed is free again when Flower has noticed that the run is dead.
-    rounds = {"deadline": 60.0, "enough": 0.75, "grace": 8.0, "hello": 150.0}
+    # Three of four are enough; one that is missing costs the grace, once. That is long, so that on a busy machine
+    # nobody is missing who is only slow.
+    rounds = {"deadline": 120.0, "enough": 0.75, "grace": 20.0, "hello": 150.0}
     limits = {"mechanisms": ["none", "update_clipping"]}
     with federation(tmp_path_factory.mktemp("kills") / "federation", rounds, limits) as found:
         yield found
@@ -164,6 +165,35 @@ def test_with_real_noise_a_killed_server_app_has_every_round_charged_once(folder
         account = Account.read(folder.private / "trial" / f"site-{i}" / f"account-site-{i}")
         paid = [one.entry.round for one in account.charges]
         assert paid == [1, 2, 3, 4]
+
+
+def test_sites_to_which_a_killed_run_was_sending_are_free_when_it_is_back(folder):
+    """Flower's server has the heads of its questions, and sites wait for the rest: the next command ends that run."""
+    experiment = experiment_of(folder, "sending", callbacks=["tests.flower.gates:die_while_sending"], iterations=4)
+    doomed = doom(folder.private / "gates")
+    doomed.parent.mkdir(exist_ok=True)
+    doomed.touch()
+    assert run_command(folder, experiment).process.wait(WAIT) == -signal.SIGKILL
+    assert not doomed.exists()
+    (seat,) = seats(folder)
+    run_command(folder, experiment).end()
+    assert answered(folder, experiment) == [EVERYBODY] * 2
+    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, [EVERYBODY] * 2))
+    # By us: Flower would have said that it failed, after a minute.
+    assert ends_of_runs(folder)[seat] == "stopped"
+    assert seats(folder) == []
+
+
+def seats(folder):
+    """The runs that are led, or were when their command was killed."""
+    return [int(path.name) for path in (folder.private / SEATS).iterdir() if path.name.isdigit()]
+
+
+def ends_of_runs(folder):
+    from flwr.proto.control_pb2 import ListRunsRequest
+
+    with folder.link._control() as control:
+        return {number: run.status.sub_status for number, run in control.ListRuns(ListRunsRequest()).run_dict.items()}
 
 
 def test_a_killed_superlink_comes_back_and_the_run_with_it(folder):

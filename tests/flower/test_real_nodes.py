@@ -12,6 +12,7 @@ import upcycled as up
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
 
+from benchmarks.federation import measured
 from tests.flower.real_federation import SITES, experiment_of, federation, history_of, params_of, workers
 from upcycled.flower.server_run import run_federation
 from upcycled.flower.trial import started
@@ -100,7 +101,21 @@ def test_with_real_noise_accounts_are_charged_what_the_simulators_is(folder, tmp
         site = f"site-{i}"
         own = Account.read(folder.private / "trial" / site / f"account-{site}")
         assert own.rounds(site) == account.rounds(str(i)) == 3
+        assert own.share(site) == account.share(str(i)) > 0
         assert len(own.studies) == 1
+
+
+def test_on_the_wire_an_upcycled_run_of_twice_the_iterations_is_a_vanilla_one(folder):
+    """Scaffold: its correction goes down beside the model."""
+    kept = {"algorithm": {"name": "scaffold"}, "seeds": [0]}
+    runs = (
+        experiment_of(folder, "wire", iterations=4, **kept),
+        experiment_of(folder, "half", upcycle=None, iterations=2, **kept),
+    )
+    for found in (measured(folder, experiment) for experiment in runs):
+        assert (found["messages down"], found["messages up"]) == (2 * SITES, 2 * SITES)
+        assert 0 < found["bytes of a message down"] - 8 * found["parameters"] < 4096
+        assert 0 < found["bytes of a message up"] - 4 * found["parameters"] < 4096
 
 
 def test_a_finished_run_is_not_run_again(folder):
@@ -109,9 +124,9 @@ def test_a_finished_run_is_not_run_again(folder):
     assert run_federation(folder, experiment, 3) == first | {"format": 2}
 
 
-def test_nothing_listens_beyond_loopback_and_keys_are_private(folder):
-    inodes = set()
-    for pid in [*(one.pid for one in started(folder)), *workers(folder)]:
+def test_nothing_listens_or_speaks_beyond_loopback_and_keys_are_private(folder):
+    inodes, pids = set(), [*(one.pid for one in started(folder)), *workers(folder)]
+    for pid in pids:
         for path in Path(f"/proc/{pid}/fd").glob("*"):
             try:
                 words = os.readlink(path)
@@ -119,12 +134,18 @@ def test_nothing_listens_beyond_loopback_and_keys_are_private(folder):
                 continue
             if words.startswith("socket:["):
                 inodes.add(words[8:-1])
-    heard = []
+    heard, spoken = [], set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
-            if words[3] == "0A" and words[9] in inodes:
-                heard.append(words[1])
+            if words[9] in inodes:
+                heard += [words[1]] if words[3] == "0A" else []
+                spoken |= {words[2].split(":")[0]} if words[3] == "01" else set()
+    # Sites are connected to the server, and nobody to anything else: no telemetry, no look for a newer version.
+    assert spoken == {"0100007F"}
+    for pid in pids:
+        told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        assert {b"FLWR_TELEMETRY_ENABLED=0", b"FLWR_DISABLE_UPDATE_CHECK=1"} <= set(told)
     # One port of one process, at 127.0.0.1: sites listen at none.
     assert heard == [f"0100007F:{folder.file.port:04X}"]
     secret = [*folder.private.rglob("*.key"), *folder.private.rglob("*.db")]

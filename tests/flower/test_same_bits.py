@@ -1,5 +1,7 @@
 """A federation over messages gives the simulator's bits, for every algorithm, and its accounts are charged alike."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -91,19 +93,27 @@ def test_a_message_is_little_more_than_its_vectors(algorithm, vectors, sites):
     assert 0 <= record.bytes_up - len(NAMES) * 4 * numbers < len(NAMES) * 4096
 
 
-def test_with_real_noise_every_account_is_charged_what_the_simulators_is(federation, tmp_path):
-    privacy = {**PRIVACY["update_clipping"], "noise": "system"}
-    experiment = experiment_of(privacy=privacy, local={"lr": 0.05, "epochs": 1, "batch_size": 8})
+@pytest.mark.parametrize("name", ["erm_output", "update_clipping", "dpsgd"])
+def test_with_real_noise_every_account_is_charged_what_the_simulators_is(name, federation, tmp_path):
+    privacy = {**PRIVACY[name], "noise": "system"}
+    local = None if name == "erm_output" else {"lr": 0.05, "epochs": 1, "batch_size": 8}
+    experiment = experiment_of(algorithm={"name": "fedprox", "mu": 0.5}, privacy=privacy, local=local)
     account = Account.open(tmp_path / "all", epsilon=50.0, delta=1e-3)
-    from dataclasses import replace
-
     given = replace(federation, inferred=frozenset(), test=None)
     up.train(given, experiment.spec(3).replace(progress=False, account=account.folder))
     account = Account.read(account.folder)
-    sites = {name: make_site(federation, i, tmp_path, simulation=False) for i, name in enumerate(NAMES)}
+    sites = {site: make_site(federation, i, tmp_path, simulation=False) for i, site in enumerate(NAMES)}
     run_over(Mail(sites), experiment)
-    for i, name in enumerate(NAMES):
-        own = Account.read(tmp_path / name / "site" / name / "account")
-        assert own.clients == (name,)
-        assert own.rounds(name) == account.rounds(str(i)) == 3
-        assert own.share(name) == account.share(str(i)) > 0
+    for i, site in enumerate(NAMES):
+        own = Account.read(tmp_path / site / "site" / site / "account")
+        assert own.clients == (site,)
+        assert own.rounds(site) == account.rounds(str(i)) == 3
+        assert own.share(site) == account.share(str(i)) > 0
+
+
+@pytest.mark.parametrize("engine", ["fused", "vectorised"])
+def test_sites_with_another_engine_agree_but_for_rounding(engine, federation, sites):
+    algorithm = {"name": "scaffold"}
+    whole = simulated(federation, experiment_of(algorithm=algorithm))
+    apart = run_over(Mail(sites), experiment_of(algorithm=algorithm, engine=engine))
+    assert torch.allclose(whole.params, apart.params, rtol=0, atol=1e-5)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 import upcycled as up
 from upcycled.cli.main import main
@@ -168,6 +169,33 @@ def test_without_flower_the_commands_say_what_installs_it(folder, monkeypatch, c
     for words in (["up"], ["status"], ["run"]):
         assert main(["federation", *words, str(folder.path)]) == 2
         assert "needs flwr: pip install 'upcycled-fl[flower]'" in capsys.readouterr().err
+
+
+def test_charged_scores_are_refused_in_a_sentence_that_says_the_files_key(tmp_path, capsys):
+    text = (EXAMPLE / "experiment.toml").read_text().replace('"schema.toml"', f'"{EXAMPLE}/schema.toml"')
+    (tmp_path / "file.toml").write_text(f"{text}\n[privacy.scores]\nnoise_std = 10.0\nevery = 5\n")
+    assert main(["federation", "init", str(tmp_path / "file.toml"), str(tmp_path / "study"), "--sites", "bern"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "privacy.scores is " in line
+    assert "charged scores are not offered over a federation" in line
+    assert not (tmp_path / "study").exists()
+
+
+COMMANDS = ["up F", "up F --server", "run F", "status F", "invite F bern --key K"]
+COMMANDS += ["join I --policy P", "join I --policy P --check", "check I --policy P"]
+"""All that meet Flower: `init`, `invite` without a key, and `down` do not."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_another_version_of_flower_is_one_sentence(command, folder, monkeypatch, capsys, tmp_path):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
+    monkeypatch.setattr("upcycled.flower.flwr_calls.metadata.version", lambda name: "1.42.0")
+    (tmp_path / "key").write_text(public_line(site_key(tmp_path / "node.key")))
+    (tmp_path / "policy.toml").write_text(tomli_w.dumps(POLICY))
+    places = {"F": folder.path, "I": invite(folder, "bern"), "K": tmp_path / "key", "P": tmp_path / "policy.toml"}
+    assert main(["federation", *(str(places.get(word, word)) for word in command.split())]) == 2
+    said = "flwr 1.42.0 is installed, but these commands use functions of 1.41.0: pip install flwr==1.41.0"
+    assert capsys.readouterr().err == f"error: {said}\n"
 
 
 def test_a_status_line_is_json_too(folder, monkeypatch, capsys):

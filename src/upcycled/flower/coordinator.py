@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.config.experiment import Experiment
+from upcycled.config.experiment import PLAN_KEYS, Experiment
+from upcycled.config.wording import in_keys
 from upcycled.core.engine import Engine, EngineKind, Scores, Task, Work
 from upcycled.core.errors import InputError, UpcycledError, shown
 from upcycled.core.mechanism import Release, Trained
@@ -42,8 +43,15 @@ from upcycled.runtime.state import Run
 
 NOT_SENT = ("data", "name", "results", "seeds", "callbacks", "sweep", "checkpoint_every", "eval_every", "scored_on")
 """What of an experiment's file is the server's own business."""
-NEEDS_SAMPLES = ("theory", "keep_best", "metrics", "charged_scores")
-"""What a server without samples cannot do."""
+NO_SAMPLES = "left out: a federation's server has no samples"
+NOT_OFFERED = {
+    "theory": NO_SAMPLES,
+    "keep_best": NO_SAMPLES,
+    "metrics": NO_SAMPLES,
+    "charged_scores": "left out: charged scores are not offered over a federation, whose sites pay for rounds alone",
+    "account": "left out: every site has its own",
+}
+"""What a run of a federation must do without, and why."""
 
 
 class NotEnoughError(UpcycledError):
@@ -220,17 +228,16 @@ def terms_of(experiment: Experiment, seed: int, sites: int, run: str) -> RunTerm
 
 
 def check_spec(spec: RunSpec) -> None:
-    """Refuse what a server without samples cannot do.
+    """Refuse what a federation does not offer.
 
     Raises:
         InputError: in one sentence.
     """
-    for name in NEEDS_SAMPLES:
-        value = getattr(spec, name)
-        if value not in (None, False, ()):
-            raise InputError(field=name, value=value, must="left out: a federation's server has no samples")
-    if spec.account is not None:
-        raise InputError(field="privacy.account", value=str(spec.account), must="left out: every site has its own")
+    with in_keys(PLAN_KEYS):
+        for name, why in NOT_OFFERED.items():
+            value = getattr(spec, name)
+            if value not in (None, False, ()):
+                raise InputError(field=name, value=str(value) if isinstance(value, Path) else value, must=why)
 
 
 def plan_at_server(spec: RunSpec, facts: Mapping[str, SiteFacts], schema: Schema | None) -> tuple[Plan, FederatedData]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +23,7 @@ from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.flower.exchange import ConnectedNode, Delivery
 from upcycled.flower.messages import Fields
 from upcycled.support.extras import needs
+from upcycled.support.lock import InUseError, locked
 
 TRIED = "1.41.0"
 RECORD = "upcycled"
@@ -36,6 +38,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """Nothing is told to anybody, and nothing is looked up elsewhere."""
+SEATS = "seats"
+"""Beside the federation's key: a folder for each run that a command leads, locked for as long as that lives."""
 HEARTBEAT = 15.0
 """Seconds: a node that is silent for twice as long is taken to be gone."""
 ERRORS = {
@@ -161,36 +165,53 @@ class Link:
     def seat(self) -> Iterator[Any]:
         """Begin a run at Flower's server, take its ServerApp's seat, and yield the Grid."""
         needs("a federation", "flwr")
-        from flwr.common.serde import fab_to_proto
-        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.common.serde import run_from_proto
         from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
-        from flwr.supercore.fab import Fab
         from flwr.supercore.task_identity import TaskIdentity
 
-        app = app_bytes()
-        with self._control() as control:
-            begun = control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(app).hexdigest(), app, {}))))
-        token = self._token(begun.run_id)
-        grid = _grid(self.address, self.certificate.read_bytes(), token)
-        client, over = grid._runtime_client, threading.Event()
-        beating = threading.Thread(target=_beat, args=(client, over), daemon=True)
-        beating.start()
-        status, details = "failed", "stopped"
-        try:
-            given = client.PullTaskInput(PullTaskInputRequest())
-            TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
-            TaskIdentity.node_id = given.context.node_id
-            from flwr.common.serde import run_from_proto
+        with self._begun() as token:
+            grid = _grid(self.address, self.certificate.read_bytes(), token)
+            client, over = grid._runtime_client, threading.Event()
+            beating = threading.Thread(target=_beat, args=(client, over), daemon=True)
+            beating.start()
+            status, details = "failed", "stopped"
+            try:
+                given = client.PullTaskInput(PullTaskInputRequest())
+                TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+                TaskIdentity.node_id = given.context.node_id
+                grid.set_run(run_from_proto(given.run))
+                yield grid
+                status, details = "completed", ""
+            finally:
+                over.set()
+                with suppress(Exception):
+                    client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+                beating.join(timeout=5)
+                grid.close()
 
-            grid.set_run(run_from_proto(given.run))
-            yield grid
-            status, details = "completed", ""
-        finally:
-            over.set()
-            with suppress(Exception):
-                client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
-            beating.join(timeout=5)
-            grid.close()
+    @contextmanager
+    def _begun(self) -> Iterator[str]:
+        """Begin a run at Flower's server, and yield its token; a lock says for how long somebody leads it.
+
+        Runs that nobody leads any more are ended first. Flower itself waits a minute for a sign of life of a command
+        that was killed, and for as long a site to which it was sending waits for the rest of the question.
+        """
+        from flwr.common.serde import fab_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.supercore.fab import Fab
+
+        app, seats = app_bytes(), self.key.parent / SEATS
+        request = StartRunRequest(fab=fab_to_proto(Fab(hashlib.sha256(app).hexdigest(), app, {})))
+        with ExitStack() as taken:
+            # One at a time: between its beginning and its lock a run looks like one that nobody leads, and Flower hands
+            # its seat to whoever asks first.
+            with locked(seats, is_private=True, waits=True), self._control() as control:
+                _end_dead_runs(seats, control)
+                run = int(control.StartRun(request).run_id)
+                taken.callback(shutil.rmtree, seats / str(run), ignore_errors=True)
+                taken.enter_context(locked(seats / str(run), is_private=True))
+                token = self._token(run)
+            yield token
 
     def _token(self, run: int) -> str:
         """Return what allows to act as a run's ServerApp: whoever has the federation's key may."""
@@ -241,6 +262,21 @@ class _WithKey:
     def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
         context.request.headers[KEY_HEADER] = self.key
         return call_next(context)
+
+
+def _end_dead_runs(seats: Path, control: Any) -> None:
+    """End the runs whose commands were killed: their locks are free."""
+    from flwr.proto.control_pb2 import StopRunRequest
+
+    for seat in sorted(path for path in seats.iterdir() if path.name.isdigit()):
+        with suppress(InUseError), locked(seat, is_private=True):
+            try:
+                control.StopRun(StopRunRequest(run_id=int(seat.name)))
+            except Exception as error:
+                # Flower says no to one that has ended by now, and to one that another database knew.
+                if getattr(error, "response", None) is None:
+                    raise
+            shutil.rmtree(seat, ignore_errors=True)
 
 
 def _grid(address: str, certificate: bytes, token: str) -> Any:

@@ -124,7 +124,7 @@ def start_server(folder: FederationFolder, tell: Callable[[str], None]) -> None:
         *("--ssl-ca-certfile", str(folder.path / "ca.crt")),
         *("--ssl-certfile", str(folder.path / "server.crt"), "--ssl-keyfile", str(own / "server.key")),
         *("--enable-supernode-auth", "--isolation", "process", "--disable-runtime-dependency-installation"),
-        *("--superexec-auth-secret-file", str(own / "federation.key"), "--database", str(own / "flower.db")),
+        *("--superexec-auth-secret-file", str(own / "federation.key"), "--database", database_of(folder)),
     ]
     command = [sys.executable, "-m", "upcycled.flower.superlink", str(own / "federation.key"), *flags]
     server = _start(folder, SERVER, command, own / "server.log")
@@ -134,6 +134,11 @@ def start_server(folder: FederationFolder, tell: Callable[[str], None]) -> None:
         if site not in known:
             folder.link.register(site, public_bytes(line))
     tell(f"Flower's server listens at {file.listen}:{file.port} (process {server.pid})")
+
+
+def database_of(folder: FederationFolder) -> str:
+    """Return where Flower keeps its state: in a file, so that a server that comes back knows its nodes and runs."""
+    return str(folder.private / "flower.db")
 
 
 def register(folder: FederationFolder, site: str) -> bool:
