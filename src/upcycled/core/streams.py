@@ -165,7 +165,8 @@ def permutations(key: int, size: int, epochs: int) -> Ints:
 
 def choose(key: int, population: int, count: int) -> Ints:
     """Return ``count`` distinct members of range(population), sorted, at a cost that depends on count only."""
-    return choose_each(np.array([key], dtype=np.uint64), population, count)[0]
+    chosen: Ints = choose_each(np.array([key], dtype=np.uint64), population, count)[0]
+    return chosen
 
 
 def choose_each(keys: Words, population: int, count: int) -> Ints:
