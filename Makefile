@@ -71,7 +71,7 @@ $(READY_DOCS): $(READY_DEMO)
 	$(INSTALL) -e '.[docs]'
 	touch $@
 
-# Measures everything in docs/performance.md except the peers; takes some ten minutes on an idle machine.
+# Measures everything in docs/performance.md except the peers; takes some twenty minutes on an idle machine.
 bench: $(READY)
 	$(BIN)/python -m benchmarks.rounds
 	$(BIN)/python -m benchmarks.batch
@@ -79,6 +79,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.compare
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.auto
+	$(BIN)/python -m benchmarks.networks
 	$(BIN)/python -m benchmarks.lstm
 	$(BIN)/python -m benchmarks.moreau
 	$(BIN)/python -m benchmarks.rules

@@ -3,11 +3,13 @@
     python -m benchmarks.auto [repeats]
 
 A case is timed from the start of its process to its end, imports and the start of worker processes included, as
-somebody who types a command waits for it. Engines take turns. Kernels of the fused engine are compiled before.
+somebody who types a command waits for it. Engines take turns. Kernels of the fused engine are compiled before, and so
+are Python's own sources, whatever the environment says about keeping them: as they are where it is installed.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -154,8 +156,9 @@ def child(name: str, engine: str) -> None:
 def cold(name: str, engine: str) -> tuple[float, str] | None:
     """Return the wall seconds of a case in a new process and the engine that did it; None if it refuses."""
     code = f"from benchmarks.auto import child; child({name!r}, {engine!r})"
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=kept)
     seconds = time.perf_counter() - began
     if done.returncode == NOT_FOR_IT:
         return None

@@ -25,7 +25,9 @@ def origins() -> str:
     """Which code each result is of: what was changed later is not in its numbers."""
     names: dict[str, list[str]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        code = read(path.stem)["code"]
+        code = read(path.stem).get("code")
+        if code is None:  # older than the word of where it is from
+            continue
         names.setdefault(f"{code['date']} at `{code['commit']}`", []).append(path.stem)
     return "; ".join(f"{when}: {', '.join(found)}" for when, found in sorted(names.items()))
 
@@ -70,6 +72,10 @@ def other_table() -> list[str]:
     if auto:
         words = f"""`engine="auto"` over the best engine, cold processes, the worst of {len(auto["cases"])} cases"""
         rows.append((words, f"{auto['worst']:.2f}x"))
+    for name, network in read("networks").items():
+        if "plain / ours" in network:
+            words = f"a step of {name} by the best plain torch loop over ours; ours over its products alone"
+            rows.append((words, f"{network['plain / ours']:.2f}x; {network['ours / products']:.2f}x"))
     if compare:
         words = f"`upcycled compare`, {compare['runs']} runs of 80 data rounds, start-up and report included"
         rows.append((words, f"{compare['seconds']:.1f} s"))

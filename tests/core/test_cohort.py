@@ -60,3 +60,24 @@ def test_a_wrong_value_is_named_with_what_is_right(wrong, words):
     with pytest.raises(InputError) as error:
         Participation(**wrong)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(("fraction", "clients", "stragglers"), [(0.3, 30, 0.9), (1.0, 7, 0.5), (0.3, 30, 0.0)])
+def test_small_cohorts_of_many_rounds_are_drawn_at_once_and_are_those_of_one_round(fraction, clients, stragglers):
+    who = Participation(fraction, stragglers=stragglers)
+    for m in (1, 2, 56, 57, 58, 1000, 2**40):
+        drawn = who.draw(5, m, clients, 10)
+        alone = who.cohort_of(who.sampler.draw(5, m, clients, 0), 5, m, 10)
+        assert drawn.clients.dtype == drawn.epochs.dtype == np.int64
+        assert np.array_equal(drawn.clients, alone.clients)
+        assert np.array_equal(drawn.epochs, alone.epochs)
+
+
+def test_a_cohort_that_somebody_changes_is_drawn_as_before():
+    who = Participation(0.3, stragglers=0.9)
+    drawn = who.draw(5, 3, 30, 10)
+    before = drawn.clients.copy(), drawn.epochs.copy()
+    drawn.clients[:], drawn.epochs[:] = 0, 0
+    again = who.draw(5, 3, 30, 10)
+    assert np.array_equal(again.clients, before[0])
+    assert np.array_equal(again.epochs, before[1])

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar, Protocol
 
 import numpy as np
 
 from upcycled.core.errors import PROBABILITY, SHARE, InputError, check_fields, plain_number, unknown
 from upcycled.core.lookup import looked_up, names_code
-from upcycled.core.streams import Purpose, choose, client_keys, round_key, uniforms
+from upcycled.core.streams import (
+    Purpose,
+    Words,
+    choose,
+    choose_each,
+    client_keys,
+    keys_within,
+    round_key,
+    round_keys,
+    uniforms,
+)
 from upcycled.core.vectors import Ints
 
 
@@ -144,6 +154,8 @@ def as_sampler(participation: object, sampling: str = "fixed") -> Sampler:
     return SAMPLERS[sampling](participation)  # type: ignore[arg-type]
 
 
+DRAWN_AT_ONCE = 512
+"""Clients of small cohorts that are drawn at once, of many rounds: one by one, NumPy's calls cost more than a round."""
 MOST_EMPTY_COHORTS = 10_000
 MOST_ROUNDS = 2**53
 MOST_ROUNDS_DRAWN = 1_000_000
@@ -202,6 +214,13 @@ class Participation:
 
     def draw(self, seed: int, round: int, num_clients: int, epochs: int, attempt: int = 0) -> Cohort:
         """Return the cohort of the ``round``-th data round; with Poisson sampling it can be empty."""
+        if attempt == 0 and isinstance(self.sampler, FixedSampler):
+            at_once = DRAWN_AT_ONCE // self.expected(num_clients)
+            if at_once > 1:
+                block, place = divmod(round - 1, at_once)
+                rounds = (block * at_once + 1, at_once)
+                clients, of_each = _cohorts(self.sampler, self.stragglers, seed, rounds, num_clients, epochs)
+                return Cohort(clients[place].copy(), of_each[place].copy())  # nobody's change reaches another run
         return self.cohort_of(self.sampler.draw(seed, round, num_clients, attempt), seed, round, epochs, attempt)
 
     def cohort_of(self, clients: Ints, seed: int, round: int, epochs: int, attempt: int = 0) -> Cohort:
@@ -239,9 +258,30 @@ class Participation:
         )
 
     def _epochs(self, seed: int, round: int, clients: Ints, epochs: int, attempt: int) -> Ints:
-        full = np.full(clients.size, epochs, dtype=np.int64)
         if self.stragglers == 0:
-            return full
-        u = uniforms(client_keys(seed, Purpose.STRAGGLER, round, clients, attempt), 2)
-        early = 1 + np.floor(u[:, 1] * (epochs - 1)).astype(np.int64)
-        return np.where(u[:, 0] < self.stragglers, early, full)
+            return np.full(clients.size, epochs, dtype=np.int64)
+        return _with_stragglers(client_keys(seed, Purpose.STRAGGLER, round, clients, attempt), self.stragglers, epochs)
+
+
+def _with_stragglers(keys: Words, stragglers: float, epochs: int) -> Ints:
+    """Return the epochs of clients with these keys."""
+    u = uniforms(keys, 2)
+    early = 1 + np.floor(u[..., 1] * (epochs - 1)).astype(np.int64)
+    return np.where(u[..., 0] < stragglers, early, np.int64(epochs))
+
+
+@lru_cache(maxsize=32)
+def _cohorts(
+    sampler: FixedSampler, stragglers: float, seed: int, rounds: tuple[int, int], num_clients: int, epochs: int
+) -> tuple[Ints, Ints]:
+    """Return the clients of some rounds (first, how many) and the epochs of each, one row a round."""
+    numbers = np.arange(rounds[0], rounds[0] + rounds[1], dtype=np.int64)
+    if sampler.fraction == 1.0:
+        clients = np.tile(np.arange(num_clients, dtype=np.int64), (rounds[1], 1))
+    else:
+        keys = round_keys(seed, Purpose.COHORT, numbers)
+        clients = choose_each(keys, num_clients, expected_cohort(sampler, num_clients))
+    if stragglers == 0:
+        return clients, np.full(clients.shape, epochs, dtype=np.int64)
+    keys = keys_within(round_keys(seed, Purpose.STRAGGLER, numbers)[:, None], clients)
+    return clients, _with_stragglers(keys, stragglers, epochs)

@@ -70,6 +70,16 @@ def round_key(seed: int, purpose: Purpose, round: int, attempt: int = 0) -> int:
     return mix(mix(mix(mix(seed & _MASK) ^ int(purpose)) ^ round) ^ attempt)
 
 
+def round_keys(seed: int, purpose: Purpose, rounds: Ints) -> Words:
+    """Return the keys of many rounds at once, of their first attempts.
+
+    >>> [int(key) for key in round_keys(3, Purpose.COHORT, np.array([7]))] == [round_key(3, Purpose.COHORT, 7)]
+    True
+    """
+    shared = np.uint64(mix(mix(seed & _MASK) ^ int(purpose)))
+    return mix_array(mix_array(shared ^ rounds.astype(np.uint64)))
+
+
 def client_keys(seed: int, purpose: Purpose, round: int, clients: ArrayLike, attempt: int = 0) -> Words:
     """Return one key per client: independent of cohort, order and population."""
     return keys_within(np.uint64(round_key(seed, purpose, round, attempt)), clients)
@@ -155,11 +165,20 @@ def permutations(key: int, size: int, epochs: int) -> Ints:
 
 def choose(key: int, population: int, count: int) -> Ints:
     """Return ``count`` distinct members of range(population), sorted, at a cost that depends on count only."""
-    drawn = words(np.array(key, dtype=np.uint64), count).tolist()
-    moved: dict[int, int] = {}
-    chosen = []
-    for i, word in enumerate(drawn):
-        j = i + below(word, population - i)
-        chosen.append(moved.get(j, j))
-        moved[j] = moved.get(i, i)
-    return np.array(sorted(chosen), dtype=np.int64)
+    chosen: Ints = choose_each(np.array([key], dtype=np.uint64), population, count)[0]
+    return chosen
+
+
+def choose_each(keys: Words, population: int, count: int) -> Ints:
+    """Return what each of several keys chooses, shape (keys, count)."""
+    rows = []
+    for drawn in words(keys, count).tolist():
+        moved: dict[int, int] = {}
+        chosen = []
+        for i, word in enumerate(drawn):
+            j = i + below(word, population - i)
+            chosen.append(moved.get(j, j))
+            moved[j] = moved.get(i, i)
+        chosen.sort()
+        rows.append(chosen)
+    return np.array(rows, dtype=np.int64)

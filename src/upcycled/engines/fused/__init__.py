@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.engines.fused.support import refuses
 
 
 def _open(task: Task, threads: int | None) -> Engine:
     # Numba takes half a second to import: only who uses this engine waits for it.
-    from upcycled.engines.fused.fused_engine import FusedEngine
+    with _no_garbage_collected():
+        from upcycled.engines.fused.fused_engine import FusedEngine
 
-    return FusedEngine(task, threads)
+        return FusedEngine(task, threads)
+
+
+@contextmanager
+def _no_garbage_collected() -> Iterator[None]:
+    """Make many objects that stay without Python's searching all of torch for garbage meanwhile: a tenth of a second.
+
+    Of several threads in here the one that found the collector at work sets it to work again.
+    """
+    was_at_work = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_at_work:
+            gc.enable()
 
 
 # It expects to be done at once: reading its kernels takes less than a second, and that is the most it can lose.

@@ -233,7 +233,7 @@ class FusedEngine:
         test = self._test
         if test is None or test.count == 0:
             return NO_SCORES
-        return self._scored(score_rows, test.row_parts(_PART), (test.x, test.y, plain(model, np.float32)), test.count)
+        return self._scored(score_rows, self._parts, (test.x, test.y, plain(model, np.float32)), test.count)
 
     def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
         test = self._test
@@ -244,6 +244,11 @@ class FusedEngine:
         models = (plain(personal, np.float32), plain(model, np.float32))
         data = (test.x, test.y, test.offsets, slots, *models)
         return self._scored(score_clients, test.client_parts(_PART), data, test.count)
+
+    @cached_property
+    def _parts(self) -> Ints:
+        """The bounds of the parts in which test samples are scored."""
+        return np.zeros(1, dtype=np.int64) if self._test is None else self._test.row_parts(_PART)
 
     @cached_property
     def _flat(self) -> FlatModule:
