@@ -1,7 +1,8 @@
 """DP-SGD: a step against Opacus' and against a step of plain SGD; calibration of 50 clients.
 
-    python -m benchmarks.dpsgd
+    python -m benchmarks.dpsgd [linear mlp cnn lstm]
 
+Some models by name are only looked at: the numbers that are kept are of all of them.
 Batch 32 by Poisson draws from clients of 640 samples, momentum, noise multiplier 1. Ours are whole data rounds on all
 cores, divided by their steps: of eight clients in the fused engine (linear, MLP), of four in the sequential one (CNN,
 LSTM). A peer has torch's threads on all cores. Both take turns, and the least time of each is compared: other work on
@@ -12,6 +13,7 @@ the machine disturbs it less than a median. Opacus lives in an environment of it
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +35,7 @@ from upcycled.runtime.spec import RunSpec
 OPACUS = Peer("opacus", ("opacus==1.6.0",), "benchmarks.peers.opacus_step")
 CLIENTS, FEW, SAMPLES, TURNS = 8, 4, 20 * BATCH, 5
 FUSED = ("linear", "mlp")
+PEER_STEPS = {"linear": "200", "mlp": "200", "cnn": "60", "lstm": "20"}
 
 
 def round_of(name: str, privacy: Any) -> Callable[[Any], object]:
@@ -61,7 +64,7 @@ def steps(name: str, python: Path | None) -> dict[str, float]:
         "plain SGD": lambda: plain(None),
     }
     found = dict.fromkeys([*jobs, *([] if python is None else ["opacus"])], np.inf)
-    clients, again, peer_steps = (CLIENTS, 6, "200") if name in FUSED else (FEW, 1, "60")
+    clients, again = (CLIENTS, 6) if name in FUSED else (FEW, 1)
     for _ in range(TURNS):
         for which, job in jobs.items():
             for _ in range(again):
@@ -70,7 +73,7 @@ def steps(name: str, python: Path | None) -> dict[str, float]:
                 taken = time.perf_counter() - began
                 found[which] = min(found[which], 1e3 * taken / (clients * SAMPLES // BATCH))
         if python is not None:
-            out = call([str(python), "-W", "ignore", "-m", OPACUS.module, name, peer_steps], 600)
+            out = call([str(python), "-W", "ignore", "-m", OPACUS.module, name, PEER_STEPS[name]], 600)
             found["opacus"] = min(found["opacus"], json.loads(out.strip().splitlines()[-1])["least ms"])
     return found
 
@@ -92,13 +95,13 @@ def calibration() -> float:
     return min(times)
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     try:
         python: Path | None = environment(OPACUS)
     except (Failed, OSError) as error:
         print(f"opacus: not installed: {error}", flush=True)
         python = None
-    found = {name: steps(name, python) for name in (*FUSED, "cnn", "lstm")}
+    found = {name: steps(name, python) for name in names or PEER_STEPS}
     peers = {
         f"{name}, {which}": ms["opacus"] / ms[which]
         for name, ms in found.items()
@@ -107,8 +110,11 @@ def main() -> None:
     }
     clipping = {name: ms["clipped, no noise"] / ms["plain SGD"] for name, ms in found.items()}
     measured = {"ms a step": found, "opacus / ours": peers, "clipped without noise / plain SGD": clipping}
-    keep("dpsgd", measured | {"seconds for 50 clients": calibration()})
+    if names:
+        print(json.dumps(measured, indent=2))
+    else:
+        keep("dpsgd", measured | {"seconds for 50 clients": calibration()})
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

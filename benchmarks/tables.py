@@ -22,13 +22,14 @@ def read(name: str) -> dict[str, Any]:
 
 
 def origins() -> str:
-    """Which code each result is of: what was changed later is not in its numbers."""
+    """Which code each result is of, and which processor: what was changed later is not in its numbers."""
     names: dict[str, list[str]] = {}
     for path in sorted(RESULTS.glob("*.json")):
-        code = read(path.stem).get("code")
+        found = read(path.stem)
+        code, cpu = found.get("code"), found["machine"]["cpu"]
         if code is None:  # older than the word of where it is from
             continue
-        names.setdefault(f"{code['date']} at `{code['commit']}`", []).append(path.stem)
+        names.setdefault(f"{code['date']} at `{code['commit']}` on {cpu}", []).append(path.stem)
     return "; ".join(f"{when}: {', '.join(found)}" for when, found in sorted(names.items()))
 
 
@@ -87,7 +88,12 @@ def other_table() -> list[str]:
     words = "an upcycled iteration by `{}` over a data round of W3"
     rows += [(words.format(name), f"{100 * ratio:.2f} %") for name, ratio in rules.items()]
     dpsgd = read("dpsgd")
-    names = {"linear": "a linear model 20-2", "mlp": "MLP 784-196-10"}
+    names = {
+        "linear": "a linear model 20-2",
+        "mlp": "MLP 784-196-10",
+        "cnn": "CNN of 114,314 numbers",
+        "lstm": "bidirectional LSTM",
+    }
     for which, ratio in dpsgd.get("opacus / ours", {}).items():
         model, noise = which.split(", ")
         rows.append((f"a step of DP-SGD by Opacus over ours, {names[model]}, {noise}", f"{ratio:.1f}x"))
@@ -97,6 +103,10 @@ def other_table() -> list[str]:
         rows.append(
             ("calibrating DP-SGD for 50 clients of different sizes", f"{dpsgd['seconds for 50 clients']:.2f} s")
         )
+    draws = read("noise").get("nanoseconds a draw", {})
+    for which in ("seeded", "system"):
+        words = f"a Gaussian number of noise on one core, {which}, 155,800 at a time"
+        rows += [(words, f"{draws[f'gaussian, {which}, 1 client of 155,800 numbers']:.1f} ns")] if draws else []
     if lstm:
         rows.append(("BiLSTM client step over its GEMM limit", f"{lstm['step / GEMM limit']:.2f}x"))
     return ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]

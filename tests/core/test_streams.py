@@ -86,6 +86,25 @@ def test_normals_are_standard_and_two_thirds_or_three_halves_of_the_scale_are_re
     assert (p_value > 1e-3) == (wrong == 1.0)
 
 
+def test_normals_are_box_mullers_at_every_angle_and_at_both_ends():
+    """Each number to 3e-16 of its radius, from the smallest uniform and the largest, which have the longest radius."""
+    ends = np.array([0.5, 1.5, 2.5]) * 2.0**-52
+    u = np.concatenate([ends, np.linspace(0, 1, 2_001)[1:-1], np.sqrt(0.5) + ends, 1 - ends])
+    v = np.concatenate(
+        [ends, np.linspace(0, 1, 65)[1:-1], np.linspace(0, 1, 9)[1:-1, None].repeat(3, 1).ravel(), 1 - ends]
+    )
+    u, v = (grid.ravel() for grid in np.meshgrid(u, v))
+    found = streams.box_muller(np.stack([u, v], axis=-1).reshape(-1)).reshape(-1, 2)
+    radius, angle = np.sqrt(-2 * np.log(u.astype(np.longdouble))), 2 * np.longdouble(np.pi) * v
+    # pi as a float64 is off by 1.2e-16: the angle is corrected for it.
+    angle += 2 * np.longdouble(1.2246467991473532e-16) * v
+    exact = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    assert np.isfinite(found).all()
+    assert np.abs(found - exact).max() <= 3e-16 * 8.6
+    assert (np.abs(found - exact) <= 3e-16 * radius[:, None] + 1e-24).all()
+    assert np.abs(found).max() > 8.5
+
+
 def test_neighbouring_numbers_clients_and_rounds_are_uncorrelated():
     keys = streams.client_keys(0, Purpose.NOISE, 1, np.arange(2000))
     a = streams.normals(keys, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -52,6 +53,16 @@ def test_both_sources_give_noise_in_grid_steps_and_uniforms(source):
         assert stats.kstest(laplace.ravel() / scale[0] * wrong, "laplace").pvalue < 1e-6
     assert stats.kstest(uniforms.ravel(), "uniform").pvalue > 1e-4
     assert 0 < uniforms.min() < uniforms.max() < 1
+
+
+def test_few_seeded_normals_have_the_bits_of_many(monkeypatch):
+    """Few are NumPy's and many are compiled: who draws has no say in what is drawn."""
+    clients, noise = np.array([5, 9, 2**40]), SeededNoise(1, 2, 3)
+    compiled = noise.normals(clients, 501, Purpose.CENTRAL, start=12)  # Numba is there: conftest has warmed kernels
+    assert "numba" in sys.modules
+    monkeypatch.delitem(sys.modules, "numba")
+    monkeypatch.setitem(sys.modules, "upcycled.privacy.sampling.kernels", None)  # importing it would fail
+    assert np.array_equal(noise.normals(clients, 501, Purpose.CENTRAL, start=12), compiled)
 
 
 def test_a_seeded_stream_goes_on_where_it_was_left():

@@ -136,12 +136,16 @@ def test_the_engine_says_that_it_compiles_and_the_next_process_need_not(tmp_path
     assert run(script, tmp_path / "cache") == (vectors, "")
 
 
-def test_the_folder_is_named_after_every_source(tmp_path):
-    sources = tmp_path / "fused"
+def test_the_folder_is_named_after_every_source(tmp_path, monkeypatch):
+    sources, shared = tmp_path / "fused", tmp_path / "shared"
     shutil.copytree(Path(fused.__file__).parent, sources)
     name = cache.fingerprint(sources)
     assert name == cache.fingerprint(Path(fused.__file__).parent)
-    for path in sorted(sources.glob("*.py")):
+    shared.mkdir()
+    assert {path.name for path in cache._SHARED} == {"compiled_streams.py", "streams.py"}
+    monkeypatch.setattr(cache, "_SHARED", tuple(Path(shutil.copy(path, shared)) for path in cache._SHARED))
+    assert cache.fingerprint(sources) == name
+    for path in sorted([*sources.glob("*.py"), *shared.glob("*.py")]):
         content = path.read_text()
         path.write_text(content + "\n")
         assert cache.fingerprint(sources) != name, path.name

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 
-from upcycled.core.streams import Purpose, Words, box_muller, client_keys, round_key, uniforms, unit_interval
+from upcycled.core.streams import Purpose, Words, client_keys, normals, round_key, uniforms, unit_interval
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.sampling.discrete import WordSource, discrete_gaussian, discrete_laplace
 from upcycled.privacy.tilt_noise import exponentials_from, normals_from
+
+_MANY = 1 << 15
+"""Numbers of one call that are worth half a second of Numba's import: a run has many calls."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,15 @@ class SeededNoise:
 
     def normals(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return standard normals, one stream per client."""
-        return box_muller(self.uniforms(clients, count + count % 2, purpose, start))[:, :count]
+        keys = client_keys(self.seed, purpose, self.round, clients, self.attempt)
+        if keys.size * count < _MANY and "numba" not in sys.modules:
+            return normals(keys, count, start)
+        # The same bits, ten times as fast; only who draws many, or has Numba already, waits for it.
+        from upcycled.privacy.sampling.kernels import normal_rows
+
+        out = np.empty((keys.size, count + count % 2))
+        normal_rows(keys, start, out)
+        return out[:, :count]
 
     def exponentials(self, clients: Ints, count: int, purpose: Purpose, start: int = 0) -> Real:
         """Return standard exponentials, one stream per client."""
@@ -42,7 +54,8 @@ class SeededNoise:
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0
     ) -> Real:
         """Return normals of std ``scale`` rounded to integers."""
-        return np.rint(scale[:, None] * self.normals(clients, count, purpose, start))
+        found = self.normals(clients, count, purpose, start)
+        return np.rint(np.multiply(found, scale[:, None], out=found), out=found)
 
     def laplace_steps(
         self, clients: Ints, count: int, scale: Real, purpose: Purpose = Purpose.NOISE, start: int = 0

@@ -1,8 +1,9 @@
 """Compiled kernels kept on disk, in a folder of our own whose name says exactly what they were compiled from.
 
 Numba's cache looks at a kernel's own file only, so a change in a file it calls into would give stale answers; and it
-trusts what it reads. Here the folder's name is a hash of every source beside the kernel, the versions and the
-processor, and a list of checksums tells damaged files before Numba meets them: they are deleted and compiled anew.
+trusts what it reads. Here the folder's name is a hash of every source beside the kernel, of what rooms share, of the
+versions and the processor, and a list of checksums tells damaged files before Numba meets them: they are deleted and
+compiled anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 from llvmlite import binding
 from numba.core import event
 
+from upcycled.core import streams
 from upcycled.support import cache_folder as folders
 from upcycled.support.files import WriteError
 from upcycled.support.lock import locked
@@ -36,6 +38,8 @@ Compiled: TypeAlias = Callable[..., Any]
 """A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""
 
 _SUMS = "sums.json"
+_SHARED = (Path(__file__).with_name("compiled_streams.py"), Path(streams.__file__))
+"""What kernels of several rooms call into."""
 _UNUSED_DAYS = 30
 # Opening engines in several threads at once must not check the folder while another thread fills it.
 _opening = threading.Lock()
@@ -98,7 +102,7 @@ def cache_folder(sources: Path) -> Path | None:
 def fingerprint(sources: Path) -> str:
     """Return a hash of all Python files of a folder and of everything else that compiled code depends on."""
     digest = hashlib.sha256()
-    for path in (Path(__file__), *sorted(sources.glob("*.py"))):
+    for path in (Path(__file__), *_SHARED, *sorted(sources.glob("*.py"))):
         content = path.read_bytes()
         digest.update(f"{path.name} {len(content)}\n".encode() + content)
     features = binding.get_host_cpu_features().flatten()

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from upcycled.core import streams
 from upcycled.engines.fused import compiled_streams as twin
+from upcycled.support import compiled_streams as shared
 
 KEYS = st.integers(0, 2**64 - 1)
 
 
 @given(KEYS)
 def test_mix_is_the_same_function(word):
-    assert int(twin.mix(np.uint64(word))) == streams.mix(word)
+    assert int(shared.mix(np.uint64(word))) == streams.mix(word)
 
 
 @given(KEYS, st.integers(0, 50), st.integers(0, 2**40))
@@ -41,3 +42,11 @@ def test_exponentials_are_right_to_two_units_in_the_last_place_and_never_zero():
     assert (out[-3:-1] > 0).all()
     assert (out[-3:-1] < 1e-306).all()
     assert np.isnan(out[-1])
+
+
+@given(KEYS, st.integers(0, 2**40).map(lambda pairs: 2 * pairs), st.integers(0, 2_100))
+def test_normals_have_the_same_bits(key, start, count):
+    out = np.full(count + count % 2 + 1, 7.0)
+    shared.write_normals(np.uint64(key), start, count, out)
+    assert np.array_equal(out[:count], streams.normals(np.array([key], dtype=np.uint64), count, start)[0])
+    assert out[-1] == 7.0

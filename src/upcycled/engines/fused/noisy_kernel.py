@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from upcycled.engines.fused.blocks import DEPTH, listed_outers, square_sum
-from upcycled.engines.fused.compiled_streams import client_key, mix, unit, write_normals
+from upcycled.engines.fused.compiled_streams import client_key
 from upcycled.engines.fused.moreau import inner_step, outer_step
 from upcycled.engines.fused.network import deltas, forward, gather, pad, unpad
 from upcycled.engines.fused.simd import nearest
@@ -46,6 +46,7 @@ from upcycled.engines.fused.workspace import (
     Order,
     Reals,
 )
+from upcycled.support.compiled_streams import mix, unit, write_normals
 from upcycled.support.kernel_cache import inlined, kernel
 
 _ZERO = np.float32(0.0)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.streams import Words
 from upcycled.core.vectors import Real
+from upcycled.support.compiled_streams import write_normals
 from upcycled.support.kernel_cache import inlined, kernel, prepare
 
 # Numba turns uint64 with int64 into float64, so every number that meets a word is unsigned.
@@ -123,10 +124,18 @@ def laplace_row(out: Real, done: int, words: Words, position: int, scale: np.uin
     return done, position
 
 
+@kernel
+def normal_rows(keys: Words, start: int, out: Real) -> None:
+    """Write core.streams.normals(keys, count, start) into rows of an even length."""
+    for i in range(keys.size):
+        write_normals(keys[i], start, out.shape[1], out[i])
+
+
 def _warm() -> None:
     nothing, words = np.zeros(0), np.zeros(1, dtype=np.uint64)
     gaussian_row(nothing, 0, words, 0, words[None, :], np.zeros((1, 1, 2), dtype=np.int16), 1.0, 1.0)
     laplace_row(nothing, 0, words, 0, np.uint64(1))
+    normal_rows(words, 0, np.zeros((1, 2)))
 
 
 prepare(_warm, "the noise samplers")
