@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from benchmarks.measure import explain_if_asked
+
 if TYPE_CHECKING:
     import upcycled as up
 
@@ -195,4 +197,5 @@ def main(repeats: int = REPEATS) -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main(*map(int, sys.argv[1:2]))

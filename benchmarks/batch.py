@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import upcycled as up
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import w2
 
 
@@ -43,4 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

@@ -15,7 +15,7 @@ from typing import Any
 
 import upcycled as up
 from benchmarks.batch import runs_of_w2
-from benchmarks.measure import RESULTS, interleaved, keep
+from benchmarks.measure import RESULTS, explain_if_asked, interleaved, keep
 from benchmarks.workloads import Workload, w1, w3
 
 REPEATS = 5
@@ -58,4 +58,5 @@ def main(repeats: int) -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main(int(sys.argv[1]) if len(sys.argv) > 1 else REPEATS)

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 import tomli_w
 
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import FOLDER
 from upcycled.experiments.demo import BASE, COEFFICIENT
 
@@ -71,4 +71,5 @@ def _cpu_of_children() -> float:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

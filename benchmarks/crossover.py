@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.measure import explain_if_asked
 from upcycled.core.engine import Engine, Task, Work
 from upcycled.core.layout import flatten, layout_of
 from upcycled.core.sampler import Cohort
@@ -113,4 +114,5 @@ def fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import upcycled as up
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from benchmarks.peers.compare import Failed, Peer, call, environment
 from benchmarks.peers.opacus_step import BATCH, WORDS, model_of
 from upcycled.core.engine import Work
@@ -117,4 +117,5 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main(sys.argv[1:])

@@ -25,7 +25,7 @@ from unittest import mock
 
 import tomli_w
 
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from upcycled.config.experiment import Experiment, parse
 from upcycled.flower import trial
 from upcycled.flower.coordinator import Federation
@@ -155,4 +155,5 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)

@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 import upcycled as up
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 
 CLIENTS, SAMPLES, FEATURES, HIDDEN, REPEATS = 50, 200, 60, 64, 11
 LOSSES = ("cross_entropy", "binary_cross_entropy", "mse", "huber")
@@ -58,4 +58,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

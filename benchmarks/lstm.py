@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import upcycled as up
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from upcycled.engines.determinism import one_thread
 
 BATCH, LENGTH, EMBEDDING, HIDDEN = 32, 25, 300, 128
@@ -73,4 +73,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

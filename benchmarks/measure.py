@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,13 @@ from typing import Any
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def explain_if_asked(doc: str | None) -> None:
+    """Print what a benchmark does, and end, if its command says ``--help``: all of them take long."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print((doc or "").strip())
+        raise SystemExit(0)
 
 
 def interleaved(jobs: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:

@@ -9,7 +9,7 @@ import statistics
 from typing import Any
 
 import upcycled as up
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import w3
 
 ROUNDS, REPEATS = 5, 3
@@ -32,4 +32,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

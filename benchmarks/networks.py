@@ -27,7 +27,7 @@ from torch.nn import functional
 
 import upcycled as up
 from benchmarks.auto import large_cnn
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from upcycled.engines.determinism import one_thread
 
 CLIENTS, COHORT, BATCH, EPOCHS, LR, MOMENTUM = 50, 15, 32, 1, 0.02, 0.5
@@ -207,4 +207,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

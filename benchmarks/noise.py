@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 import upcycled as up
-from benchmarks.measure import interleaved, keep
+from benchmarks.measure import explain_if_asked, interleaved, keep
 from benchmarks.workloads import w1
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 
@@ -63,4 +63,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

@@ -26,7 +26,7 @@ from typing import Any
 import tomli_w
 
 from benchmarks.federation import SITES, WORKLOAD, federation_here
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from upcycled.config.experiment import parse
 from upcycled.flower.federation_folder import FederationFolder
 from upcycled.flower.trial import began_at, started, up
@@ -192,4 +192,5 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main(sys.argv[1:])

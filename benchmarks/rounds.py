@@ -15,7 +15,7 @@ import numpy as np
 
 import upcycled as up
 from benchmarks import official_manner
-from benchmarks.measure import gemm_rate, interleaved, keep
+from benchmarks.measure import explain_if_asked, gemm_rate, interleaved, keep
 from benchmarks.workloads import Workload, w1, w2, w3
 
 # The slow ones are measured on a tenth of the rounds and multiplied; the fast ones run whole.
@@ -120,4 +120,5 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main(sys.argv[1:] or ["w1", "w2", "w3"])

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import upcycled as up
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import Workload, w1, w3
 from upcycled.core.aggregator import AggregatorState, Combination, Received
 from upcycled.runtime.loop import iterate
@@ -108,4 +108,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()

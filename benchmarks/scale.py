@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import upcycled as up
-from benchmarks.measure import keep
+from benchmarks.measure import explain_if_asked, keep
 from upcycled.core.shards import Shards
 
 FEATURES, SAMPLES, COHORT = 20, 20, 1000
@@ -137,6 +137,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     if len(sys.argv) > 1:
         main(Path(sys.argv[1]))
     else:

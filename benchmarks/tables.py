@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import RESULTS
+from benchmarks.measure import RESULTS, explain_if_asked
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -134,4 +134,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    explain_if_asked(__doc__)
     main()
