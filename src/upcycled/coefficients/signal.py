@@ -10,8 +10,9 @@ it has a meaning only where local problems are solved by certified solvers, with
 directions that predictions can tell apart. A gain from each round's pull alone would follow its noise: the rule looks
 at the whole way.
 
-FedDyn: noise xi in r_i makes h_i' hold -alpha xi, and the model sum w_i (r_i - h_i'/alpha) twice xi. Where the objective
-is flat the next r_i is y + h_i'/alpha, that is y - xi: one of the two is taken off again, and xi is what stays.
+FedDyn: noise xi in r_i makes h_i' hold -alpha xi, and the model sum w_i (r_i - h_i'/alpha) twice xi. Where the
+objective is flat the next r_i is y + h_i'/alpha, that is y - xi: one of the two is taken off again, and xi is what
+stays.
 """
 
 from __future__ import annotations
