@@ -20,7 +20,7 @@ All of it is made of releases and public numbers: it costs no privacy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -32,7 +32,7 @@ from upcycled.core.effective import EffectiveDirections
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 
-WIDTH = 1 << 14
+WIDTH = 1 << 12
 """Numbers of each release that are worked on at once."""
 
 LEAST_SPREAD = 1e-9
@@ -103,20 +103,20 @@ def _noise(std: bytes) -> _Noise | None:
     return _Noise(variances, v, float(others.sum()), float(others @ variances))
 
 
-def _blocks(received: Received) -> Iterator[Real]:
-    """Yield r_i + b_i/a, a block of columns at a time: large models stay in the cache.
+def _blocks(received: Received) -> Iterable[Real]:
+    """Return r_i + b_i/a in blocks of columns, so that large models stay in the cache.
 
     y is in all of them alike, and how far they lie apart does not depend on it.
     """
     vectors, offsets = received.release.vectors, received.offsets
     size = vectors.shape[-1]
-    width = size if received.directions.is_softmax else WIDTH  # class means are those of whole vectors
-    for first in range(0, size, width):
-        here = slice(first, first + width)
-        exact = vectors[:, here].astype(np.float64)
-        if offsets is not None:
-            exact += offsets[:, here]
-        yield exact
+    if size <= WIDTH or received.directions.is_softmax:  # class means are those of whole vectors
+        exact = vectors.astype(np.float64)
+        return (exact if offsets is None else np.add(exact, offsets, out=exact),)
+    parts = (slice(first, first + WIDTH) for first in range(0, size, WIDTH))
+    if offsets is None:
+        return (vectors[:, here].astype(np.float64) for here in parts)
+    return (np.add(vectors[:, here], offsets[:, here], dtype=np.float64) for here in parts)
 
 
 def _spread(blocks: Iterable[Real], noise: _Noise, directions: EffectiveDirections) -> float | None:
@@ -128,8 +128,8 @@ def _spread(blocks: Iterable[Real], noise: _Noise, directions: EffectiveDirectio
         return None
     squares = 0.0
     for block in blocks:
-        block -= np.einsum("c,cd->d", noise.v, block)
-        squares += float(noise.v @ directions.squares(block))
+        block -= np.add.reduce(noise.v[:, None] * block, axis=0)
+        squares += float(np.add.reduce(noise.v * directions.squares(block)))
     found = (squares - directions.dimension * noise.explained) / noise.others
     # A run that overflows is told by its model.
     return found if math.isfinite(found) else None
@@ -174,4 +174,5 @@ def _weights(tau2: float, shares: Real, noise: _Noise, dimension: float) -> Real
         return noise.v
     part: Real = 1 / (tau2 + dimension * noise.variances)
     own = tau2 * shares
-    return part * (own + (1 - float(own @ part)) / float(np.add.reduce(part)))
+    rest = 1 - float(np.add.reduce(own * part))
+    return part * (own + rest / float(np.add.reduce(part)))

@@ -67,7 +67,7 @@ class Signal:
         start = own["start"] if own else seen.iterates[-2].model
         before = float(own["noise"]) if own else 0.0
         way = np.subtract(seen.iterates[-1].model, start, dtype=np.float64)
-        energy = float(seen.geometry.directions.squares(way[None])[0])
+        energy = float(seen.geometry.directions.squares(way))
         rho = self.most(seen.geometry.ratio) * signal_part(energy, before + seen.noise_energy)
         after = before + (1 + rho) ** 2 * seen.geometry.kept * seen.noise_energy
         return Move(extrapolate(seen, rho, moves), rho), {"start": start, "noise": np.array(after)}
