@@ -32,6 +32,9 @@ from studies.common.pictures import write_picture
 from studies.common.statistics import Paired, better_and_worse, paired
 from studies.common.store import Cells, compute_cells
 from upcycled.privacy.mechanisms.projection import project
+from upcycled.runtime.loop import iterate
+from upcycled.runtime.plan import make_plan
+from upcycled.runtime.state import start_run
 
 CELLS = Path(__file__).parent / "results" / "cells.parquet"
 PAGE, PLOT = ROOT / "docs" / "reuse.md", ROOT / "docs" / "images" / "reuse.png"
@@ -81,7 +84,9 @@ class Averages:
         return {TAIL: self._accuracy(tail), BLEND: self._accuracy(blend)}
 
     def _accuracy(self, model: np.ndarray) -> float:
-        test = project(syn(self.data).test, norm_bound=self.norm_bound)
+        held_out = syn(self.data).test
+        assert held_out is not None
+        test = project(held_out, norm_bound=self.norm_bound)
         features = test.x.shape[1]
         weight, bias = np.split(model, [model.size // (features + 1) * features])
         return float(np.mean(np.argmax(test.x @ weight.reshape(bias.size, features).T + bias, axis=1) == test.y))
@@ -300,6 +305,41 @@ def parts_table(kept: Cells) -> list[str]:
     return table(["part", *(f"epsilon {epsilon:g}" for epsilon in ALL)], rows)
 
 
+GENERATED: dict[str, tuple[Any, ...]] = {"iid": ("iid",), "0,0": (0, 0), "0.5,0.5": (0.5, 0.5), "1,1": (1, 1)}
+WEIGHED: dict[str, Any] = {"FedProx": up.FedProx(mu=0.5), "FedDyn by n_i": BY_SAMPLES}
+
+
+def weigh(name: str, data: str, epsilon: float) -> dict[str, float]:
+    """Return what is left of the noise by n_i under precision weights, and tau^2, on a generated federation."""
+    federation = up.data.synthetic(*GENERATED[data], clients=30, seed=FIRST_SEED)
+    algorithm = WEIGHED[name]
+    spec = up.RunSpec(algorithm=algorithm, privacy=erm(epsilon), eval_every=2 * ROUNDS, progress=False, **REUSE)
+    plan = make_plan(federation, spec)
+    *_, (run, _) = iterate(plan, plan.engine.open(plan.task, None), start_run(plan))
+    everybody, ones = np.arange(federation.sizes.size), np.ones(federation.sizes.size, dtype=np.int64)
+    release = up.Release(everybody, np.zeros((everybody.size, plan.layout.size)), federation.sizes, ones)
+    assert plan.mechanism.release_noise_std is not None
+    assert run.state.noise_energy is not None
+    by_samples = federation.sizes / federation.sizes.sum() * plan.mechanism.release_noise_std(release)
+    of_round = run.state.noise_energy / algorithm.noise_gain**2 / plan.directions.dimension
+    told = run.state.aggregator
+    return {"left": of_round / float(by_samples @ by_samples), "tau2": float(told["total"]) / int(told["rounds"])}
+
+
+def weigh_key(name: str, data: str, epsilon: float) -> str:
+    return f"noise|{name}|{data}|{epsilon:g}"
+
+
+def noise_table(kept: Cells) -> list[str]:
+    """Return how far clients' pulls lie apart for each algorithm, and what precision weights leave of the noise."""
+    rows = []
+    for name, data in itertools.product(WEIGHED, GENERATED):
+        found = [kept.get(weigh_key(name, data, epsilon)) for epsilon in ALL]
+        left = [MISSING if one is None else f"{one['left']:.2f}" for one in found]
+        rows.append([name, data, MISSING if found[2] is None else f"{found[2]['tau2']:.3f}", *left])
+    return table(["", "like Syn", f"tau^2 at epsilon {ALL[2]:g}", *(f"epsilon {epsilon:g}" for epsilon in ALL)], rows)
+
+
 def no_noise_table(kept: Cells) -> list[str]:
     """Return the accuracies without noise, where weights are those by n_i and the step is as long as is stable."""
     rows = []
@@ -343,7 +383,8 @@ def blocks(kept: Cells) -> dict[str, list[str]]:
     """Return what stands between the page's marks."""
     found = {"verdict": [line for name in MAIN for line in verdict(kept, name)]}
     found |= {name: results_table(kept, name) for name in (*MAIN, "participation-fedprox")}
-    return found | {"parts": parts_table(kept), "saved": saved_table(kept), "no-noise": no_noise_table(kept)}
+    found |= {"parts": parts_table(kept), "saved": saved_table(kept), "no-noise": no_noise_table(kept)}
+    return found | {"noise": noise_table(kept)}
 
 
 def plot(kept: Cells) -> None:
@@ -395,6 +436,9 @@ def main() -> None:
         wanted = list(cells(asked.only, asked.seeds))
         print(f"{sum(cell.key not in kept for cell in wanted)} runs to do", file=sys.stderr)
         compute_cells(kept, {cell.key: cell.arguments for cell in wanted}, value_of, may_fail=False)
+        for place in itertools.product(WEIGHED, GENERATED, ALL):
+            if weigh_key(*place) not in kept:
+                kept.add(weigh_key(*place), weigh(*place))
         kept.fold()
     plot(kept)
     write_page(PAGE, blocks(kept))
