@@ -43,8 +43,8 @@ DELTA = 1e-5
 FIRST_SEED = 1000
 ROUNDS = 40
 
-PAPER = {"iterations": 2 * ROUNDS, "upcycle": 0.5}
-REUSE = {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal(), "aggregation": "precision"}
+PAPER: dict[str, Any] = {"iterations": 2 * ROUNDS, "upcycle": 0.5}
+REUSE: dict[str, Any] = {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal(), "aggregation": "precision"}
 BASELINES: dict[str, dict[str, Any]] = {
     "vanilla 80": {"iterations": 2 * ROUNDS},
     "vanilla 40": {"iterations": ROUNDS},
