@@ -300,8 +300,9 @@ def parts_table(kept: Cells) -> list[str]:
                 if len(seeds) > 1:
                     ours = accuracies(kept, row, where, rival, seeds, score)
                     means.append(np.mean(ours - accuracies(kept, "fedprox-erm", where, "upcycled 0.5", seeds)))
-            shown.append(f"{np.mean(means):+.2f}" if means else MISSING)
-        rows.append([part, *shown])
+            shown.append(f"{np.mean(means):+.2f}" if len(means) == len(SYN) else MISSING)
+        if set(shown) != {MISSING}:
+            rows.append([part, *shown])
     return table(["part", *(f"epsilon {epsilon:g}" for epsilon in ALL)], rows)
 
 
