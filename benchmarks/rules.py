@@ -1,6 +1,7 @@
 """What reuse costs: an upcycled iteration over a data round of the same run for each rule, and precision weights.
 
-python -m benchmarks.rules
+    python -m benchmarks.rules            all of it, kept in results/
+    python -m benchmarks.rules reuse      precision weights and signal step only; keeps nothing
 
 Rules: on W3. Precision weights (what they take beyond any mean of the releases) and the signal step: on W1 with
 ErmOutput, and on W3 with clipped updates; its MLP has no certified solver, so the signal step has FEMNIST's softmax
@@ -9,7 +10,9 @@ regression there. Both are shares of the processor's time in a data round.
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,21 +93,29 @@ def reuse_ratios(workload: Workload, trained: Mapping[str, Any], proven: Mapping
     return {"precision weights": weights / data, "signal step": (step - constant) / certified}
 
 
+def reuse_shares(mlp: Workload, syn: Workload) -> dict[str, dict[str, float]]:
+    """Return the medians of what weights and step take on W1 and W3."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for _ in range(REPEATS):
+        for workload, trained in ((syn, PROVEN), (mlp, CLIPPED)):
+            for name, ratio in reuse_ratios(workload, trained, PROVEN).items():
+                found.setdefault(workload.name, {}).setdefault(name, []).append(ratio)
+    return {name: {part: statistics.median(each) for part, each in parts.items()} for name, parts in found.items()}
+
+
 def main() -> None:
     mlp, syn = w3(), w1()
     seconds(mlp, upcycle=0.5)
+    if sys.argv[1:] == ["reuse"]:
+        print(json.dumps(reuse_shares(mlp, syn), indent=2))
+        return
     ratios: dict[str, list[float]] = {name: [] for name in RULES}
-    reuse: dict[str, dict[str, list[float]]] = {}
     for _ in range(REPEATS):
         for name, rule in RULES.items():
             upcycled, data = seconds(mlp, upcycle=rule)
             ratios[name].append(upcycled / data)
-        for workload, trained in ((syn, PROVEN), (mlp, CLIPPED)):
-            for name, ratio in reuse_ratios(workload, trained, PROVEN).items():
-                reuse.setdefault(workload.name, {}).setdefault(name, []).append(ratio)
-    kept = {name: {part: statistics.median(each) for part, each in found.items()} for name, found in reuse.items()}
     rules = {name: statistics.median(r) for name, r in ratios.items()}
-    keep("rules", {"upcycled iteration / data round": rules, "reuse / data round": kept})
+    keep("rules", {"upcycled iteration / data round": rules, "reuse / data round": reuse_shares(mlp, syn)})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m studies.reuse                    computes what is missing, then writes docs/reuse.md and its picture
     python -m studies.reuse --seeds 8          no more than so many seeds of each row
-    python -m studies.reuse --only fedprox     rows whose name begins so: fedprox-erm, feddyn-erm, ...
+    python -m studies.reuse --only fedprox     rows whose name begins so: fedprox-erm, feddyn-erm, no-noise, ...
     python -m studies.reuse --page             writes the page from the cells that are there
     python -m studies.reuse --quick            one set, one epsilon, two seeds; writes nothing
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,10 @@ from studies.common.page import MISSING, paired_words, table, write_page
 from studies.common.pictures import write_picture
 from studies.common.statistics import Paired, better_and_worse, paired
 from studies.common.store import Cells, compute_cells
+from upcycled.privacy.mechanisms.projection import project
+from upcycled.runtime.loop import iterate
+from upcycled.runtime.plan import make_plan
+from upcycled.runtime.state import start_run
 
 CELLS = Path(__file__).parent / "results" / "cells.parquet"
 PAGE, PLOT = ROOT / "docs" / "reuse.md", ROOT / "docs" / "images" / "reuse.png"
@@ -38,8 +43,8 @@ DELTA = 1e-5
 FIRST_SEED = 1000
 ROUNDS = 40
 
-PAPER = {"iterations": 2 * ROUNDS, "upcycle": 0.5}
-REUSE = {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal(), "aggregation": "precision"}
+PAPER: dict[str, Any] = {"iterations": 2 * ROUNDS, "upcycle": 0.5}
+REUSE: dict[str, Any] = {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal(), "aggregation": "precision"}
 BASELINES: dict[str, dict[str, Any]] = {
     "vanilla 80": {"iterations": 2 * ROUNDS},
     "vanilla 40": {"iterations": ROUNDS},
@@ -51,6 +56,40 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "step only": {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal()},
 }
 OURS = "reuse"
+TAIL, BLEND = "tail", "blend"
+AVERAGES = {
+    TAIL: "the mean of the last half of its models",
+    BLEND: "half its last model, half the mean of all",
+}
+
+
+@dataclass
+class Averages:
+    """Scores means of a run's models: post-processing too, on the features as the model was trained on them."""
+
+    data: str
+    iterations: int
+    norm_bound: float = 1.0
+    _sums: dict[str, Any] = field(default_factory=lambda: {"all": 0.0, TAIL: 0.0})
+
+    def measure(self, step: Any) -> dict[str, float]:
+        model = step.after.astype(np.float64)
+        self._sums["all"] = self._sums["all"] + model
+        if 2 * step.iteration > self.iterations:
+            self._sums[TAIL] = self._sums[TAIL] + model
+        if step.iteration < self.iterations:
+            return {}
+        tail = self._sums[TAIL] / (self.iterations - self.iterations // 2)
+        blend = (model + self._sums["all"] / self.iterations) / 2
+        return {TAIL: self._accuracy(tail), BLEND: self._accuracy(blend)}
+
+    def _accuracy(self, model: np.ndarray) -> float:
+        held_out = syn(self.data).test
+        assert held_out is not None
+        test = project(held_out, norm_bound=self.norm_bound)
+        features = test.x.shape[1]
+        weight, bias = np.split(model, [model.size // (features + 1) * features])
+        return float(np.mean(np.argmax(test.x @ weight.reshape(bias.size, features).T + bias, axis=1) == test.y))
 
 
 def erm(epsilon: float) -> Any:
@@ -59,6 +98,11 @@ def erm(epsilon: float) -> Any:
 
 def objective(epsilon: float) -> Any:
     return up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=epsilon, delta=DELTA)
+
+
+def silent(epsilon: float) -> Any:
+    """Return the same solver on the same features without noise."""
+    return up.privacy.ErmOutput(norm_bound=1.0, noise_std=0.0)
 
 
 @dataclass(frozen=True)
@@ -71,9 +115,14 @@ class Row:
     epsilons: tuple[float, ...]
     seeds: int
     rivals: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: BASELINES | {OURS: REUSE})
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What all rivals are given."""
+    is_averaged: bool = False
+    """Whether means of the models are scored too."""
 
 
 ALL = (0.5, 1.0, 2.0, 4.0, 8.0)
+NO_NOISE = (math.inf,)
 BY_SAMPLES = up.FedDyn(alpha=0.5, weights="samples")
 ROWS = {
     "fedprox-erm": Row("FedProx, ErmOutput", up.FedProx(mu=0.5), erm, ALL, 64),
@@ -81,6 +130,20 @@ ROWS = {
     # With mu = 0.5 the smallest client (n = 45) cannot reach epsilon 1 over 80 rounds however large the noise.
     "fedprox-objective": Row("FedProx (mu 1), ObjectivePerturbation", up.FedProx(mu=1.0), objective, ALL[1:], 32),
     "fedprox-erm-parts": Row("FedProx, ErmOutput: parts", up.FedProx(mu=0.5), erm, ALL, 16, ABLATIONS),
+    "fedprox-erm-averages": Row(
+        "FedProx, ErmOutput: averages",
+        *(up.FedProx(mu=0.5), erm, ALL, 16, {name: BASELINES[name] for name in ("vanilla 80", "vanilla 40")}),
+        is_averaged=True,
+    ),
+    # Nothing is drawn in these: one seed says all.
+    "no-noise-fedprox": Row("FedProx", up.FedProx(mu=0.5), silent, NO_NOISE, 1),
+    "no-noise-feddyn": Row("FedDyn by n_i", BY_SAMPLES, silent, NO_NOISE, 1),
+    "no-noise-feddyn-equal": Row("FedDyn as published", up.FedDyn(alpha=0.5), silent, NO_NOISE, 1),
+    "participation-fedprox": Row(
+        "FedProx, ErmOutput, participation 0.3",
+        *(up.FedProx(mu=0.5), erm, (1.0, 4.0), 8),
+        more={"participation": 0.3},
+    ),
     "feddyn-equal": Row("FedDyn as published, ErmOutput", up.FedDyn(alpha=0.5), erm, ALL, 16, BASELINES),
 }
 MAIN = ("fedprox-erm", "feddyn-erm", "fedprox-objective")
@@ -109,6 +172,8 @@ class Cell:
             "privacy": row.mechanism(self.epsilon),
             "seed": self.seed,
             "eval_every": asked["iterations"],
+            **row.more,
+            **({"callbacks": [Averages(self.data, asked["iterations"])]} if row.is_averaged else {}),
             **asked,
         }
 
@@ -127,7 +192,8 @@ def cells(only: str, most: int) -> Iterator[Cell]:
 def value_of(result: up.Result) -> dict[str, Any]:
     assert result.privacy is not None
     spent = result.privacy.epsilon(DELTA)
-    return {"accuracy": result.accuracy, "loss": result.loss, "epsilon": float(spent.max())}
+    averages = {name: value for name, value in result.history[-1].metrics.items() if name in AVERAGES}
+    return {"accuracy": result.accuracy, "loss": result.loss, "epsilon": float(spent.max()), **averages}
 
 
 Where = tuple[str, str, float]
@@ -145,9 +211,11 @@ def shared_seeds(kept: Cells, where: Where, rivals: Mapping[str, str]) -> list[i
     return [s for s in seeds if all(Cell(row, data, epsilon, one, s).key in kept for one, row in rivals.items())]
 
 
-def accuracies(kept: Cells, row: str, where: Where, rival: str, seeds: list[int]) -> np.ndarray:
+def accuracies(
+    kept: Cells, row: str, where: Where, rival: str, seeds: list[int], score: str = "accuracy"
+) -> np.ndarray:
     _, data, epsilon = where
-    return 100 * np.array([kept[Cell(row, data, epsilon, rival, seed).key]["accuracy"] for seed in seeds])
+    return 100 * np.array([kept[Cell(row, data, epsilon, rival, seed).key][score] for seed in seeds])
 
 
 def gain(kept: Cells, where: Where) -> tuple[str, Paired, dict[str, np.ndarray]] | None:
@@ -190,26 +258,99 @@ def verdict(kept: Cells, name: str) -> list[str]:
     mean = np.mean([one.mean for one in gains])
     return [
         f"- {ROWS[name].title}: mean gain {mean:+.2f} points over the best of the three baselines in each of "
-        f"{len(gains)} cells; significantly better in {better}, worse in {worse}. By epsilon: {by_epsilon}."
+        f"{len(gains)} cells; significantly better in {better}, worse in {worse}. By epsilon: {by_epsilon}. "
+        + over_each(kept, name)
     ]
 
 
+def over_each(kept: Cells, name: str) -> str:
+    """Say what is gained over each baseline alone, whichever is the best one."""
+    judged = [found for where in places(name) if (found := gain(kept, where)) is not None]
+    said = []
+    for rival in BASELINES:
+        gains = [paired(found[OURS], found[rival]) for _, _, found in judged]
+        better, worse = better_and_worse(gains)
+        said.append(f"{np.mean([one.mean for one in gains]):+.2f} over {rival} ({better} better, {worse} worse)")
+    return f"Over each alone: {', '.join(said)}."
+
+
+PARTS: dict[str, tuple[str, str, str]] = {
+    **{part: ("fedprox-erm-parts", part, "accuracy") for part in ABLATIONS},
+    f"both: {OURS}": ("fedprox-erm", OURS, "accuracy"),
+    **{rival: ("fedprox-erm", rival, "accuracy") for rival in ("vanilla 80", "vanilla 40")},
+    **{
+        f"{rival}, {words}": ("fedprox-erm-averages", rival, score)
+        for rival in ("vanilla 80", "vanilla 40")
+        for score, words in AVERAGES.items()
+    },
+}
+"""What the table of parts shows: a row of the study, a rival and a score."""
+
+
 def parts_table(kept: Cells) -> list[str]:
-    """Return what weights and step do alone: gains over the paper's strategy, mean over the sets."""
-    rows = []
-    for part in ABLATIONS:
+    """Return what weights, step and averages do alone: gains over the paper's strategy, mean over the sets."""
+    rows, most = [], ROWS["fedprox-erm-parts"].seeds
+    for part, (row, rival, score) in PARTS.items():
         shown = []
         for epsilon in ALL:
             means = []
             for data in SYN:
                 where = ("fedprox-erm", data, epsilon)
-                seeds = shared_seeds(kept, where, {part: "fedprox-erm-parts", "upcycled 0.5": "fedprox-erm"})
+                seeds = shared_seeds(kept, where, {rival: row, "upcycled 0.5": "fedprox-erm"})[:most]
                 if len(seeds) > 1:
-                    ours = accuracies(kept, "fedprox-erm-parts", where, part, seeds)
+                    ours = accuracies(kept, row, where, rival, seeds, score)
                     means.append(np.mean(ours - accuracies(kept, "fedprox-erm", where, "upcycled 0.5", seeds)))
-            shown.append(f"{np.mean(means):+.2f}" if means else MISSING)
-        rows.append([part, *shown])
+            shown.append(f"{np.mean(means):+.2f}" if len(means) == len(SYN) else MISSING)
+        if set(shown) != {MISSING}:
+            rows.append([part, *shown])
     return table(["part", *(f"epsilon {epsilon:g}" for epsilon in ALL)], rows)
+
+
+GENERATED: dict[str, tuple[Any, ...]] = {"iid": ("iid",), "0,0": (0, 0), "0.5,0.5": (0.5, 0.5), "1,1": (1, 1)}
+WEIGHED: dict[str, Any] = {"FedProx": up.FedProx(mu=0.5), "FedDyn by n_i": BY_SAMPLES}
+
+
+def weigh(name: str, data: str, epsilon: float) -> dict[str, float]:
+    """Return what is left of the noise by n_i under precision weights, and tau^2, on a generated federation."""
+    federation = up.data.synthetic(*GENERATED[data], clients=30, seed=FIRST_SEED)
+    algorithm = WEIGHED[name]
+    spec = up.RunSpec(algorithm=algorithm, privacy=erm(epsilon), eval_every=2 * ROUNDS, progress=False, **REUSE)
+    plan = make_plan(federation, spec)
+    *_, (run, _) = iterate(plan, plan.engine.open(plan.task, None), start_run(plan))
+    everybody, ones = np.arange(federation.sizes.size), np.ones(federation.sizes.size, dtype=np.int64)
+    release = up.Release(everybody, np.zeros((everybody.size, plan.layout.size)), federation.sizes, ones)
+    assert plan.mechanism.release_noise_std is not None
+    assert run.state.noise_energy is not None
+    by_samples = federation.sizes / federation.sizes.sum() * plan.mechanism.release_noise_std(release)
+    of_round = run.state.noise_energy / algorithm.noise_gain**2 / plan.directions.dimension
+    told = run.state.aggregator
+    return {"left": of_round / float(by_samples @ by_samples), "tau2": float(told["total"]) / int(told["rounds"])}
+
+
+def weigh_key(name: str, data: str, epsilon: float) -> str:
+    return f"noise|{name}|{data}|{epsilon:g}"
+
+
+def noise_table(kept: Cells) -> list[str]:
+    """Return how far clients' pulls lie apart for each algorithm, and what precision weights leave of the noise."""
+    rows = []
+    for name, data in itertools.product(WEIGHED, GENERATED):
+        found = [kept.get(weigh_key(name, data, epsilon)) for epsilon in ALL]
+        left = [MISSING if one is None else f"{one['left']:.2f}" for one in found]
+        rows.append([name, data, MISSING if found[2] is None else f"{found[2]['tau2']:.3f}", *left])
+    return table(["", "like Syn", f"tau^2 at epsilon {ALL[2]:g}", *(f"epsilon {epsilon:g}" for epsilon in ALL)], rows)
+
+
+def no_noise_table(kept: Cells) -> list[str]:
+    """Return the accuracies without noise, where weights are those by n_i and the step is as long as is stable."""
+    rows = []
+    for name in (name for name in ROWS if name.startswith("no-noise")):
+        for _, data, epsilon in places(name):
+            found = [kept.get(Cell(name, data, epsilon, rival, FIRST_SEED).key) for rival in [*BASELINES, OURS]]
+            rows.append(
+                [ROWS[name].title, data, *(MISSING if one is None else f"{100 * one['accuracy']:.2f}" for one in found)]
+            )
+    return table(["", "Syn", *BASELINES, OURS], rows)
 
 
 def saved_table(kept: Cells, name: str = "fedprox-erm") -> list[str]:
@@ -242,8 +383,9 @@ def saved_table(kept: Cells, name: str = "fedprox-erm") -> list[str]:
 def blocks(kept: Cells) -> dict[str, list[str]]:
     """Return what stands between the page's marks."""
     found = {"verdict": [line for name in MAIN for line in verdict(kept, name)]}
-    found |= {name: results_table(kept, name) for name in MAIN}
-    return found | {"parts": parts_table(kept), "saved": saved_table(kept)}
+    found |= {name: results_table(kept, name) for name in (*MAIN, "participation-fedprox")}
+    found |= {"parts": parts_table(kept), "saved": saved_table(kept), "no-noise": no_noise_table(kept)}
+    return found | {"noise": noise_table(kept)}
 
 
 def plot(kept: Cells) -> None:
@@ -279,7 +421,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--only", default="", choices=["", "fedprox", "fedprox-erm", "feddyn", *ROWS])
+    parser.add_argument("--only", default="", choices=["", "fedprox", "fedprox-erm", "feddyn", "no-noise", *ROWS])
     parser.add_argument("--seeds", type=int, default=64)
     asked = parser.parse_args()
     if asked.quick:
@@ -295,6 +437,9 @@ def main() -> None:
         wanted = list(cells(asked.only, asked.seeds))
         print(f"{sum(cell.key not in kept for cell in wanted)} runs to do", file=sys.stderr)
         compute_cells(kept, {cell.key: cell.arguments for cell in wanted}, value_of, may_fail=False)
+        for place in itertools.product(WEIGHED, GENERATED, ALL):
+            if weigh_key(*place) not in kept:
+                kept.add(weigh_key(*place), weigh(*place))
         kept.fold()
     plot(kept)
     write_page(PAGE, blocks(kept))

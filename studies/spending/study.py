@@ -1,7 +1,7 @@
 """The same proven epsilon, spent in other ways, on the four official synthetic sets.
 
     python -m studies.spending                  computes what is missing, then writes both tables of docs/privacy.md
-    python -m studies.spending --seeds 16       so many seeds in place of four
+    python -m studies.spending --seeds 4        so many seeds in place of 16
     python -m studies.spending --page           writes the tables from the cells that are there
     python -m studies.spending --quick          one set, one epsilon, two seeds; writes nothing
 
@@ -180,7 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--seeds", type=int, default=16)
     asked = parser.parse_args()
     if asked.quick:
         with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ import upcycled as up
 from upcycled.aggregators.precision import inverse_variances, precision_weights, squared_spread
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.aggregator import Received
-from upcycled.core.algorithm import Server
+from upcycled.core.algorithm import RoundResult, Server
 from upcycled.core.effective import EffectiveDirections
 from upcycled.core.layout import Layout
 from upcycled.core.rule import LocalGeometry, Observed
@@ -159,7 +159,7 @@ def test_one_client_has_all_weight_and_says_nothing_about_tau():
 
 
 def test_noise_free_clients_among_others_keep_everything_finite():
-    assert squared_spread(np.zeros((3, 2)), np.array([0.0, 1.0, 0.0]), 2.0) == 0.0
+    assert squared_spread(np.zeros((3, 3)), np.array([0.0, 1.0, 0.0]), EffectiveDirections(PLAIN)) == 0.0
     assert precision_weights(0.0, np.full(3, 1 / 3), np.array([0.0, 1.0, 0.0]), 2.0).tolist() == [0.5, 0.0, 0.5]
     assert inverse_variances(np.array([1e-200, 1.0])).tolist() == [1.0, 0.0]
 
@@ -399,6 +399,10 @@ def test_two_signal_steps_by_hand():
     still, _ = rule.move(own, dataclasses.replace(later, noise_energy=50.0), ())
     assert still.rho == 0.0
     assert still.server is later.iterates[-1]
+    # Where a quarter of the first round's energy stays, A is 1.42504: 1 - 3.42504/16 = 0.785935, rho = 1.453980.
+    quarter = dataclasses.replace(geometry, kept=0.25)
+    _, own = rule.move(rule.start(), dataclasses.replace(seen, geometry=quarter), ())
+    assert rule.move(own, dataclasses.replace(later, geometry=quarter), ())[0].rho == pytest.approx(1.453980, abs=1e-5)
     assert rule.move(own, dataclasses.replace(later, phase=1), ())[0].rho == 0.0
 
 
@@ -425,6 +429,7 @@ def test_the_noise_of_a_round_is_that_of_its_weights(federation, algorithm, gain
     expected = gain * 12 * 2 / 3 * (weights**2 * std**2).sum()
     assert after.state.noise_energy == pytest.approx(expected, rel=1e-6)
     assert plan.strategy.geometry.ratio == pytest.approx(0.5 / plan.solver.smoothness)
+    assert plan.strategy.geometry.kept == 1 / gain
 
 
 def test_the_signal_steps_of_a_run_are_recomputed_from_its_iterates(federation):
@@ -445,6 +450,26 @@ def test_the_signal_steps_of_a_run_are_recomputed_from_its_iterates(federation):
         assert rho == pytest.approx(expected, rel=1e-4, abs=1e-6)
         a += (1 + expected) ** 2 * v
     assert any(rho > 0 for rho, _, _ in seen[1::2])
+
+
+@pytest.mark.parametrize("rho", [0.0, 1.5])
+@pytest.mark.parametrize("algorithm", [up.FedProx(mu=0.5), up.FedAvg(), up.FedDyn(alpha=0.5, weights="samples")])
+def test_of_a_rounds_noise_stays_what_the_algorithm_says(algorithm, rho):
+    """Clients whose objective is flat release y - b/a and noise: all that moves the model is noise, round by round."""
+    rng, p = np.random.default_rng(0), np.array([0.2, 0.3, 0.5])
+    server, memory = algorithm.start(np.zeros(4, dtype=np.float32)), {"h_i": np.zeros((3, 4), dtype=np.float32)}
+    earlier = np.zeros(4)
+    for _ in range(5):
+        y, noise = server.model, rng.normal(size=(3, 4)).astype(np.float32)
+        problem = algorithm.problem(server, memory)
+        vectors = y + noise if problem.b is None else y - problem.b / problem.a + noise
+        release = up.Release(np.arange(3), vectors, np.array([2, 3, 5]), np.ones(3, dtype=np.int64))
+        arrived = RoundResult(release, (p @ vectors).astype(np.float32), np.ones(3), 3, 10)
+        server, memory = algorithm.server_step(server, memory, arrived)
+        server = Server(server.model + np.float32(rho) * (server.model - y), server.vectors)
+        expected = algorithm.noise_kept * earlier + algorithm.noise_gain * (p @ noise)
+        assert server.model == pytest.approx((1 + rho) * expected, abs=1e-4)
+        earlier = earlier + p @ noise
 
 
 def test_repeated_signal_is_told_the_noise(federation):

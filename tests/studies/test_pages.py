@@ -11,6 +11,7 @@ from studies.coefficients import settings
 from studies.common.data import ROOT
 from studies.common.page import replaced, write_page
 from studies.common.store import Cells
+from studies.reuse import study as reuse
 from studies.spending import study as spending
 from studies.theory_bound import page as theory
 from studies.theory_bound import study as theory_bound
@@ -33,6 +34,10 @@ def is_current(page, blocks):
 
 def test_the_noises_and_the_advice_of_the_privacy_page_are_those_of_the_cells():
     assert is_current(spending.PAGE, spending.blocks(Cells(spending.CELLS)))
+
+
+def test_the_tables_of_the_page_of_reuse_are_those_of_the_cells():
+    assert is_current(reuse.PAGE, reuse.blocks(Cells(reuse.CELLS)))
 
 
 def test_the_bounds_of_the_theory_page_are_those_of_the_cells():

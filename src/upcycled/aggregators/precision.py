@@ -19,17 +19,20 @@ All of it is made of releases and public numbers: it costs no privacy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
 from upcycled.core.aggregator import AggregatorState, Combination, Received, weighted
+from upcycled.core.effective import EffectiveDirections
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 
-WIDTH = 1 << 14
+WIDTH = 1 << 12
 """Numbers of each release that are worked on at once."""
 
 LEAST_SPREAD = 1e-9
@@ -64,53 +67,84 @@ class Precision:
         std = received.noise_std
         if std is None:
             raise InputError("needs the noise of every release, which nobody knows here", field="aggregation")
-        if not np.maximum.reduce(std) > 0:
+        noise = _noise(std.tobytes())
+        if noise is None:
             return None, own
-        dimension = received.directions.dimension
-        found = spread_of(_pulls(received), std, dimension)
+        directions = received.directions
+        found = _spread(_blocks(received), noise, directions)
         if found is not None:
             own = {"total": own["total"] + found, "rounds": own["rounds"] + 1}
         tau2 = max(0.0, float(own["total"]) / max(1, int(own["rounds"])))
-        return weighted(precision_weights(tau2, received.shares, std, dimension / received.horizon)), own
+        return weighted(_weights(tau2, received.shares, noise, directions.dimension / received.horizon)), own
 
 
-def _pulls(received: Received) -> Iterator[Real]:
-    """Yield the pulls in the directions that count, a block of columns at a time: large models stay in the cache."""
-    vectors, sent, offsets = received.release.vectors, received.sent, received.offsets
-    size = sent.size
-    width = size if received.directions.is_softmax else WIDTH  # class means are taken over whole vectors
-    room = np.empty((len(vectors), min(width, size)))
-    for first in range(0, size, width):
-        here = slice(first, first + width)
-        exact = room[:, : min(width, size - first)]
-        np.subtract(vectors[:, here], sent[here], out=exact, dtype=np.float64)
-        if offsets is not None:
-            exact += offsets[:, here]
-        yield received.directions.of(exact) if received.directions.is_softmax else exact
+@dataclass(frozen=True)
+class _Noise:
+    """What follows from the noise of a cohort alone."""
+
+    variances: Real
+    v: Real
+    """~ 1 / variances, summing to 1."""
+    others: float
+    """sum v_i (1 - v_i)"""
+    explained: float
+    """sum v_i (1 - v_i) sigma_i^2: what of the pulls' distances, in each direction, is noise."""
 
 
-def squared_spread(pulls: Real, std: Real, dimension: float) -> float | None:
-    """Return how far pulls lie apart (mean squared distance), without what their noise explains; None for one client.
+@lru_cache(maxsize=16)
+def _noise(std: bytes) -> _Noise | None:
+    """Return what follows from float64 std, None without noise; most runs ask for the same in every round."""
+    each: Real = np.frombuffer(std)
+    if not each.max() > 0:
+        return None
+    v, variances = inverse_variances(each), np.square(each)
+    v.flags.writeable = False  # it may be handed out as weights
+    others = v * (1 - v)
+    return _Noise(variances, v, float(others.sum()), float(others @ variances))
 
-    >>> squared_spread(np.array([[0.0], [4.0]]), np.array([1.0, 1.0]), 1.0)  # (4 - 0.5) / 0.5
-    7.0
+
+def _blocks(received: Received) -> Iterable[Real]:
+    """Return r_i + b_i/a in blocks of columns, so that large models stay in the cache.
+
+    y is in all of them alike, and how far they lie apart does not depend on it.
     """
-    return spread_of([pulls.copy()], std, dimension)
+    vectors, offsets = received.release.vectors, received.offsets
+    size = vectors.shape[-1]
+    if size <= WIDTH or received.directions.is_softmax:  # class means are those of whole vectors
+        exact = vectors.astype(np.float64)
+        return (exact if offsets is None else np.add(exact, offsets, out=exact),)
+    parts = (slice(first, first + WIDTH) for first in range(0, size, WIDTH))
+    if offsets is None:
+        return (vectors[:, here].astype(np.float64) for here in parts)
+    return (np.add(vectors[:, here], offsets[:, here], dtype=np.float64) for here in parts)
 
 
-def spread_of(blocks: Iterable[Real], std: Real, dimension: float) -> float | None:
-    """Return the same for pulls that come in blocks of columns; what stood in a block is lost."""
-    v = inverse_variances(std)
-    kept = float(v @ (1 - v))
-    if not kept > LEAST_SPREAD:
+def _spread(blocks: Iterable[Real], noise: _Noise, directions: EffectiveDirections) -> float | None:
+    """Return how far vectors lie apart (mean squared distance), without what their noise explains; None for one client.
+
+    They come in blocks of columns; what stood in a block is lost.
+    """
+    if not noise.others > LEAST_SPREAD:
         return None
     squares = 0.0
-    for pulls in blocks:
-        pulls -= np.einsum("c,cd->d", v, pulls)
-        squares += float(v @ np.einsum("cd,cd->c", pulls, pulls))
-    found = (squares - dimension * float((v * (1 - v)) @ std**2)) / kept
+    for block in blocks:
+        block -= np.add.reduce(noise.v[:, None] * block, axis=0)
+        squares += float(np.add.reduce(noise.v * directions.squares(block)))
+    found = (squares - directions.dimension * noise.explained) / noise.others
     # A run that overflows is told by its model.
-    return found if np.isfinite(found) else None
+    return found if math.isfinite(found) else None
+
+
+def squared_spread(pulls: Real, std: Real, directions: EffectiveDirections) -> float | None:
+    """Return the tau^2 that one round's pulls tell of, which may be negative; None for one client.
+
+    >>> from upcycled.core.layout import Layout
+    >>> line = EffectiveDirections(Layout(("w",), ((1,),), (0, 1)))
+    >>> squared_spread(np.array([[0.0], [4.0]]), np.array([1.0, 1.0]), line)  # (4 - 0.5) / 0.5
+    7.0
+    """
+    noise = _noise(std.tobytes())
+    return None if noise is None else _spread([pulls.copy()], noise, directions)
 
 
 def inverse_variances(std: Real) -> Real:
@@ -131,9 +165,14 @@ def precision_weights(tau2: float, shares: Real, std: Real, dimension: float) ->
     >>> precision_weights(0.0, np.array([0.5, 0.5]), np.array([1.0, 2.0]), 1.0).tolist()
     [0.8, 0.2]
     """
+    noise = _noise(std.tobytes())
+    return shares if noise is None else _weights(tau2, shares, noise, dimension)
+
+
+def _weights(tau2: float, shares: Real, noise: _Noise, dimension: float) -> Real:
     if tau2 == 0:
-        return inverse_variances(std)
-    below = tau2 + dimension * std**2
-    rest = 1 - float((tau2 * shares / below).sum())
-    weights: Real = (tau2 * shares + rest / float((1 / below).sum())) / below
-    return weights
+        return noise.v
+    part: Real = 1 / (tau2 + dimension * noise.variances)
+    own = tau2 * shares
+    rest = 1 - float(np.add.reduce(own * part))
+    return part * (own + rest / float(np.add.reduce(part)))

@@ -38,6 +38,7 @@ class FedAvg:
     moves: ClassVar[tuple[str, ...]] = ()
     remembers: ClassVar[tuple[str, ...]] = ()
     is_personal: ClassVar[bool] = False
+    noise_kept: ClassVar[float] = 1.0
 
     start = start_plain
     solver = keep_local

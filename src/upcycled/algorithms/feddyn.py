@@ -50,6 +50,8 @@ class FedDyn:
     is_personal: ClassVar[bool] = False
     noise_gain: ClassVar[float] = 2.0
     """r_i enters the model once by itself, and once more by h."""
+    noise_kept: ClassVar[float] = 1.0
+    """xi in r_i is -alpha xi in h_i': the next r_i, which h_i'/alpha moves, takes one of the two off again."""
 
     solver = keep_local
 

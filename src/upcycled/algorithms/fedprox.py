@@ -36,6 +36,7 @@ class FedProx:
     remembers: ClassVar[tuple[str, ...]] = ()
     is_personal: ClassVar[bool] = False
     noise_gain: ClassVar[float] = 1.0
+    noise_kept: ClassVar[float] = 1.0
 
     start = start_plain
     solver = keep_local

@@ -1,23 +1,28 @@
 """Signal: a step as long as stability allows, as far as the way travelled is more than privacy noise.
 
     V_m   = D sum w_i^2 sigma_i^2 (4 times that in FedDyn): the noise that data round m brought into the model
-    A_m   = sum_{j<m} (1 + rho_j)^2 V_j: what earlier rounds brought, and upcycled iterations enlarged
+    A_m   = sum_{j<m} (1 + rho_j)^2 V_j (a quarter of that in FedDyn): what of earlier rounds is in it, and upcycled
+            iterations enlarged
     rho_m = rho_max clip(1 - (A_m + V_m) / ||w(2m-1) - w(0)||^2, 0, 1),   rho_max = 1.9 (1 + a/S) - 1
 
 1 + rho < 2 (1 + a/S) is the limit of stability of averaged proximal maps of quadratics whose curvature is S at most. So
 it has a meaning only where local problems are solved by certified solvers, with known a and S. D and the way count the
 directions that predictions can tell apart. A gain from each round's pull alone would follow its noise: the rule looks
 at the whole way.
+
+FedDyn: noise xi in r_i makes h_i' hold -alpha xi, and the model sum w_i (r_i - h_i'/alpha) twice xi. Where the
+objective is flat the next r_i is y + h_i'/alpha, that is y - xi: one of the two is taken off again, and xi is what
+stays.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.coefficients.energy import dot
 from upcycled.core.errors import InputError, Limits, check_fields
 from upcycled.core.rule import Move, Observed, RuleState, extrapolate
 
@@ -61,9 +66,10 @@ class Signal:
         # The first round's are w(0) and w(1).
         start = own["start"] if own else seen.iterates[-2].model
         before = float(own["noise"]) if own else 0.0
-        way = seen.geometry.directions.of(seen.iterates[-1].model.astype(np.float64) - start)
-        rho = self.most(seen.geometry.ratio) * signal_part(dot(way, way), before + seen.noise_energy)
-        after = before + (1 + rho) ** 2 * seen.noise_energy
+        way = np.subtract(seen.iterates[-1].model, start, dtype=np.float64)
+        energy = float(seen.geometry.directions.squares(way))
+        rho = self.most(seen.geometry.ratio) * signal_part(energy, before + seen.noise_energy)
+        after = before + (1 + rho) ** 2 * seen.geometry.kept * seen.noise_energy
         return Move(extrapolate(seen, rho, moves), rho), {"start": start, "noise": np.array(after)}
 
     def most(self, ratio: float) -> float:
@@ -81,4 +87,4 @@ def signal_part(energy: float, noise: float) -> float:
     >>> signal_part(4.0, 1.0), signal_part(1.0, 4.0), signal_part(0.0, 0.0)
     (0.75, 0.0, 0.0)
     """
-    return float(np.clip(1 - noise / energy, 0.0, 1.0)) if 0 < energy < np.inf else 0.0
+    return min(max(1 - noise / energy, 0.0), 1.0) if 0 < energy < math.inf else 0.0

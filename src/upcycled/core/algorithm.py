@@ -134,6 +134,10 @@ class NoiseGain(Protocol):
     def noise_gain(self) -> float | None:
         """How much larger the noise of the mean is in the new model; None where these options make it no such step."""
 
+    @property
+    def noise_kept(self) -> float:
+        """How much of it is in the models of later rounds, where nothing pulls it back."""
+
 
 # The usual answers; an algorithm takes them by assignment.
 

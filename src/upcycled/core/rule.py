@@ -24,6 +24,8 @@ class LocalGeometry:
     """a/S: the weight of the quadratic term over the smoothness of F_i."""
     directions: EffectiveDirections
     """What of a vector the model's predictions can tell apart."""
+    kept: float = 1.0
+    """The part of a round's noise energy that is in the models of later rounds."""
 
 
 @dataclass(frozen=True)

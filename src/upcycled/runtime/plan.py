@@ -18,7 +18,7 @@ from torch import nn
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm
+from upcycled.core.algorithm import Algorithm, NoiseGain
 from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError
@@ -237,7 +237,8 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     directions = EffectiveDirections(layout, linear_layer(module) is not None and isinstance(objective, CrossEntropy))
     if strategy.uses_noise_energy and isinstance(strategy, Upcycled):
         check_known_noise(spec, mechanism, aggregator)
-        strategy = replace(strategy, geometry=LocalGeometry(_ratio(spec, solver), directions))
+        geometry = LocalGeometry(_ratio(spec, solver), directions, _kept_noise(spec.algorithm))
+        strategy = replace(strategy, geometry=geometry)
     return Plan(
         spec=spec,
         facts=facts,
@@ -345,6 +346,13 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
         must = "'samples' with theory=True: the theorem is about the mean weighted by n_i"
         raise InputError(field="aggregation", value=spec.aggregation, must=must)
     return aggregator
+
+
+def _kept_noise(algorithm: Algorithm) -> float:
+    """Return which part of a round's noise energy is in the models of later rounds."""
+    if not isinstance(algorithm, NoiseGain) or algorithm.noise_gain is None:
+        return 1.0
+    return (algorithm.noise_kept / algorithm.noise_gain) ** 2
 
 
 def _ratio(spec: RunSpec, solver: Solver) -> float:
