@@ -119,7 +119,6 @@ def _tests_of(mutant: Mutant, is_again: bool) -> list[str]:
 def _load() -> None:
     """Import what takes long and is not under test, so that a forked process has it."""
     import dp_accounting
-    import hypothesis
     import numba
     import numpy as np
     import pydantic
@@ -128,7 +127,7 @@ def _load() -> None:
     import scipy.stats
     import torch
 
-    _ = dp_accounting, hypothesis, numba, np, pydantic, pytest, scipy.optimize, scipy.stats, torch
+    _ = dp_accounting, numba, np, pydantic, pytest, scipy.optimize, scipy.stats, torch
 
 
 def _outcome(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
