@@ -1,15 +1,14 @@
 """``python -m tests.mutation RESULTS``: try seeded mutants, each against the tests of its room.
 
-RESULTS is a file of JSON lines; what stands in it is not tried again. A mutant is compiled in the place of its module
-in a forked process that runs pytest; no file changes. Tests that start other processes see the sound module there.
+RESULTS is a file of JSON lines; what stands in it is not tried again. Tests are collected once. For each mutant a
+forked process gives a function that is already loaded other code, or, if the mutant lies outside of functions, loads
+its module anew where nothing was loaded; no file changes. Tests that start processes see the sound module there.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.machinery
-import importlib.util
 import io
 import json
 import os
@@ -18,27 +17,22 @@ import resource
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
-from tests.mutation.mutants import Mutant, drawn, mutated
+import pytest
+
+from tests.mutation.mutants import Mutant, drawn
+from tests.mutation.swapping import load_anew, outside_of_functions, replace_code
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "upcycled"
-# Where a wrong number would be a wrong promise, or a wrong round; what is tried first, and what survivors meet then.
+# Where a wrong number would be a wrong promise, or a wrong round: what is tried first, and what survivors meet then.
 ACCOUNTING = ("accounting_*", "tilted_renyi", "joint", "objective_cover", "gaussian_objective")
-LEDGER = (
-    "ledger",
-    "ledger_file",
-    "ledger_read",
-    "ledger_evidence",
-    "joint",
-    "accounts",
-    "plain_words",
-    "charged_scores",
-)
+LEDGER = ("ledger", "ledger_file", "ledger_read", "ledger_evidence", "joint", "accounts", "plain_words", "charged_*")
 SPENDING = (
-    "tests/privacy",
-    "tests/auditing",
+    "tests/privacy/test_*.py",
+    "tests/auditing/test_*.py",
     "tests/cli/test_privacy_command.py",
     "tests/experiments/test_private_files.py",
     "tests/experiments/test_old_results.py",
@@ -46,18 +40,23 @@ SPENDING = (
 )
 WATCHED = {
     "core/strategy.py": (
-        ("tests/core/test_strategy.py", "tests/contracts/test_rules.py", "tests/coefficients"),
-        ("tests/golden", "tests/contracts/test_algorithms.py", "tests/runtime", "tests/aggregators"),
+        ("tests/core/test_strategy.py", "tests/contracts/test_rules.py", "tests/coefficients/test_*.py"),
+        ("tests/golden/test_*.py", "tests/contracts/test_*.py", "tests/runtime/test_*.py", "tests/aggregators/*.py"),
     ),
     "runtime/round.py": (
-        ("tests/runtime/test_round.py", "tests/privacy/test_adaptive_clipping.py", "tests/aggregators",
-         "tests/coefficients/test_rules.py", "tests/runtime/test_batch_norm.py"),
-        ("tests/golden", "tests/contracts", "tests/runtime", "tests/privacy", "tests/flower"),
+        (
+            "tests/runtime/test_round.py",
+            "tests/privacy/test_adaptive_clipping.py",
+            "tests/aggregators/test_*.py",
+            "tests/coefficients/test_rules.py",
+            "tests/runtime/test_batch_norm.py",
+        ),
+        ("tests/golden/test_*.py", "tests/contracts/test_*.py", "tests/runtime/test_*.py", "tests/privacy/test_*.py"),
     ),
     "privacy/ledger/*.py": (tuple(f"tests/privacy/test_{name}.py" for name in LEDGER), SPENDING),
     "privacy/accounting/*.py": (tuple(f"tests/privacy/test_{name}.py" for name in ACCOUNTING), SPENDING),
-}  # fmt: skip
-MOST_CPU, MOST_WALL = 90, 180  # seconds for one mutant; more means that it does not end
+}
+MOST_CPU, MOST_NAPS = 120, 12000  # seconds, and tenths of a second, for one mutant; more means that it does not end
 
 
 def main() -> int:
@@ -67,28 +66,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="try survivors again, against more tests")
     options = parser.parse_args()
-    tried = _read(options.results)
-    _load()
-    for pattern in WATCHED:
-        sound = Mutant(min(PACKAGE.glob(pattern)).relative_to(ROOT).as_posix(), None, 0, 0, "", "")
-        outcome, detail = _outcome(sound, _tests_of(sound, options.again))
-        if outcome != "survived":
-            print(f"the sound {pattern} fails: {detail}")
-            return 1
-    for mutant in chosen_mutants(options.count, options.seed):
-        before = tried.get(mutant.name)
-        if before is not None and not (options.again and before == "survived"):
-            continue
-        chosen = _tests_of(mutant, options.again)
-        started = time.monotonic()
-        outcome, detail = _outcome(mutant, chosen)
-        row = {"mutant": mutant.name, "number": mutant.number, "outcome": outcome,
-               "seconds": round(time.monotonic() - started, 1), "by": detail}  # fmt: skip
-        with options.results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(f"{outcome:9s} {row['seconds']:6.1f} s {mutant.name}", flush=True)
-    last = _read(options.results)
-    print({kind: sum(value == kind for value in last.values()) for kind in sorted(set(last.values()))})
+    tried = read(options.results)
+    left = [
+        mutant
+        for mutant in chosen_mutants(options.count, options.seed)
+        if mutant.name not in tried or (options.again and tried[mutant.name] == "survived")
+    ]
+    outside = [mutant for mutant in left if outside_of_functions(ROOT / mutant.path, mutant.number)]
+    inside = [mutant for mutant in left if mutant not in outside]
+    os.chdir(ROOT)
+    for mutant in outside:
+        note(options.results, mutant, *in_fork(lambda one=mutant: tested_anew(one, tests_of(one, options.again))))
+    if inside:
+        files = sorted({file for mutant in inside for file in tests_of(mutant, options.again)})
+        plugin = EachInFork(inside, options.results, options.again)
+        code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[plugin])
+        if code not in (0, 5):
+            return int(code)
+    print(dict(Counter(read(options.results).values())))
     return 0
 
 
@@ -101,115 +96,117 @@ def chosen_mutants(count: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(found, len(found))
 
 
-def _read(path: Path) -> dict[str, str]:
-    """Return the last outcome of every mutant that was tried."""
-    if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["mutant"]: row["outcome"] for row in rows}
-
-
-def _tests_of(mutant: Mutant, is_again: bool) -> list[str]:
+def tests_of(mutant: Mutant, is_again: bool) -> list[str]:
     """Return the files of tests that are run against it."""
-    first, then = next(tests for pattern, tests in WATCHED.items() if (ROOT / mutant.path) in PACKAGE.glob(pattern))
+    first, then = next(tests for pattern, tests in WATCHED.items() if ROOT / mutant.path in PACKAGE.glob(pattern))
     patterns = (*first, *then) if is_again else first
     return list(dict.fromkeys(path.relative_to(ROOT).as_posix() for one in patterns for path in sorted(ROOT.glob(one))))
 
 
-def _load() -> None:
-    """Import what takes long and is not under test, so that a forked process has it."""
-    import dp_accounting
-    import numba
-    import numpy as np
-    import pydantic
-    import pytest
-    import scipy.optimize
-    import scipy.stats
-    import torch
-
-    _ = dp_accounting, numba, np, pydantic, pytest, scipy.optimize, scipy.stats, torch
+def read(path: Path) -> dict[str, str]:
+    """Return the last outcome of every mutant that was tried."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {row["mutant"]: row["outcome"] for row in rows}
 
 
-def _outcome(mutant: Mutant, tests: list[str]) -> tuple[str, str]:
-    """Run the tests against the mutant in a forked process."""
+def note(results: Path, mutant: Mutant, outcome: str, by: str) -> None:
+    row = {"mutant": mutant.name, "number": mutant.number, "outcome": outcome, "by": by}
+    with results.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    sys.__stdout__.write(f"{time.strftime('%H:%M:%S')} {outcome:9s} {mutant.name}\n")
+    sys.__stdout__.flush()
+
+
+def in_fork(work) -> tuple[str, str]:
+    """Return how a mutant fared: ``work`` gives the name of a test that fails, or None."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        _run_in_child(mutant, tests, writing)
+        try:
+            resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU + 5))
+            sink = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(sink, stream)
+            with contextlib.redirect_stdout(io.StringIO()):
+                failed = work()
+            os.write(writing, ("survived\n" if failed is None else f"killed\n{failed}").encode()[:2000])
+        except BaseException as error:
+            os.write(writing, f"killed\n{error!r}".encode()[:2000])
+        finally:
+            os._exit(0)
     os.close(writing)
     # Counted in naps and not by the clock: time in which everything is stopped does not count.
-    for _ in range(MOST_WALL * 10):
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
+    for _ in range(MOST_NAPS):
+        if os.waitpid(child, os.WNOHANG)[0]:
             break
         time.sleep(0.1)
     else:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.close(reading)
-        return "killed", "it does not end"
     with os.fdopen(reading, "rb") as pipe:
-        detail = pipe.read().decode()
-    code = os.waitstatus_to_exitcode(status)
-    if code == 0:
-        return "survived", ""
-    if code in (4, 5):  # pytest's words for a wrong call and for no tests
-        return "untested", detail
-    return "killed", detail if code > 0 else f"signal {-code}"
+        outcome, _, by = pipe.read().decode().partition("\n")
+    return (outcome, by) if outcome else ("killed", "it does not end")
 
 
-def _run_in_child(mutant: Mutant, tests: list[str], writing: int) -> None:
-    code = 3
-    try:
-        resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU + 5))
-        sink = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):
-            os.dup2(sink, stream)
-        module = "upcycled." + mutant.path.removeprefix("src/upcycled/").removesuffix(".py").replace("/", ".")
-        sys.meta_path.insert(0, Swap(module.removesuffix(".__init__"), ROOT / mutant.path, mutant.number))
-        os.chdir(ROOT)
-        import pytest
-
-        seen = Failures()
-        with contextlib.redirect_stdout(io.StringIO()):
-            code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[seen]))
-        os.write(writing, (seen.first or "").encode()[:2000])
-    except BaseException as error:
-        os.write(writing, repr(error).encode()[:2000])
-    finally:
-        os._exit(code)
+def tested_anew(mutant: Mutant, files: list[str]) -> str | None:
+    """Run tests in this process, which has not loaded the package, with the mutant in the place of its module."""
+    load_anew(PACKAGE, ROOT / mutant.path, mutant.number)
+    seen = First()
+    pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[seen])
+    return seen.name
 
 
-class Failures:
-    """A plugin that remembers which test failed first."""
+class First:
+    """Remembers what failed first."""
 
-    first: str | None = None
+    name: str | None = None
 
-    def pytest_runtest_logreport(self, report) -> None:  # type: ignore[no-untyped-def]
-        if report.failed and self.first is None:
-            self.first = report.nodeid
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.failed and self.name is None:
+            self.name = report.nodeid
 
-    def pytest_collectreport(self, report) -> None:  # type: ignore[no-untyped-def]
-        if report.failed and self.first is None:
-            self.first = f"collecting {report.nodeid}"
+    def pytest_collectreport(self, report) -> None:
+        if report.failed and self.name is None:
+            self.name = f"collecting {report.nodeid}"
 
 
-class Swap(importlib.machinery.SourceFileLoader):
-    """A finder and loader that gives the mutant in the place of its module."""
+class EachInFork:
+    """In the place of pytest's loop over tests: for each mutant a forked process that has this very session."""
 
-    def __init__(self, module: str, path: Path, number: int | None) -> None:
-        super().__init__(module, str(path))
-        self.number = number
+    def __init__(self, mutants: list[Mutant], results: Path, is_again: bool) -> None:
+        self.mutants, self.results, self.is_again = mutants, results, is_again
+        self.killers: Counter[tuple[str, str]] = Counter()
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if name != self.name:
-            return None
-        within = [str(Path(self.path).parent)] if self.path.endswith("__init__.py") else None
-        return importlib.util.spec_from_file_location(name, self.path, loader=self, submodule_search_locations=within)
+    def pytest_runtestloop(self, session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("errors during collection")
+        for pattern in WATCHED:
+            of = [mutant for mutant in self.mutants if ROOT / mutant.path in PACKAGE.glob(pattern)]
+            if of:
+                outcome, by = in_fork(lambda one=of[0]: self.failing(session, one, is_sound=True))
+                if outcome != "survived":
+                    raise session.Interrupted(f"the sound {pattern} fails in {by}")
+        for mutant in self.mutants:
+            outcome, by = in_fork(lambda one=mutant: self.failing(session, one))
+            self.killers[mutant.path, by] += 1
+            note(self.results, mutant, outcome, by)
+        return True
 
-    def get_code(self, fullname: str):  # type: ignore[no-untyped-def]
-        return compile(mutated(Path(self.path), self.number), self.path, "exec", dont_inherit=True)
+    def failing(self, session, mutant: Mutant, is_sound: bool = False) -> str | None:
+        """Return the first test that fails with the mutant in this process; those come first that found others."""
+        if not is_sound:
+            replace_code(PACKAGE, ROOT / mutant.path, mutant.number)
+        files = {file: i for i, file in enumerate(tests_of(mutant, self.is_again))}
+        chosen = [item for item in session.items if item.nodeid.partition("::")[0] in files]
+        chosen.sort(key=lambda item: (-self.killers[mutant.path, item.nodeid], files[item.nodeid.partition("::")[0]]))
+        seen = First()
+        session.config.pluginmanager.register(seen)
+        for item, then in zip(chosen, [*chosen[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=then)
+            if seen.name is not None:
+                break
+        return seen.name
 
 
 if __name__ == "__main__":

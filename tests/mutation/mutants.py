@@ -88,7 +88,7 @@ def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[ast.AST], as
             case ast.Constant(value=int() | float()):
                 yield node, lambda seen: ast.Constant(_more(seen.value))
                 if node.value:
-                    yield node, lambda seen: ast.Constant(seen.value - 1 if seen.value != 1 else 0)
+                    yield node, lambda seen: ast.Constant(_less(seen.value))
             case ast.IfExp():
                 yield node, lambda seen: ast.IfExp(seen.test, seen.orelse, seen.body)
             case ast.Call(func=ast.Name(id=name)) if name in SWAPPED:
@@ -119,6 +119,10 @@ def _computing(node: ast.AST) -> Iterator[ast.AST]:
 
 def _more(value: float) -> float:
     return value + 1 if value + 1 != value else 2 * value
+
+
+def _less(value: float) -> float:
+    return value - 1 if value - 1 != value else value / 2
 
 
 def _compared(seen: ast.AST) -> ast.AST:
