@@ -56,6 +56,8 @@ WATCHED = {
     "privacy/ledger/*.py": (tuple(f"tests/privacy/test_{name}.py" for name in LEDGER), SPENDING),
     "privacy/accounting/*.py": (tuple(f"tests/privacy/test_{name}.py" for name in ACCOUNTING), SPENDING),
 }
+CASE = pytest.StashKey[int]()
+FEW, FIRST = 3, 60  # cases of a test that come first; tests that are tried at first
 MOST_CPU, MOST_NAPS = 120, 12000  # seconds, and tenths of a second, for one mutant; more means that it does not end
 
 
@@ -65,6 +67,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="try survivors again, against more tests")
+    parser.add_argument("--contexts", type=Path, help="coverage data that tell which tests reach a line")
     options = parser.parse_args()
     tried = read(options.results)
     left = [
@@ -75,14 +78,16 @@ def main() -> int:
     outside = [mutant for mutant in left if outside_of_functions(ROOT / mutant.path, mutant.number)]
     inside = [mutant for mutant in left if mutant not in outside]
     os.chdir(ROOT)
+    if inside and not (child := os.fork()):  # this process stays one that has not loaded the package
+        reached = None if options.contexts is None else Reached(options.contexts)
+        files = sorted({file for mutant in inside for file in tests_of(mutant, options.again)})
+        files = files if reached is None else sorted(reached.files)
+        plugin = EachInFork(inside, options.results, options.again, reached)
+        os._exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[plugin]))
+    if inside and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) not in (0, 5):
+        return 1
     for mutant in outside:
         note(options.results, mutant, *in_fork(lambda one=mutant: tested_anew(one, tests_of(one, options.again))))
-    if inside:
-        files = sorted({file for mutant in inside for file in tests_of(mutant, options.again)})
-        plugin = EachInFork(inside, options.results, options.again)
-        code = pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[plugin])
-        if code not in (0, 5):
-            return int(code)
     print(dict(Counter(read(options.results).values())))
     return 0
 
@@ -174,8 +179,8 @@ class First:
 class EachInFork:
     """In the place of pytest's loop over tests: for each mutant a forked process that has this very session."""
 
-    def __init__(self, mutants: list[Mutant], results: Path, is_again: bool) -> None:
-        self.mutants, self.results, self.is_again = mutants, results, is_again
+    def __init__(self, mutants: list[Mutant], results: Path, is_again: bool, reached: Reached | None) -> None:
+        self.mutants, self.results, self.is_again, self.reached = mutants, results, is_again, reached
         self.killers: Counter[tuple[str, str]] = Counter()
 
     def pytest_runtestloop(self, session) -> bool:
@@ -197,9 +202,7 @@ class EachInFork:
         """Return the first test that fails with the mutant in this process; those come first that found others."""
         if not is_sound:
             replace_code(PACKAGE, ROOT / mutant.path, mutant.number)
-        files = {file: i for i, file in enumerate(tests_of(mutant, self.is_again))}
-        chosen = [item for item in session.items if item.nodeid.partition("::")[0] in files]
-        chosen.sort(key=lambda item: (-self.killers[mutant.path, item.nodeid], files[item.nodeid.partition("::")[0]]))
+        chosen = self.chosen(session.items, mutant)
         seen = First()
         session.config.pluginmanager.register(seen)
         for item, then in zip(chosen, [*chosen[1:], None], strict=True):
@@ -207,6 +210,53 @@ class EachInFork:
             if seen.name is not None:
                 break
         return seen.name
+
+    def chosen(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
+        """Return the tests for a mutant: first those that found others, and those that reach little else."""
+        known = self.killers
+        if self.reached is None:
+            files = {file: i for i, file in enumerate(tests_of(mutant, self.is_again))}
+            found = [item for item in items if item.nodeid.partition("::")[0] in files]
+            return sorted(
+                found, key=lambda one: (-known[mutant.path, one.nodeid], files[one.nodeid.partition("::")[0]])
+            )
+        tests, width = self.reached.tests_of(mutant), self.reached.width[mutant.path]
+        found = [item for item in items if item.nodeid in tests]
+        found.sort(key=lambda one: (-known[mutant.path, one.nodeid], width[one.nodeid]))
+        cases: Counter[str] = Counter()
+        for item in found:
+            cases[item.nodeid.partition("[")[0]] += 1
+            item.stash[CASE] = cases[item.nodeid.partition("[")[0]]
+        found.sort(key=lambda one: one.stash[CASE] > FEW)  # a few cases of each test before all cases of one
+        return found if self.is_again else found[:FIRST]
+
+
+class Reached:
+    """Which tests reach which lines, by coverage data with a context for each test."""
+
+    def __init__(self, path: Path) -> None:
+        import coverage
+
+        data = coverage.CoverageData(str(path))
+        data.read()
+        self.lines: dict[str, dict[int, set[str]]] = {}
+        self.width: dict[str, Counter[str]] = {}
+        self.files: set[str] = set()
+        for measured in data.measured_files():
+            name = "src/upcycled/" + measured.rpartition("/src/upcycled/")[2]
+            lines = {
+                line: {one.rpartition("|")[0] for one in contexts if "|" in one}
+                for line, contexts in data.contexts_by_lineno(measured).items()
+            }
+            self.lines[name] = lines
+            self.width[name] = Counter(test for tests in lines.values() for test in tests)
+            self.files |= {test.partition("::")[0] for test in self.width[name]}
+
+    def tests_of(self, mutant: Mutant) -> set[str]:
+        """Return the tests that reach its line, or, inside of an expression of many lines, the one before it."""
+        lines = self.lines[mutant.path]
+        at = max((line for line, tests in lines.items() if line <= mutant.line and tests), default=None)
+        return set() if at is None else lines[at]
 
 
 if __name__ == "__main__":
