@@ -57,7 +57,7 @@ WATCHED = {
     "privacy/accounting/*.py": (tuple(f"tests/privacy/test_{name}.py" for name in ACCOUNTING), SPENDING),
 }
 CASE = pytest.StashKey[int]()
-FEW, FIRST = 3, 60  # cases of a test that come first; tests that are tried at first
+FEW, FIRST = 2, 25  # cases of a test that come first; tests that are tried at first
 MOST_CPU, MOST_NAPS = 120, 12000  # seconds, and tenths of a second, for one mutant; more means that it does not end
 
 
@@ -185,31 +185,22 @@ class EachInFork:
 
     def pytest_runtestloop(self, session) -> bool:
         if session.testsfailed:
-            raise session.Interrupted("errors during collection")
-        for pattern in WATCHED:
-            of = [mutant for mutant in self.mutants if ROOT / mutant.path in PACKAGE.glob(pattern)]
-            if of:
-                outcome, by = in_fork(lambda one=of[0]: self.failing(session, one, is_sound=True))
-                if outcome != "survived":
-                    raise session.Interrupted(f"the sound {pattern} fails in {by}")
+            raise session.Interrupted(f"{session.testsfailed} files cannot be collected")
         for mutant in self.mutants:
             outcome, by = in_fork(lambda one=mutant: self.failing(session, one))
             self.killers[mutant.path, by] += 1
             note(self.results, mutant, outcome, by)
+        # A test that fails without any mutant has found nothing.
+        found = {by for _, by in self.killers}
+        outcome, by = in_fork(lambda: first_failing(session, [item for item in session.items if item.nodeid in found]))
+        if outcome != "survived":
+            raise session.Interrupted(f"{by} fails with the sound modules, too")
         return True
 
-    def failing(self, session, mutant: Mutant, is_sound: bool = False) -> str | None:
-        """Return the first test that fails with the mutant in this process; those come first that found others."""
-        if not is_sound:
-            replace_code(PACKAGE, ROOT / mutant.path, mutant.number)
-        chosen = self.chosen(session.items, mutant)
-        seen = First()
-        session.config.pluginmanager.register(seen)
-        for item, then in zip(chosen, [*chosen[1:], None], strict=True):
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=then)
-            if seen.name is not None:
-                break
-        return seen.name
+    def failing(self, session: pytest.Session, mutant: Mutant) -> str | None:
+        """Return the first test that fails with the mutant in this process."""
+        replace_code(PACKAGE, ROOT / mutant.path, mutant.number)
+        return first_failing(session, self.chosen(session.items, mutant))
 
     def chosen(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         """Return the tests for a mutant: first those that found others, and those that reach little else."""
@@ -231,6 +222,16 @@ class EachInFork:
         return found if self.is_again else found[:FIRST]
 
 
+def first_failing(session: pytest.Session, chosen: list[pytest.Item]) -> str | None:
+    seen = First()
+    session.config.pluginmanager.register(seen)
+    for item, then in zip(chosen, [*chosen[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=then)
+        if seen.name is not None:
+            break
+    return seen.name
+
+
 class Reached:
     """Which tests reach which lines, by coverage data with a context for each test."""
 
@@ -245,7 +246,7 @@ class Reached:
         for measured in data.measured_files():
             name = "src/upcycled/" + measured.rpartition("/src/upcycled/")[2]
             lines = {
-                line: {one.rpartition("|")[0] for one in contexts if "|" in one}
+                line: {one.rpartition("|")[0] for one in contexts if "::" in one}
                 for line, contexts in data.contexts_by_lineno(measured).items()
             }
             self.lines[name] = lines

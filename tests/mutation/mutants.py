@@ -107,6 +107,8 @@ def _computing(node: ast.AST) -> Iterator[ast.AST]:
         for child in value if isinstance(value, list) else [value]:
             if not isinstance(child, ast.AST) or isinstance(child, (ast.Raise, ast.Assert, ast.JoinedStr)):
                 continue
+            if isinstance(child, ast.FunctionDef) and "overload" in map(ast.unparse, child.decorator_list):
+                continue  # a signature
             if (
                 isinstance(child, ast.AnnAssign)
                 and isinstance(child.annotation, ast.Name)
