@@ -68,11 +68,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="try survivors again, against more tests")
     parser.add_argument("--contexts", type=Path, help="coverage data that tell which tests reach a line")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="every OF-th of them")
     options = parser.parse_args()
     tried = read(options.results)
     left = [
         mutant
-        for mutant in chosen_mutants(options.count, options.seed)
+        for mutant in chosen_mutants(options.count, options.seed)[options.part[0] :: options.part[1]]
         if mutant.name not in tried or (options.again and tried[mutant.name] == "survived")
     ]
     outside = [mutant for mutant in left if outside_of_functions(ROOT / mutant.path, mutant.number)]
@@ -136,8 +137,8 @@ def in_fork(work) -> tuple[str, str]:
             with contextlib.redirect_stdout(io.StringIO()):
                 failed = work()
             os.write(writing, ("survived\n" if failed is None else f"killed\n{failed}").encode()[:2000])
-        except BaseException as error:
-            os.write(writing, f"killed\n{error!r}".encode()[:2000])
+        except BaseException as error:  # of ours: a test's own is seen by pytest
+            os.write(writing, f"unknown\n{error!r}".encode()[:2000])
         finally:
             os._exit(0)
     os.close(writing)
@@ -252,6 +253,8 @@ class Reached:
             self.lines[name] = lines
             self.width[name] = Counter(test for tests in lines.values() for test in tests)
             self.files |= {test.partition("::")[0] for test in self.width[name]}
+        if not self.files:
+            raise SystemExit(f"{path} has no contexts of tests")
 
     def tests_of(self, mutant: Mutant) -> set[str]:
         """Return the tests that reach its line, or, inside of an expression of many lines, the one before it."""
