@@ -7,7 +7,7 @@ READY_DEMO := $(VENV)/.ready-demo
 READY_FLOWER := $(VENV)/.ready-flower
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
-.PHONY: demo docs paper test test-slow test-federation lint check bench bench-peers clean
+.PHONY: demo docs paper test test-slow test-federation coverage mutants lint check bench bench-peers clean
 
 demo: $(READY_DEMO)
 	$(BIN)/upcycled demo
@@ -32,6 +32,17 @@ test-slow: $(READY)
 FEDERATION ?= federation
 test-federation: $(READY_FLOWER)
 	$(BIN)/python -m pytest -m "$(FEDERATION)" -n 2 --dist loadfile tests/flower tests/test_notebooks.py
+
+# Lines and branches of the rooms that promise something, by all their tests, slow ones too; and which test reaches what.
+coverage: $(READY)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not federation" --cov --cov-context=test \
+		--cov-report=term-missing:skip-covered -W "ignore::coverage.exceptions.CoverageWarning"
+
+# 300 seeded mutants of strategy, round, accounting and ledger, each against the tests that reach it; goes on where it
+# stopped. Survivors are tried again against everything with MUTANTS=--again.
+mutants: $(READY)
+	test -e .coverage || $(MAKE) coverage
+	$(BIN)/python -m tests.mutation mutants.jsonl --contexts .coverage $(MUTANTS)
 
 lint: $(READY)
 	$(BIN)/ruff check

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import upcycled as up
-from upcycled.privacy.noise import SystemNoise
 
 # Nothing is timed, and the same sources try the same examples: what passed once passes on every machine.
 usual = settings.get_profile("default")
@@ -31,16 +32,28 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore:Trying to resize an executor with running jobs:UserWarning")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keep the collector of garbage from walking, again and again, through modules and tests that all stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(scope="session", autouse=True)
-def compiled():
-    """Have kernels loaded or compiled before any test looks at what is printed: on a new machine that is said once."""
-    data = up.data.synthetic(0.5, 0.5, clients=2, dim=2, seed=0)
-    private = up.privacy.ErmOutput(1.0, noise_std=0.01)
-    for algorithm, privacy in ((up.FedAvg(), None), (up.PFedMe(), None), (up.FedProx(mu=1.0), private)):
-        up.train(data, algorithm=algorithm, privacy=privacy, engine="fused", iterations=1, progress=False)
-    one, scale = np.zeros(1, dtype=np.int64), np.full(1, 2.0**20)
-    for draw in (SystemNoise().gaussian_steps, SystemNoise().laplace_steps):
-        draw(one, 1, scale)
+def silent_compilation():
+    """Let no test that looks at what is printed see that a kernel is compiled: on a new machine that is said once.
+
+    Kernels are compiled when a test first needs them, so that no process waits for those that it does not need yet.
+    What is said has its own tests, in processes of their own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("upcycled.support.kernel_cache._notice", nullcontext)
+        yield
 
 
 def ragged(sizes=(23, 7, 41, 12), features=5, classes=3, seed=0):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -106,3 +108,29 @@ def test_a_wrong_coefficient_is_named_with_what_is_right(wrong, words):
     with pytest.raises(InputError) as error:
         wrong()
     assert words in str(error.value)
+
+
+def test_a_vanilla_run_remembers_nothing_that_a_rule_would_use():
+    strategy = Vanilla(up.FedAvg())
+    start = strategy.start(at(1, 2))
+    assert (start.iteration, start.data_rounds, start.attempt, start.phase, start.noise_std) == (0, 0, 0, 0, 0.0)
+    assert (start.clip_scale, start.seen) == (1.0, ())
+    after = strategy.after_data(start, at(3, 1), 0.5, mean=np.float32([3, 1]), spread=2.0)
+    assert (after.iteration, after.data_rounds, after.noise_std) == (1, 1, 0.5)
+    assert (after.seen, after.mean, after.spread) == ((), None, None)
+    assert not strategy.uses_spread
+    assert not strategy.uses_noise_energy
+    assert strategy.kind(after) == "data"
+    assert strategy.upcycle(after, None) is after  # there is no such iteration
+
+
+def test_a_data_round_forgets_its_failed_attempts_and_keeps_what_is_carried():
+    strategy = Upcycled(up.FedAvg(), as_rule(0.5))
+    carried = {"attempt": 3, "noise_energy": 0.25, "clip_scale": 0.5, "statistics": np.float32([7])}
+    state = replace(strategy.start(at(1, 2)), **carried, aggregator={"trust": np.ones(2)})
+    after = strategy.after_data(state, at(3, 1), 0.0, mean=np.float32([3, 1]), spread=2.0)
+    assert (after.attempt, after.phase, after.noise_energy, after.clip_scale) == (0, 0, 0.25, 0.5)
+    assert after.statistics is state.statistics
+    assert after.aggregator is state.aggregator
+    assert (after.mean.tolist(), after.spread) == ([3, 1], 2.0)
+    assert [one.model.tolist() for one in after.seen] == [[1, 2], [3, 1]]

@@ -641,3 +641,9 @@ def test_a_pot_says_what_it_is(tmp_path):
     assert Pot("pure", 1.0, 0.0).limit == 1.0
     with pytest.raises(up.InputError, match="kind"):
         Pot("other", 1.0, 1e-5)
+
+
+def test_a_step_that_nobody_is_in_costs_nothing_and_a_grid_too_fine_costs_as_without_sampling():
+    assert sampled_renyi(q=0.0, noise_multiplier=1.0, steps=5, order=4.0) == 0.0
+    # So little noise that the integral would take billions of points: alpha (2/z)^2 / 2 is never too little.
+    assert sampled_renyi(q=0.5, noise_multiplier=1e-4, steps=3, order=4.0) == pytest.approx(3 * 4 * (2 / 1e-4) ** 2 / 2)

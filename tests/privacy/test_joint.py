@@ -14,7 +14,15 @@ from upcycled.cli.main import main
 from upcycled.core.mechanism import Charge
 from upcycled.privacy import DPSGD, CentralDPFedAvg, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
 from upcycled.privacy.accounting import gdp_epsilon, pure_composition_epsilon
-from upcycled.privacy.ledger.joint import FIXED_ONLY, epsilon_of_events, events_as_json, events_of, joint_epsilon
+from upcycled.privacy.ledger.joint import (
+    FIXED_ONLY,
+    deltas_of_events,
+    epsilon_of_events,
+    events_as_json,
+    events_of,
+    group_epsilon,
+    joint_epsilon,
+)
 
 DELTA = 1e-5
 
@@ -110,3 +118,32 @@ def test_the_command_composes_files_and_says_when_that_holds(tmp_path, capsys):
     assert found["clients"][0]["rounds"] == 7
     assert found["clients"][0]["epsilon"] == pytest.approx(joint_epsilon(made, 1e-5)[0])
     assert main(["privacy", "ledger", str(tmp_path / "c")]) == 2
+
+
+def test_a_group_of_records_counts_as_often_as_it_has_records():
+    # An event's number is 2 std / sensitivity: four releases of mu = 1/2 are one of mu = 1, and three records' of 3.
+    epsilon, gaussian = 0.5, {("GaussianDpEvent", 4.0, 1.0): 4}
+    assert group_epsilon(gaussian, 0, DELTA, 3) == pytest.approx(gdp_epsilon(mu=3.0, delta=DELTA))
+    assert group_epsilon(gaussian, 0, DELTA, 1) == pytest.approx(epsilon_of_events(gaussian, 0, DELTA))
+    (pure,) = events_of([(Charge("pure", np.array([0]), np.ones(1), np.ones(1), epsilon=np.array([epsilon])), 0)])
+    (grown,) = events_of([(Charge("pure", np.array([0]), np.ones(1), np.ones(1), epsilon=np.array([3 * epsilon])), 0)])
+    assert group_epsilon({pure: 2}, 0, DELTA, 3) == pytest.approx(epsilon_of_events({grown: 2}, 0, DELTA))
+    assert group_epsilon({("PoissonSampledDpEvent", 2.0, 0.1): 7}, 0, DELTA, 3) is None  # not that simple
+    assert group_epsilon(None, 0, DELTA, 3) is None
+
+
+def test_what_moves_nothing_is_no_event_and_what_is_not_proven_has_delta_one():
+    zero, one = np.zeros(1), np.ones(1)
+    still = [
+        Charge("gaussian", np.array([0]), zero, one),
+        Charge("pure", np.array([0]), one, one, epsilon=zero),
+        Charge("sampled", np.array([0]), one, one, sampling_rate=zero, steps=np.array([7])),
+        Charge("sampled", np.array([0]), one, one, sampling_rate=one, steps=np.array([0])),
+    ]
+    assert not events_of([(charge, 0) for charge in still])
+    assert events_of([(Charge("gaussian", np.array([0]), np.inf * one, one), 0)]) is None
+    assert deltas_of_events(None, 0, [0.1, 1.0]).tolist() == [1.0, 1.0]
+    found = deltas_of_events({("GaussianDpEvent", 4.0, 1.0): 4}, 0, [0.5, 1.0])
+    assert found == pytest.approx([up.privacy.gdp_delta(mu=1.0, epsilon=epsilon) for epsilon in (0.5, 1.0)])
+    with pytest.raises(up.InputError, match="one ledger at least"):
+        joint_epsilon([], DELTA)

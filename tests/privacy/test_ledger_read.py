@@ -296,7 +296,7 @@ def test_a_ledger_without_a_format_reads_as_unchained_with_the_same_epsilon(name
     assert (ledger.format, ledger.chain) == (1, "unchained")
     assert ledger.rounds.tolist() == said["rounds"]
     expected = [math.inf if value is None else value for value in said["epsilon"]]
-    assert ledger.epsilon(DELTA).tolist() == pytest.approx(expected, rel=1e-12)
+    assert ledger.epsilon(DELTA).tolist() == pytest.approx(expected, rel=1e-10)  # other processors round otherwise
     assert ledger.epsilon_over_rounds(DELTA).worst[-1] == max(ledger.epsilon(DELTA))
     assert ledger.is_simulation == (name != "real-noise")
     assert ledger.promise.sampling_is_secret == (name == "sampled-clients")

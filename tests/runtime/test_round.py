@@ -1,15 +1,28 @@
 """A data round in ask, answer and take: separate clients that know only their own give the simulator's bits."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import upcycled as up
+from upcycled.core.algorithm import Server
+from upcycled.core.mechanism import Release
 from upcycled.core.shards import Shards
 from upcycled.runtime.plan import make_plan, plan_of, with_data
-from upcycled.runtime.round import answer, ask, joined, repeat, take
+from upcycled.runtime.round import (
+    _noise_energy,
+    _noise_std,
+    _shares,
+    _spread,
+    answer,
+    ask,
+    joined,
+    repeat,
+    take,
+)
 from upcycled.runtime.state import start_run
 
 ALGORITHMS = {
@@ -194,3 +207,67 @@ def test_nobody_is_asked_who_is_not_in_the_cohort(federation):
     absent = next(i for i in range(4) if i not in asked.cohort.clients)
     with pytest.raises(up.InputError, match=f"client {absent} is not in the cohort of data round 1"):
         asked.of(absent)
+
+
+def released(vectors, samples):
+    """A release of clients 0, 1, ... as it is told to the server."""
+    count = len(samples)
+    return Release(np.arange(count), np.float32(vectors), np.array(samples), np.ones(count, dtype=np.int64))
+
+
+def spread(vectors, samples, noise_std=None, *, kind="gaussian", central=None, weights=None):
+    arrived = SimpleNamespace(release=released(vectors, samples))
+    mechanism = SimpleNamespace(is_central=central is not None, mean_noise_std=lambda release: central)
+    charge = None if noise_std is None else SimpleNamespace(kind=kind, noise_std=np.array(noise_std))
+    return _spread(arrived, Server(np.float32([1, 0])), charge, mechanism, weights)
+
+
+def test_the_spread_is_the_mean_squared_step_less_the_noise_in_it():
+    # From (1, 0): steps (2, 0) and (0, 3), of 1 and 3 samples: 4/4 + 27/4.
+    vectors, samples = [[3, 0], [1, 3]], [1, 3]
+    assert spread(vectors, samples) == pytest.approx(7.75)
+    assert spread(vectors, samples, weights=np.array([0.5, 0.5])) == pytest.approx(6.5)
+    # Two coordinates, each with the mean of 0.5^2 and 1.5^2 by samples.
+    assert spread(vectors, samples, [0.5, 1.5]) == pytest.approx(7.75 - 2 * (0.25 + 3 * 2.25) / 4)
+    assert spread(vectors, samples, [0.5, 1.5], kind="pure") == pytest.approx(7.75)  # of no known variance
+    assert spread(vectors, samples, [9.0, 9.0], central=1.5) == pytest.approx(7.75 - 2 * 2.25)
+    assert spread(vectors, samples, [3.0, 3.0]) == 0.0  # more noise than there is
+
+
+def test_the_noise_of_a_weighted_mean_is_known_where_it_is_gaussian():
+    weighted = SimpleNamespace(weights=np.array([0.25, 0.75]))
+    charge = SimpleNamespace(kind="gaussian", noise_std=np.array([4.0, 2.0]))
+    assert _noise_std(weighted, charge) == pytest.approx((1.0 + 2.25) ** 0.5)
+    assert _noise_std(SimpleNamespace(weights=None), charge) == 0.0
+    assert _noise_std(weighted, None) == 0.0
+    assert _noise_std(weighted, SimpleNamespace(kind="pure", noise_std=charge.noise_std)) == 0.0
+
+
+class Gained:
+    """An algorithm whose server step multiplies noise by a known number, or by none."""
+
+    def __init__(self, gain):
+        self.noise_gain = gain
+
+
+def test_the_noise_that_a_round_brings_is_known_by_gain_weights_and_stds():
+    release, stds = released([[0, 0], [0, 0]], [1, 3]), np.array([4.0, 2.0])
+    mechanism = SimpleNamespace(release_noise_std=lambda release: stds)
+
+    def energy(gain=1.5, mechanism=mechanism, combination=None):
+        algorithm = Gained(gain)
+        plan = SimpleNamespace(strategy=SimpleNamespace(algorithm=algorithm), directions=SimpleNamespace(dimension=7))
+        return _noise_energy(plan, mechanism, combination, release)
+
+    # Samples weigh 1/4 and 3/4: variances 1 and 2.25 a direction.
+    assert energy() == pytest.approx(1.5**2 * 7 * 3.25)
+    assert energy(combination=SimpleNamespace(weights=np.array([0.5, 0.5]))) == pytest.approx(1.5**2 * 7 * 5.0)
+    assert energy(gain=None) is None
+    assert energy(mechanism=SimpleNamespace(release_noise_std=None)) is None
+    assert energy(combination=SimpleNamespace(weights=None)) is None
+
+
+def test_shares_are_those_of_the_samples_unless_an_algorithm_has_its_own():
+    release = released([[0, 0], [0, 0]], [1, 3])
+    assert _shares(up.FedAvg(), release).tolist() == [0.25, 0.75]
+    assert _shares(up.FedDyn(), release).tolist() == [0.5, 0.5]
