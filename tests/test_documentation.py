@@ -120,8 +120,9 @@ def scene(page, folder):
             rows = rows.replace(f"\n{name},", f"\nhospital-{number},")
         (folder / "patients.csv").write_text(rows)
         new = pandas.DataFrame({"patient": ["p1", "p2"], "age": [0.5, -0.5], "dose": [0.1, 0.2]})
-        new.to_csv(folder / "new.csv", index=False)
-        new.to_parquet(folder / "new.parquet")
+        new.to_csv(folder / "listed.csv", index=False)
+        new.drop(columns="patient").to_csv(folder / "new.csv", index=False)
+        new.drop(columns="patient").to_parquet(folder / "new.parquet")
         (folder / "predicted.toml").write_text(PREDICTED)
         assert main(["run", "predicted.toml", "--quiet"]) == 0
 
@@ -211,8 +212,8 @@ def test_the_experiment_file_of_the_page_on_training_is_one(tmp_path):
     (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), flags=re.DOTALL)
     rows = (ROOT / "examples" / "clinics.csv").read_text().replace("clinic,", "client,", 1)
     (tmp_path / "clinics.csv").write_text(rows)
-    rest = 'name = "f"\niterations = 2\nalgorithm = "fedavg"\n'
-    (tmp_path / "run.toml").write_text(rest + block)
+    head, rest = 'name = "f"\niterations = 2\n', '\n[algorithm]\nname = "fedavg"\n'
+    (tmp_path / "run.toml").write_text(head + block + rest)
     experiment = load_config(tmp_path / "run.toml")
     assert experiment.build_data().targets == "numbers"
     assert experiment.spec(0).local.epochs == 2
