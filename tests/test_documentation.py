@@ -136,6 +136,7 @@ source = "csv"
 path = "patients.csv"
 client = "hospital"
 label = "diagnosis"
+labels = ["0", "1"]
 
 [algorithm]
 name = "pfedme"

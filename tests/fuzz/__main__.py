@@ -118,6 +118,8 @@ def main() -> int:
                     (args.kept / f"{kind}-{hashlib.sha256(content).hexdigest()[:12]}").write_bytes(content)
                     print(f"{kind} {place}: {wrong}", flush=True)
                 found[f"{kind}: {wrong}"] += 1
+            if sys.stderr.isatty() or args.what == "commands":  # which take seconds each
+                print(f"\r{place + 1} of {args.count}", end="", file=sys.stderr, flush=True)
     seconds, tries = time.monotonic() - began, len(range(part, args.count, parts))
     print(
         f"{tries} {args.what} in {seconds:.0f} s, seed {args.seed}, part {args.part}: {found.total()} went wrong in "
