@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -261,10 +262,7 @@ def load_config(
         given = [key for key, _ in changes.given]
         raw, sentences = fitted_to_changes(read, changes.applied(read), given, changes.removed)
         for table, key in FILE_PATHS:
-            field = f"{table}.{key}"
-            raw = _with_paths(
-                raw, table, key, lambda path, at=field: os.path.abspath(file.parent / home_path(at, path, "file"))
-            )
+            raw = _with_paths(raw, table, key, partial(_absolute, f"{table}.{key}", file.parent))
         if isinstance(raw.get("results"), str):
             raw = {**raw, "results": home_path("results", raw["results"], "folder")}
         found = parse(raw)
@@ -419,6 +417,10 @@ def _read(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else reason_of(error)
         raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
+
+
+def _absolute(field: str, folder: Path, path: str) -> str:
+    return os.path.abspath(folder / home_path(field, path, "file"))
 
 
 def _with_paths(raw: dict[str, Any], table: str, key: str, change: Callable[[str], str]) -> dict[str, Any]:
