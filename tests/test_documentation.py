@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from upcycled.cli.main import main
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("data", "models", "privacy", "tables", "theory", "training"))]
+GUIDES = ("coefficients", "data", "models", "privacy", "reuse", "tables", "theory", "training")
+PAGES = ["README.md", *(f"docs/{name}.md" for name in GUIDES)]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -25,7 +29,7 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     names = {"up": up, "data": up.data.synthetic("iid", clients=4, sizes=200, seed=0)}
     for block in blocks:
         exec(compile(block, page, "exec"), names)
-    assert capsys.readouterr().out.strip()
+    assert capsys.readouterr().out.strip() or "print(" not in "".join(blocks)
 
 
 WALKED = ["docs/index.md", "docs/concepts.md", *(f"docs/howto/{path.name}" for path in ROOT.glob("docs/howto/*.md"))]
@@ -46,8 +50,6 @@ HEAVY = {
 )
 def test_a_reader_who_does_all_that_a_page_says_gets_through(page, tmp_path, monkeypatch, capsys):
     """Files with a title are written, Python is run, commands are given, in the order of the page."""
-    from upcycled.cli.main import main
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     names, done = {}, 0
@@ -74,6 +76,118 @@ def test_a_reader_who_does_all_that_a_page_says_gets_through(page, tmp_path, mon
     assert capsys.readouterr().out.strip()
 
 
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+COMMANDS = ["README.md", *(f"docs/{name}.md" for name in ("models", "privacy", "tables", "theory"))]
+"""Pages whose commands a reader gives in a folder that has what they name."""
+ELSEWHERE = {
+    "pip install": ".ci/small_install, which installs the wheel into an environment of its own",
+    "make demo": "tests/experiments/test_demo.py, and .ci/small_install",
+    "upcycled data fetch": "tests/data/test_download.py, from a server of its own: the sets are half a gigabyte",
+    "python -m studies.": "tests/studies",
+    "upcycled federation": "tests/flower, over real processes",
+    "upcycled privacy account show bern/site/bern/account": "tests/flower",
+    "cat study/": "tests/flower",
+}
+"""Commands that no test of documentation gives, by their beginning, and where it is tested what they do."""
+
+
+def commands_of(block):
+    """Return the lines of a block that are commands: those after a dollar where there are some, else all of them."""
+    lines = [re.split(r"\s{2,}#", line)[0].strip() for line in block.splitlines()]
+    given = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    known = ("upcycled ", "make ", "pip ", "python ", "cd ", "cat ")
+    return given or (lines if lines and all(line.startswith(known) for line in lines) else [])
+
+
+def scene(page, folder):
+    """Put what a page's commands name into a folder."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    text = (ROOT / "examples" / "proven-epsilon.toml").read_text().replace('"proven-epsilon"', '"NAME"')
+    (folder / "experiment.toml").write_text(
+        text.replace("iterations = 80", "iterations = 4").replace("[0, 1, 2, 3]", "[0]")
+    )
+    patients(folder / "patients.csv")
+    if page == "docs/privacy.md":
+        private = text[text.index("[privacy]") :]
+        (folder / "hospital.toml").write_text(f"{PREDICTED.replace('pfedme', 'fedprox')}\n{private}")
+    if page == "docs/tables.md":
+        rows = "patient,age,sex,admitted,creatinine\np1,70,f,2020-02-02,120\np2,,m,2021-03-04,80\n"
+        (folder / "new.csv").write_text(rows)
+    if page == "docs/models.md":
+        pandas = pytest.importorskip("pandas")
+        rows = (folder / "patients.csv").read_text()
+        for number, name in enumerate("abc", start=1):
+            rows = rows.replace(f"\n{name},", f"\nhospital-{number},")
+        (folder / "patients.csv").write_text(rows)
+        new = pandas.DataFrame({"patient": ["p1", "p2"], "age": [0.5, -0.5], "dose": [0.1, 0.2]})
+        new.to_csv(folder / "listed.csv", index=False)
+        new.drop(columns="patient").to_csv(folder / "new.csv", index=False)
+        new.drop(columns="patient").to_parquet(folder / "new.parquet")
+        (folder / "predicted.toml").write_text(PREDICTED)
+        assert main(["run", "predicted.toml", "--quiet"]) == 0
+
+
+PREDICTED = """\
+name = "NAME"
+iterations = 4
+
+[data]
+source = "csv"
+path = "patients.csv"
+client = "hospital"
+label = "diagnosis"
+labels = ["0", "1"]
+
+[algorithm]
+name = "pfedme"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", COMMANDS)
+def test_a_reader_who_gives_all_commands_of_a_page_gets_through(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    scene(page, tmp_path)
+    names = {"up": up, "data": up.data.synthetic("iid", clients=4, sizes=200, seed=0)}
+    given = 0
+    for language, block in BLOCK.findall((ROOT / page).read_text()):
+        if language == "python":
+            exec(compile(block, page, "exec"), names)
+            continue
+        for line in commands_of(block):
+            if line.startswith(tuple(ELSEWHERE)):
+                continue
+            if line.startswith("upcycled "):
+                assert main(shlex.split(line)[1:]) == 0, f"{line}: {capsys.readouterr().err}"
+            else:
+                path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+                done = subprocess.run(line, shell=True, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+                assert done.returncode == 0, f"{line}: {done.stderr}"
+            given += 1
+    assert given
+
+
+def test_every_block_of_every_page_is_run_by_a_test_or_says_where_it_is():
+    """Blocks are code, commands or pictures of text; a page that is new, or a command, belongs into a list above."""
+    pages = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md")),
+    ]
+    for page in pages:
+        if page in WALKED:
+            continue
+        for language, block in BLOCK.findall((ROOT / page).read_text()):
+            if language == "python":
+                assert page in PAGES, f"Python of {page} is run by nobody"
+            elif language == "toml":
+                assert page in FILES, f"a file of {page} is read by nobody"
+            else:
+                for line in commands_of(block):
+                    assert page in COMMANDS or line.startswith(tuple(ELSEWHERE)), f"{page}: nobody gives {line}"
+
+
 def patients(path):
     rng = np.random.default_rng(0)
     rows = [f"{'abc'[i % 3]},{x:.3f},{y:.3f},{int(x > y)}" for i, (x, y) in enumerate(rng.normal(size=(60, 2)))]
@@ -93,6 +207,32 @@ def test_the_experiment_file_of_the_page_on_tables_is_one(tmp_path, monkeypatch)
     assert experiment.resolved()["data"]["schema"]["columns"]["age"]["bounds"] == [0.0, 110.0]
 
 
+def test_the_experiment_file_of_the_page_on_training_is_one(tmp_path):
+    from upcycled.config.experiment import load_config
+
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "training.md").read_text(), flags=re.DOTALL)
+    rows = (ROOT / "examples" / "clinics.csv").read_text().replace("clinic,", "client,", 1)
+    (tmp_path / "clinics.csv").write_text(rows)
+    head, rest = 'name = "f"\niterations = 2\n', '\n[algorithm]\nname = "fedavg"\n'
+    (tmp_path / "run.toml").write_text(head + block + rest)
+    experiment = load_config(tmp_path / "run.toml")
+    assert experiment.build_data().targets == "numbers"
+    assert experiment.spec(0).local.epochs == 2
+
+
+def test_the_sites_file_of_the_page_on_deployment_is_one(tmp_path):
+    from upcycled.flower.holder.policy import read_policy
+
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "deployment.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "policy.toml").write_text(block)
+    policy = read_policy(tmp_path / "policy.toml")
+    assert (policy.name, policy.privacy.least_noise, policy.account.epsilon) == ("bern", 2.0, 3.0)
+
+
+FILES = ["docs/tables.md", "docs/training.md", "docs/deployment.md"]
+"""Pages with a file that a test above reads."""
+
+
 @pytest.mark.parametrize(
     "page",
     ["README.md", "CONTRIBUTING.md", "SECURITY.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))],
@@ -110,7 +250,7 @@ def test_commands_of_a_page_are_known_to_the_command_line_with_all_their_options
     from upcycled.cli.main import _is_override, _parser
 
     # A comment begins at two spaces and a sign; what data fetch says of its sets begins at three spaces.
-    lines = re.findall(r"^upcycled .*$", (ROOT / page).read_text(), flags=re.MULTILINE)
+    lines = re.findall(r"^(?:\$ )?(upcycled .*)$", (ROOT / page).read_text(), flags=re.MULTILINE)
     for line in lines:
         words = shlex.split(re.split(r"\s{2,}", line)[0])
         try:

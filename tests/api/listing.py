@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import re
 from pathlib import Path
+from typing import get_origin
 
 ROOT = Path(__file__).parents[2]
 CHANGELOG = ROOT / "CHANGELOG.md"
@@ -43,6 +44,8 @@ def _shape(value):
         return type(value).__name__
     if inspect.isclass(value) and issubclass(value, BaseException):
         return "error"
+    if get_origin(value) is not None:  # the name of a type, which some versions of Python give a signature
+        return "class"
     try:
         parameters = inspect.signature(value).parameters.values()
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -81,6 +82,19 @@ def test_closed_and_full_streams_end_no_command_in_a_traceback(tmp_path, redirec
     assert done.returncode == code
     assert "Traceback" not in log.read_text()
     assert "Exception ignored" not in log.read_text()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["data", "check", "--help"], ["--version"]])
+def test_help_that_cannot_be_written_is_an_error_too(words, monkeypatch, capsys):
+    """argparse swallows what a write raises, at once where Python does not buffer."""
+
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(words) == 1
+    assert capsys.readouterr().err == "error: standard output cannot be written (No space left on device)\n"
 
 
 def test_a_closed_stream_is_replaced_by_one_that_goes_nowhere(monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 
 from upcycled.cli.main import main
@@ -206,6 +208,42 @@ def test_a_check_without_a_schema_lists_all_and_the_lines_of_a_schema(tmp_path, 
         "hint: column 'years' is a copy of 'age'\n",
     ):
         assert words in said
+
+
+@pytest.mark.parametrize("with_schema", [True, False])
+def test_texts_that_stand_for_gaps_are_one_line_of_the_schema_whatever_columns_and_sites_have_them(
+    with_schema, tmp_path, capsys
+):
+    """A schema has one ``gaps``: three lines of it, each with its own text, would leave the last only."""
+    many = [f"{20 + i},{i},{'yes' if i % 2 else 'no'}" for i in range(30)]
+    sites = tmp_path / "sites"
+    sites.mkdir()
+    (sites / "rome.csv").write_text("\n".join(["age,dose,ill", *many, "?,unk,no", "-,3,yes"]) + "\n")
+    (sites / "bern.csv").write_text("\n".join(["age,dose,ill", *many, "?,missing,no"]) + "\n")
+    (tmp_path / "schema.toml").write_text(
+        '[columns.age]\nkind = "number"\nbounds = [0, 110]\n[columns.dose]\nkind = "number"\nbounds = [0, 50]\n'
+        '[columns.ill]\nkind = "label"\nclasses = ["no", "yes"]\n'
+    )
+    chosen = ["--schema", str(tmp_path / "schema.toml")] if with_schema else ["--label", "ill"]
+    assert main(["data", "check", str(sites), *chosen]) == 2
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if "gaps = " in line]
+    (line,) = set(lines)
+    assert len(lines) == (4 if with_schema else 2)
+    assert set(tomllib.loads(line.removeprefix("schema: "))["gaps"]) >= {"?", "-", "unk", "missing", "NA"}
+
+
+def test_a_draft_says_where_two_values_are_one_but_for_their_capitals(tmp_path):
+    rows = [f"{'Fmf'[i % 3]},{i},{('Ill', 'well', 'ill')[i % 3]}" for i in range(12)]
+    (tmp_path / "rome.csv").write_text("\n".join(["sex,dose,label", *rows]) + "\n")
+    out = tmp_path / "schema.toml"
+    assert main(["data", "schema", str(tmp_path), "-o", str(out)]) == 0
+    said = out.read_text()
+    for both, column in (('"F" and "f"', "sex"), ('"Ill" and "ill"', "label")):
+        assert (
+            f"# {both} differ in capitals only: if they are one, write it alike in all tables and list it once\n"
+            in (said[: said.index(f"[columns.{column}]")])
+        )
+    assert said.count("capitals") == 2
 
 
 def test_a_draft_says_what_columns_look_like_and_marks_what_follows_from_the_data(tmp_path, capsys):

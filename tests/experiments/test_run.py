@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 import upcycled as up
-from tests.experiments.small import everything_under, small_file, spec_in
+from tests.experiments.small import SMALL, everything_under, small_file, spec_in
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError, InputError
 from upcycled.experiments import batch as batch_module
@@ -394,3 +394,38 @@ def test_a_model_of_a_module_in_a_named_folder_reaches_the_workers(here, monkeyp
     assert [s.status for s in together.seeds] == ["finished", "finished"]
     alone = run("model.kind='own_model:make'", "results=alone", "seeds=[0]")
     assert together.seeds[0].summary["loss"] == alone.seeds[0].summary["loss"]
+
+
+SCHEMA = """\
+[columns.x]
+kind = "number"
+bounds = [0, 8]
+[columns.z]
+kind = "ignored"
+[columns.label]
+kind = "label"
+classes = ["0", "1"]
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        'source = "csv"\npath = "a.csv"\nclient = "z"\n',
+        'source = "table"\npath = ["a.csv", "b.csv"]\nschema = "schema.toml"\n',
+    ],
+    ids=["one", "several"],
+)
+def test_the_file_beside_a_seed_names_no_folder_of_somebodys_machine_and_repeats_the_seed(here, data):
+    """It is for everybody, also where noise is real; and all of it may lie elsewhere by then."""
+    rows = "".join(f"{i},{i % 3},{i % 2}\n" for i in range(8))
+    for name in ("a.csv", "b.csv"):
+        (here / name).write_text(f"x,z,label\n{rows}")
+    (here / "schema.toml").write_text(SCHEMA)
+    small_file(here, (SMALL[SMALL.index("[data]") : SMALL.index("[algorithm]")], f"[data]\n{data}\n"))
+    run("seeds=[0]")
+    config = here / "results" / "small" / "seed-0" / "config.toml"
+    assert str(here) not in config.read_text()
+    assert "../../../a.csv" in config.read_text()
+    assert load_config(config).data == load_config("small.toml").data
+    assert [s.status for s in run("seeds=[0]").seeds] == ["reused"]

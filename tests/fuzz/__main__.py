@@ -43,19 +43,35 @@ def tried(kind: str, content: bytes, path: Path) -> str | None:
     return verdict(lambda: read(path))
 
 
-def of_command(content: bytes, folder: Path) -> str | None:
+COMMANDS = {
+    "configs": ("run f.toml --show-config", "f.toml"),
+    "npz": ("data describe f.npz", "f.npz"),
+    "csv": ("data describe f.csv", "f.csv"),
+    "parquet": ("data describe f.parquet", "f.parquet"),
+    "table": ("data check f.csv --schema schema.toml", "f.csv"),
+    "schema": ("data check g.csv --schema f.toml", "f.toml"),
+    "ledger": ("privacy ledger f", "f"),
+}
+"""What the real command is asked about a file of each kind, and what that file is called."""
+
+
+def of_command(kind: str, content: bytes, folder: Path) -> str | None:
     """Have the real command read a file, in a process of its own; return what it did wrong."""
-    (folder / "f.toml").write_bytes(content)
-    words = [sys.executable, "-m", "upcycled", "run", "f.toml", "--show-config"]
+    words, name = COMMANDS[kind]
+    (folder / "schema.toml").write_text(files.SCHEMA)
+    (folder / "g.csv").write_text(files.TABLE)
+    (folder / name).write_bytes(content)
+    command = [sys.executable, "-m", "upcycled", *words.split()]
     try:
-        done = subprocess.run(words, cwd=folder, capture_output=True, timeout=6 * SECONDS)  # it loads torch, too
+        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=6 * SECONDS)  # it loads torch, too
     except subprocess.TimeoutExpired:
         return "TooLong"
     said = done.stderr.decode(errors="replace")
     if done.returncode not in (0, 2) or "Traceback" in said:
         return f"exit code {done.returncode}: {said[-500:]}"
     is_one = said.startswith("error: ") and said.count("\n") == 1 and len(said) < LONGEST + 10
-    return None if done.returncode == 0 or is_one else f"no sentence: {said[:500]!r}"
+    is_list = not said and "check" in words  # all problems at once, on standard output
+    return None if done.returncode == 0 or is_one or is_list else f"no sentence: {said[:500]!r}"
 
 
 def main() -> int:
@@ -68,37 +84,42 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, default=Path(tempfile.gettempdir()) / "fuzz-found")
     args = parser.parse_args()
     part, parts = map(int, args.part.split("/"))
-    kinds = files.kinds() if args.what == "files" else [args.what]
+    kinds = {
+        "files": files.kinds(),
+        "configs": ["configs"],
+        "commands": ["configs" if i % 2 else kind for kind in COMMANDS if kind != "configs" for i in range(2)],
+    }[args.what]
     found: Counter[str] = Counter()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for kind in (
-            kinds if args.what != "commands" else ()
-        ):  # what is imported when it is first needed is no reader's time
-            tried(
-                kind, (files.good_files() | {"configs": WARM})[kind], Path(folder, f"f{files.SUFFIXES.get(kind, '')}")
-            )
+        paths = {kind: Path(folder, f"f{files.SUFFIXES.get(kind, '')}") for kind in kinds} | {
+            "configs": Path(folder, "f.toml")
+        }
+        if args.what != "commands":  # what is imported when it is first needed is no reader's time
+            for kind in kinds:
+                tried(kind, WARM if kind == "configs" else files.good_files()[kind], paths[kind])
         bound_memory(args.memory)
         before = peak_megabytes()
         for place in range(part, args.count, parts):
             kind = kinds[place // parts % len(kinds)]
-            if args.what == "files":
-                content = files.content_of(kind, place, args.seed)
-                wrong = tried(kind, content, Path(folder, f"f{files.SUFFIXES.get(kind, '')}"))
-            else:
-                content = configs.text_of(place, args.seed)
-                wrong = (
-                    of_command(content, Path(folder))
-                    if kind == "commands"
-                    else tried(kind, content, Path(folder, "f.toml"))
-                )
+            is_config = kind == "configs"
+            content = configs.text_of(place, args.seed) if is_config else files.content_of(kind, place, args.seed)
+            for _ in range(2):  # a machine may stop a process for a while: what hangs, hangs again
+                if args.what == "commands":
+                    wrong = of_command(kind, content, Path(folder))
+                else:
+                    wrong = tried(kind, content, paths[kind])
+                if wrong is None or not wrong.startswith("TooLong"):
+                    break
             if wrong is not None:
                 if not found[f"{kind}: {wrong}"]:
                     args.kept.mkdir(exist_ok=True)
                     (args.kept / f"{kind}-{hashlib.sha256(content).hexdigest()[:12]}").write_bytes(content)
                     print(f"{kind} {place}: {wrong}", flush=True)
                 found[f"{kind}: {wrong}"] += 1
+            if sys.stderr.isatty() or args.what == "commands":  # which take seconds each
+                print(f"\r{place + 1} of {args.count}", end="", file=sys.stderr, flush=True)
     seconds, tries = time.monotonic() - began, len(range(part, args.count, parts))
     print(
         f"{tries} {args.what} in {seconds:.0f} s, seed {args.seed}, part {args.part}: {found.total()} went wrong in "

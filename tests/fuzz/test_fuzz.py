@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz import configs, files
-from tests.fuzz.__main__ import of_command, tried
+from tests.fuzz.__main__ import COMMANDS, of_command, tried
 from tests.fuzz.judge import verdict
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -54,7 +54,9 @@ def test_many_more_of_both(seed, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_real_command_answers_likewise(tmp_path):
     for place in range(10):
-        assert of_command(configs.text_of(place, seed=1), tmp_path) is None
+        assert of_command("configs", configs.text_of(place, seed=1), tmp_path) is None
+    for kind in COMMANDS.keys() - {"configs"}:
+        assert of_command(kind, files.content_of(kind, 1, seed=1), tmp_path) is None
 
 
 def test_the_judge_knows_a_traceback_a_hang_and_a_long_sentence(monkeypatch):

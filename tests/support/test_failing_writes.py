@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import errno
 import io
+import json
 import os
 import shutil
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from tests.experiments.small import SMALL, small_file
+from upcycled.cli.main import main
 from upcycled.core.errors import UpcycledError
 from upcycled.privacy import Account, Ledger
 from upcycled.support.files import write_together
@@ -202,3 +205,62 @@ def test_an_account_whose_disk_fails_has_charged_all_that_left_or_more(tmp_path,
         left = Ledger.read(ledger).epsilon(1e-5).max() if ledger.exists() else 0.0
         account = Account.read(place)
         assert max((account.epsilon(client) for client in account.clients), default=0.0) >= left - 1e-9
+
+
+HELD = {"config.toml", "metrics.jsonl", "clients.jsonl", "model.json", "model.safetensors", "summary.json"}
+
+
+def results_of(folder):
+    """Return what a results folder's files say, whole as they must be, without what follows from clocks and chance."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() or "checkpoint/" in name or path.name.startswith("."):
+            continue
+        if path.suffix == ".json":
+            found[name] = _timeless(json.loads(path.read_text()))
+        elif path.suffix == ".jsonl" and "ledger" not in path.name:
+            found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        elif path.suffix in (".toml", ".safetensors"):
+            found[name] = path.read_bytes()
+    return found
+
+
+def _timeless(document):
+    return {key: value for key, value in document.items() if "seconds" not in key and key != "privacy"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_seeds_results_are_whole_or_not_there_whatever_write_fails_and_the_command_then_finishes_them(
+    tmp_path, monkeypatch, capsys, number
+):
+    """Every call of the system below the results folder fails once, of two seeds with a ledger and checkpoints."""
+    monkeypatch.chdir(tmp_path)
+    private = '[privacy]\nmechanism = "update_clipping"\nclip_norm = 1.0\nnoise_std = 0.5\n'
+    small_file(tmp_path, ('name = "small"', 'name = "small"\nengine = "sequential"'), text=f"{SMALL}{private}")
+    command = ["run", "small.toml", "--quiet", "checkpoint_every=1"]
+    folder = tmp_path / "results"
+    calls = count(monkeypatch, folder, lambda: main(command))
+    whole = results_of(folder)
+    assert {Path(name).name for name in whole} >= HELD
+    failed = 0
+    for at in range(calls):
+        shutil.rmtree(folder)
+        with faults(monkeypatch, folder, at, number):
+            code = main(command)
+        err = capsys.readouterr().err
+        assert code in (0, 1), f"call {at} of {calls}: {err}"
+        assert "Traceback" not in err
+        failed += code
+        if code:
+            assert err.splitlines()[-1].startswith("error: "), f"call {at} of {calls}: {err}"
+        for name, content in results_of(folder).items():
+            assert content == whole[name], f"{name} after call {at} of {calls}"
+        # What is said to be finished is.
+        for summary in folder.rglob("summary.json"):
+            assert {path.name for path in summary.parent.iterdir()} >= HELD
+        assert main(command) == 0, capsys.readouterr().err
+        assert results_of(folder) == whole, f"after call {at} of {calls}"
+        assert not list(folder.rglob("*.tmp")), f"after call {at} of {calls}"
+    assert failed > calls // 3

@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from upcycled import __version__
 from upcycled.cli import audit, compare, data, demo, federation, predict, privacy, report, run, sweep, theory
@@ -27,6 +28,9 @@ from upcycled.cli.last_door import (
 )
 from upcycled.core.errors import InputError, UpcycledError, readable, suggest
 from upcycled.support.said import say
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 COMMANDS = {
     "demo": demo,
@@ -130,7 +134,7 @@ def _dispatch(words: list[str]) -> int:
         privacy.check_formula(words)
     parser = _parser()
     if not words:
-        parser.print_help(sys.stderr)
+        say(parser.format_help().rstrip())
         return 2
     args, rest = parser.parse_known_args(words)
     # argparse leaves out positional arguments that stand after an option: `run FILE --json key=value`.
@@ -162,15 +166,28 @@ def _code_in(folders: Sequence[str]) -> Iterator[None]:
         sys.path[:] = before
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse, which would say nothing of a stream that its help cannot be written to, and end with 0."""
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        print(self.format_help(), end="", file=file)
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
+        print(f"upcycled {__version__}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="upcycled",
         description="Federated learning that reuses what was already released.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"upcycled {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS.values():
         module.add_parser(commands)

@@ -129,7 +129,8 @@ def check_formula(words: Sequence[str]) -> None:
 def _add_question(commands: Subparsers, question: str, text: str) -> None:
     """Add a question, and below it each formula with the flags that it has for this question."""
     layout = argparse.RawDescriptionHelpFormatter
-    epilog = f"the flags of a formula: upcycled privacy {question} {next(iter(FORMULAS))} --help\n"
+    epilog = f"the flags of a formula: upcycled privacy {question} {next(iter(FORMULAS))} --help\n\n"
+    epilog += _examples(question, *FORMULAS)
     command = commands.add_parser(
         question, help=text, description=text, epilog=epilog, formatter_class=layout, allow_abbrev=False
     )
@@ -143,7 +144,7 @@ def _add_question(commands: Subparsers, question: str, text: str) -> None:
     for name, formula in FORMULAS.items():
         about = textwrap.fill(f"{name}: {formula.about}. Answers with {text}.", PAGE_WIDTH)
         made = formulas.add_parser(
-            name, help=formula.about, description=about, epilog=_example(question, name), formatter_class=layout,
+            name, help=formula.about, description=about, epilog=_examples(question, name), formatter_class=layout,
             allow_abbrev=False,
         )  # fmt: skip
         needed = formula.needed(question)
@@ -161,14 +162,17 @@ def _add_number(parser: argparse.ArgumentParser, name: str, is_shown: bool = Tru
         parser.add_argument(_flag(name), metavar={int: "K", float: "X"}.get(kind, "NAME"), help=text)
 
 
-def _example(question: str, formula: str) -> str:
-    """Return a formula's example: that of epsilon, with the number that is asked for in the place of epsilon."""
-    made, words = FORMULAS[formula], FORMULA_EXAMPLES[formula].split()
-    asked = {"noise": made.noise, "rounds": made.count}.get(question)
-    if asked is not None:
-        at = words.index(_flag(asked))
-        words[at : at + 2] = ["--epsilon", "2"]
-    return f"example:\n  upcycled privacy {question} {formula} {' '.join(words)}\n"
+def _examples(question: str, *formulas: str) -> str:
+    """Return formulas' examples: those of epsilon, with the number that is asked for in the place of epsilon."""
+    lines = []
+    for formula in formulas:
+        made, words = FORMULAS[formula], FORMULA_EXAMPLES[formula].split()
+        asked = {"noise": made.noise, "rounds": made.count}.get(question)
+        if asked is not None:
+            at = words.index(_flag(asked))
+            words[at : at + 2] = ["--epsilon", "2"]
+        lines.append(f"  upcycled privacy {question} {formula} {' '.join(words)}\n")
+    return f"examples:\n{''.join(lines)}"
 
 
 def number_of(name: str, text: str | None, kind: type = float) -> Any:

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -31,6 +32,8 @@ from upcycled.runtime.spec import RunSpec
 
 NOT_COMPARED = ("results", "data.path", "checkpoint_every", "privacy.account")
 """The folder says where it lies, a file of data is known by its content, checkpoints and who pays change no result."""
+FILE_PATHS = (("data", "path"), ("data", "schema"), ("privacy", "account"))
+"""Where a file names others, by paths that are relative to it."""
 UNSAID = {"local": ("kind", "sgd")}
 """What complete files had not when there was no choice: left out where it is what they meant, so that equal runs have
 equal fingerprints."""
@@ -212,9 +215,16 @@ class Experiment(Table):
         """Return what the file says as plain values, without the defaults."""
         return self.model_dump(exclude_none=True, exclude_unset=True, by_alias=True)
 
-    def resolved_toml(self) -> str:
-        """Return the complete file; loading it gives an equal experiment."""
-        return tomli_w.dumps(self.resolved())
+    def resolved_toml(self, folder: Path | None = None) -> str:
+        """Return the complete file; loading it gives an equal experiment.
+
+        Of a file that lies in ``folder`` the paths are relative to it: it may be shown to others, who need not know
+        where somebody's home is.
+        """
+        values = self.resolved()
+        for key in FILE_PATHS if folder is not None else ():
+            values = _with_paths(values, *key, lambda path: os.path.relpath(path, folder))
+        return tomli_w.dumps(values)
 
     def fingerprint(self, seed: int) -> str:
         """Return a hash of all that makes a seed's results what they are, but the content of a file of data."""
@@ -251,8 +261,8 @@ def load_config(
             read["sweep"] = flat(read["sweep"])
         given = [key for key, _ in changes.given]
         raw, sentences = fitted_to_changes(read, changes.applied(read), given, changes.removed)
-        for key in (("data", "path"), ("data", "schema"), ("privacy", "account")):
-            raw = _with_absolute_path(raw, *key, file.parent)
+        for table, key in FILE_PATHS:
+            raw = _with_paths(raw, table, key, partial(_absolute, f"{table}.{key}", file.parent))
         if isinstance(raw.get("results"), str):
             raw = {**raw, "results": home_path("results", raw["results"], "folder")}
         found = parse(raw)
@@ -409,12 +419,17 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
 
 
-def _with_absolute_path(raw: dict[str, Any], table: str, key: str, folder: Path) -> dict[str, Any]:
+def _absolute(field: str, folder: Path, path: str) -> str:
+    return os.path.abspath(folder / home_path(field, path, "file"))
+
+
+def _with_paths(raw: dict[str, Any], table: str, key: str, change: Callable[[str], str]) -> dict[str, Any]:
+    """Return a document with the path, or the list of paths, of a key changed; anything else stays."""
     held = raw.get(table)
     given = held.get(key) if isinstance(held, dict) else None
-    paths = given if isinstance(given, list) else [given]
+    paths = given if isinstance(given, list | tuple) else [given]
     texts = [path for path in paths if isinstance(path, str) and path]
     if not texts or len(texts) < len(paths):
         return raw
-    absolute = [os.path.abspath(folder / home_path(f"{table}.{key}", path, "file")) for path in texts]
-    return put(raw, (table, key), absolute if isinstance(given, list) else absolute[0])
+    changed = [change(path) for path in texts]
+    return put(raw, (table, key), changed[0] if isinstance(given, str) else changed)

@@ -69,7 +69,7 @@ def write_seed(
         parquet: write ``metrics.parquet`` too.
     """
     asked = {"scored_on": experiment.scored_on, "fingerprint": experiment.fingerprint(seed)}
-    config = experiment.for_seed(seed).resolved_toml().encode()
+    config = experiment.for_seed(seed).resolved_toml(folder).encode()
     return write_run(folder, config, asked | {"seed": seed}, data, about, result, parquet=parquet)
 
 
@@ -142,7 +142,7 @@ def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
 
     A run that is extended is finished no more, which is said before anything else of it changes.
     """
-    content = experiment.for_seed(seed).resolved_toml().encode()
+    content = experiment.for_seed(seed).resolved_toml(folder).encode()
     path = folder / "config.toml"
     (folder / "summary.json").unlink(missing_ok=True)
     if not path.exists() or path.read_bytes() != content:

@@ -152,9 +152,12 @@ def _name(results: Results) -> str:
 
 
 def _warned(every: Sequence[Drawn]) -> list[str]:
-    """Return what the runs warned of, each sentence of an experiment once."""
-    said = {one.label: dict.fromkeys(words for seed in one.part.seeds for words in seed.notes) for one in every}
-    return [f"{label}: {words}" if len(every) > 1 else words for label, each in said.items() for words in each]
+    """Return what the runs warned of, each sentence once, with the experiments that it is of."""
+    said: dict[str, dict[str, None]] = {}
+    for one in every:
+        for words in (words for seed in one.part.seeds for words in seed.notes):
+            said.setdefault(words, {})[one.label] = None
+    return [f"{', '.join(labels)}: {words}" if len(every) > 1 else words for words, labels in said.items()]
 
 
 def _facts(every: Sequence[Drawn]) -> list[tuple[str, str]]:

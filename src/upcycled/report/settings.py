@@ -152,14 +152,17 @@ def complete_file(part: Part) -> str:
 
 
 def local_path(path: str) -> str:
-    r"""Return a relative path as it is, and of an absolute one the last name.
+    r"""Return a path below the folder as it is, and of any other the last name.
 
     >>> local_path("results/demo"), local_path("/home/ada/results"), local_path("C:\\data\\set.npz")
     ('results/demo', 'results', 'set.npz')
+    >>> local_path("../../../set.npz")
+    'set.npz'
     """
     if PureWindowsPath(path).drive:
         return PureWindowsPath(path).name
-    return PurePosixPath(path).name if PurePosixPath(path).is_absolute() else path
+    found = PurePosixPath(path)
+    return found.name if found.is_absolute() or ".." in found.parts else path
 
 
 def own_command(documents: Mapping[str, Row]) -> str | None:

@@ -66,7 +66,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     text = "built-in sources, which real sets are there, and the files in the folder $UPCYCLED_DATA"
-    listing = commands.add_parser("list", help=text, description=text)
+    examples = "examples:\n  upcycled data list\n  upcycled data list --json\n"
+    listing = add_command(commands, "list", help=text, description=text, examples=examples)
     data_make.json_option(listing)
     listing.set_defaults(run=_list)
 

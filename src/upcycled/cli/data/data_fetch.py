@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import add_json
+from upcycled.cli.batches import add_command, add_json
 from upcycled.cli.show import note, print_json
 from upcycled.support.formats import megabytes
 
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 _EPILOG = """\
 femnist downloads EMNIST (562 MB), sent140 the original tweets (81 MB), glove the word vectors for them.
 A stopped download goes on when the command is given again. Data goes to $UPCYCLED_DATA, else to the cache folder.
+
+examples:
+  upcycled data fetch femnist
+  upcycled data fetch sent140 --to DIR
 """
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "download a real set from its publisher, and check it"
-    parser = commands.add_parser(
-        "fetch", help=text, description=text, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = add_command(commands, "fetch", help=text, description=text, examples=_EPILOG)
     parser.add_argument("set", metavar="SET", help="femnist, sent140 or glove")
     parser.add_argument("--to", metavar="DIR", help="the data folder to put it in")
     parser.add_argument("--url", help="another address of the same archive")

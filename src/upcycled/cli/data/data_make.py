@@ -29,7 +29,10 @@ examples:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    kinds = commands.add_parser("make", help="write an .npz").add_subparsers(metavar="KIND", required=True)
+    examples = _SYNTHETIC_EXAMPLES + _PARTITION_EXAMPLES.removeprefix("examples:\n")
+    text = "write an .npz"
+    command = add_command(commands, "make", help=text, description=text, examples=examples)
+    kinds = command.add_subparsers(metavar="KIND", required=True)
     _add_synthetic(kinds)
     _add_partition(kinds)
 

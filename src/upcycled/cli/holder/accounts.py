@@ -22,6 +22,7 @@ examples:
   upcycled privacy account open ACCOUNT --pot gaussian:3:1e-6 --pot pure:1:0
   upcycled privacy account show ACCOUNT
   upcycled privacy account show ACCOUNT --head kept-elsewhere.json
+  upcycled privacy account close ACCOUNT
   upcycled run experiment.toml privacy.noise=system privacy.account=ACCOUNT
 """
 MOST_ROWS = 20

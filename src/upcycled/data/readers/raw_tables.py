@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled.core.allocation import check_fits, memory_limit
 from upcycled.core.errors import InputError, check_path
 from upcycled.data.readers.npz import unreadable
 from upcycled.support.compressed import check_unpacked
@@ -129,6 +130,24 @@ def _unpacked_parquet(file: Path) -> int:
     return int(max(8 * about.num_rows * about.num_columns, sum(groups)))
 
 
+def check_cells_fit(file: Path, separator: bytes) -> None:
+    """Refuse a .csv whose cells need more memory than there is: an empty one is a byte there and eight here.
+
+    Raises:
+        InputError: in one sentence.
+    """
+    limit = memory_limit()
+    if limit is None or 8 * file.stat().st_size <= limit:  # no file has more cells than bytes
+        return
+    with file.open("rb") as stream:
+        columns = stream.readline().count(separator) + 1
+        rows = sum(part.count(b"\n") for part in iter(lambda: stream.read(2**24), b""))
+    try:
+        check_fits(f"a table of {rows} rows and {columns} columns", 8 * rows * columns)
+    except InputError as error:
+        raise error.at(str(file)) from None
+
+
 def frame_table(frame: Any, title: str, client: str | None = None) -> RawTable:
     """Return the columns of a data frame of pandas or polars."""
     named = [str(name) for name in frame.columns]
@@ -155,6 +174,7 @@ def _values(column: Any) -> NDArray[Any]:
 
 def _csv_columns(file: Path, dialect: Dialect) -> tuple[list[str], list[NDArray[Any]]]:
     try:
+        check_cells_fit(file, dialect.separator.encode())
         encoding = "utf-8-sig" if dialect.encoding.replace("_", "-").lower() in ("utf-8", "utf8") else dialect.encoding
         text = file.read_bytes().decode(encoding)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -28,6 +28,8 @@ class Odd:
     value: str = ""
     row: int = 0
     where: str = ""
+    values: tuple[str, ...] = ()
+    """Every different one, in the order they are met."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,20 @@ def columns_of(tables: Sequence[RawTable]) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table.columns))
 
 
+def spelt_twice(values: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first two values that differ in their capitals only: two spellings of one, most often.
+
+    >>> spelt_twice(["m", "f", "F"]), spelt_twice(["m", "f"])
+    (('F', 'f'), None)
+    """
+    first: dict[str, str] = {}
+    for value in sorted(values):
+        other = first.setdefault(value.casefold(), value)
+        if other != value:
+            return other, value
+    return None
+
+
 def equal_columns(tables: Sequence[RawTable], names: Sequence[str]) -> list[tuple[str, str]]:
     """Return pairs of columns that hold the same cells in all tables: the first, and its copy."""
     first: dict[tuple[Any, ...], str] = {}
@@ -126,10 +142,11 @@ def _both(held: list[tuple[RawTable, Cells]], numbers: list[Real]) -> list[tuple
 
 def _odd(found: Sequence[tuple[RawTable, Cells, Any]]) -> Odd:
     many = sum(int(rows.sum()) for _, _, rows in found)
+    values = dict.fromkeys(str(value) for _, cells, rows in found for value in cells.values[rows].tolist())
     for table, cells, rows in found:
         if rows.any():
             first = int(np.flatnonzero(rows)[0])
-            return Odd(many, str(cells.values[first]), first, table.title)
+            return Odd(many, str(cells.values[first]), first, table.title, tuple(values))
     return Odd()
 
 

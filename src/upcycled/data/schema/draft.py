@@ -11,7 +11,7 @@ from upcycled.core.errors import InputError
 from upcycled.data.grouping import nearest
 from upcycled.data.readers.raw_tables import Dialect, RawTable
 from upcycled.data.schema.column_kinds import ISO, CategoryColumn, DateColumn, Feature, NumberColumn
-from upcycled.data.schema.column_looks import ColumnLook, columns_of, look_at
+from upcycled.data.schema.column_looks import ColumnLook, columns_of, look_at, spelt_twice
 from upcycled.data.schema.encoding import usual_gap
 from upcycled.data.schema.toml_lines import toml_key, toml_value
 
@@ -126,7 +126,7 @@ def _label(look: ColumnLook, targets: str | None) -> DraftColumn:
         look.values,
         key=lambda text: (float(text), text) if look.is_number and not look.no_numbers.many else (0.0, text),
     )
-    remarks = _gap_remark(look, "rows without a label must be left out of the tables")
+    remarks = _gap_remark(look, "rows without a label must be left out of the tables") + _spelling_remark(classes)
     return DraftColumn(look.name, {"kind": "label", "classes": classes}, ("classes",), remarks)
 
 
@@ -154,7 +154,8 @@ def _column(look: ColumnLook, rows: int) -> DraftColumn:
         return _with_gap(look, DateColumn(days, look.formats), keys, marked, remarks)
     if len(look.values) <= MOST_VALUES:
         values = sorted(value for value in look.values if value != "other")
-        return _with_gap(look, CategoryColumn(tuple(values)), {"values": values}, ("values",), ())
+        remarks = _spelling_remark(values)
+        return _with_gap(look, CategoryColumn(tuple(values)), {"values": values}, ("values",), remarks)
     said = f"text with {len(look.values)} different values in {rows} rows"
     return DraftColumn(look.name, {"kind": "ignored"}, ("kind",), (said,))
 
@@ -173,6 +174,14 @@ def _odd_remark(many: int, value: str, what: str) -> tuple[str, ...]:
     if not many:
         return ()
     return (f"{many} cells are no {what}, such as {toml_value(value)}: mend them, or list such texts in gaps",)
+
+
+def _spelling_remark(values: Sequence[str]) -> tuple[str, ...]:
+    twice = spelt_twice(values)
+    if twice is None:
+        return ()
+    both = f"{toml_value(twice[0])} and {toml_value(twice[1])}"
+    return (f"{both} differ in capitals only: if they are one, write it alike in all tables and list it once",)
 
 
 def _gap_remark(look: ColumnLook, words: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
@@ -18,6 +19,7 @@ from upcycled.data.schema.table_schema import Schema
 from upcycled.data.schema.toml_lines import column_line, toml_value
 
 FROM_ZERO = "(counted from 0)"
+_MOST_GAPS = 8
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class TableProblem:
     """Whether data cannot be read because of it."""
     where: str = ""
     """Whose it is: the file."""
+    as_gaps: tuple[str, ...] = ()
+    """Texts that the mend has among the schema's ``gaps``, of which there is one line for all columns."""
 
 
 @dataclass(frozen=True)
@@ -171,13 +175,20 @@ def _strange(
 ) -> list[TableProblem]:
     if not strange.any():
         return []
-    mend = f"gaps = {toml_value([*schema.gaps, str(cells.values[strange][0])])}"
+    odd = tuple(dict.fromkeys(str(value) for value in cells.values[strange].tolist()))
+    mend = gaps_line(schema.gaps, odd)
     forms = forms_of(cells.values[strange].tolist()) if isinstance(column, DateColumn) else []
     if isinstance(column, DateColumn) and forms:
-        mend = column_line(name, "formats", [*column.formats, *forms])
+        mend, odd = column_line(name, "formats", [*column.formats, *forms]), ()
     elif strange.sum() * 2 > len(cells.filled):
-        mend = column_line(name, "kind", "category")
-    return [TableProblem(f"column '{name}' holds {_first(cells, strange)}, where a {what} is due", mend)]
+        mend, odd = column_line(name, "kind", "category"), ()
+    said = f"column '{name}' holds {_first(cells, strange)}, where a {what} is due"
+    return [TableProblem(said, mend, as_gaps=odd)]
+
+
+def gaps_line(gaps: Sequence[str], more: Iterable[str]) -> str:
+    """Return the line of a schema that counts some texts more as gaps; a handful, for it is to be read."""
+    return f"gaps = {toml_value([*gaps, *list(more)[:_MOST_GAPS]])}"
 
 
 def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:

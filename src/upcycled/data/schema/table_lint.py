@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,11 +12,11 @@ from upcycled.data.readers.raw_tables import RawTable
 from upcycled.data.schema.by_schema import clients_in
 from upcycled.data.schema.cells import cells_of, text_of
 from upcycled.data.schema.column_kinds import CategoryColumn, ColumnKind
-from upcycled.data.schema.column_looks import ColumnLook, columns_of, equal_columns, look_at
+from upcycled.data.schema.column_looks import ColumnLook, columns_of, equal_columns, look_at, spelt_twice
 from upcycled.data.schema.draft import MOST_VALUES
-from upcycled.data.schema.encoding import FROM_ZERO, TableProblem, encode
+from upcycled.data.schema.encoding import FROM_ZERO, TableProblem, encode, gaps_line
 from upcycled.data.schema.table_schema import GAPS, Schema
-from upcycled.data.schema.toml_lines import column_line, toml_value
+from upcycled.data.schema.toml_lines import column_line
 
 _LISTED = 5
 
@@ -23,6 +24,8 @@ _LISTED = 5
 def problems_by_schema(tables: Sequence[RawTable], schema: Schema) -> list[TableProblem]:
     """Return what is wrong with tables that a schema describes, and what often is a slip."""
     found = [one for table in tables for one in encode(schema, table, with_labels=True).problems]
+    odd = dict.fromkeys(text for one in found for text in one.as_gaps)
+    found = [replace(one, mend=gaps_line(schema.gaps, odd)) if one.as_gaps else one for one in found]
     found += [one for table in tables for one in clients_in(schema, table)[1]]
     features = [name for name in schema.features if any(name in table.columns for table in tables)]
     looks = [look_at(tables, name, schema.decimal, schema.gaps) for name in features]
@@ -59,9 +62,11 @@ def problems_without_schema(
     for wanted in (client, label):
         if wanted is not None and wanted not in there:
             found.append(TableProblem(f"no table has a column '{wanted}'{suggest(wanted, there)}"))
-    for name in names:
-        look = look_at(tables, name)
-        found += _unreadable(look)
+    looks = [look_at(tables, name) for name in names]
+    # One line of the schema has all of them.
+    odd = dict.fromkeys(value for look in looks if look.is_number for value in look.no_numbers.values)
+    for look in looks:
+        found += _unreadable(look, gaps_line(GAPS, odd))
         found += _slips(look)
     found += _copies(tables, names)
     if label is not None and label in there:
@@ -73,14 +78,14 @@ def problems_without_schema(
     return found
 
 
-def _unreadable(look: ColumnLook) -> list[TableProblem]:
+def _unreadable(look: ColumnLook, gaps: str) -> list[TableProblem]:
     found = []
     if look.no_numbers.many:
         odd = look.no_numbers
         said = f"column '{look.name}' holds {shown(odd.value)} at row {odd.row} {FROM_ZERO}{_more(odd.many)}, where a "
         mend = column_line(look.name, "kind", "ignored")
         if look.is_number:
-            mend = f"gaps = {toml_value([*GAPS, odd.value])}"
+            mend = gaps
         elif look.is_date:
             mend = column_line(look.name, "kind", "date")
         elif len(look.values) <= MOST_VALUES:
@@ -132,14 +137,12 @@ def _unlisted(look: ColumnLook, column: ColumnKind) -> list[TableProblem]:
 
 
 def _capitals(look: ColumnLook) -> list[TableProblem]:
-    """Name classes that differ in their capitals only: two spellings of one, most often."""
-    first: dict[str, str] = {}
-    for value in sorted(look.values):
-        other = first.setdefault(value.casefold(), value)
-        if other != value:
-            said = f"label column '{look.name}' holds {shown(other)} and {shown(value)}, which would be two classes"
-            return [TableProblem(f"{said}: write one of them everywhere", blocks=False)]
-    return []
+    """Name classes that differ in their capitals only."""
+    twice = spelt_twice(look.values)
+    if twice is None:
+        return []
+    said = f"label column '{look.name}' holds {shown(twice[0])} and {shown(twice[1])}, which would be two classes"
+    return [TableProblem(f"{said}: write one of them everywhere", blocks=False)]
 
 
 def _copies(tables: Sequence[RawTable], names: Sequence[str]) -> list[TableProblem]:
