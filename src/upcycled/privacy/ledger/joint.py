@@ -186,11 +186,11 @@ def _check_alike(ledgers: Sequence[Ledger]) -> None:
                 f"the ledgers are of {ledgers[0].rounds.size} and {ledger.rounds.size} clients, but clients are the "
                 "same by their numbers"
             )
-        sizes = ledgers[0].sizes, ledger.sizes
-        if sizes[0] is not None and sizes[1] is not None and not np.array_equal(*sizes):
-            (other, *_) = np.flatnonzero(sizes[0] != sizes[1])
+        one, two = ledgers[0].sizes, ledger.sizes
+        if one is not None and two is not None and not np.array_equal(one, two):
+            client = int(np.flatnonzero(one != two)[0])
             raise InputError(
-                f"client {other} has {sizes[0][other]} samples in one ledger and {sizes[1][other]} in another, but "
+                f"client {client} has {one[client]} samples in one ledger and {two[client]} in another, but "
                 "clients are the same by their numbers: give ledgers of the same clients in the same order (an account "
                 "knows them by name)"
             )
