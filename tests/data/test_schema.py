@@ -88,7 +88,7 @@ def test_a_gap_without_a_constant_is_the_middle_and_a_problem():
     assert made.x[0, -1] == 0.0
     (problem,) = made.problems
     assert problem.said == "column 'seen' has a gap, the first at row 0 (counted from 0), and no constant for them"
-    assert problem.mend == "[columns.seen] gap = 2020-01-06"
+    assert problem.mend == '[columns.seen] gap = 2020-01-06\nfrom_data = ["gap"]'
     assert schema(seen={"gap": "2020-01-06"}).columns["seen"].gap == date(2020, 1, 6)
 
 

@@ -235,8 +235,8 @@ def _check(args: argparse.Namespace) -> int:
 def _print_each(what: str, problems: Sequence[TableProblem]) -> None:
     for one in problems:
         print(f"{what}: {f'{one.where}: ' if one.where else ''}{one.said}")
-        if one.mend:
-            print(f"    schema: {one.mend}")
+        for i, line in enumerate(one.mend.splitlines()):
+            print(f"    {'        ' if i else 'schema: '}{line}")
 
 
 def _plain(problems: Sequence[TableProblem]) -> list[dict[str, str]]:

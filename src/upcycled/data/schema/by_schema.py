@@ -61,7 +61,7 @@ def refuse(problems: Sequence[TableProblem]) -> None:
         return
     by_file: dict[str, list[str]] = {}
     for one in problems[:_LISTED]:
-        by_file.setdefault(one.where, []).append(one.said + (f" (schema: {one.mend})" if one.mend else ""))
+        by_file.setdefault(one.where, []).append(one.said + (f" (schema: {', '.join(one.mend.splitlines())})" if one.mend else ""))
     is_one = len(by_file) == 1
     words = "; ".join(f"{'' if is_one else f'{file}: '}{'; '.join(said)}" for file, said in by_file.items())
     more = f"; and {len(problems) - _LISTED} more, which 'upcycled data check' lists" if len(problems) > _LISTED else ""

@@ -16,7 +16,7 @@ from upcycled.data.readers.raw_tables import RawTable
 from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in
 from upcycled.data.schema.column_kinds import OTHER, CategoryColumn, DateColumn, Feature, LabelColumn, NumberColumn
 from upcycled.data.schema.table_schema import Schema
-from upcycled.data.schema.toml_lines import column_line, toml_value
+from upcycled.data.schema.toml_lines import column_line, marked_line, marks_line, toml_value
 
 FROM_ZERO = "(counted from 0)"
 _MOST_GAPS = 8
@@ -29,7 +29,7 @@ class TableProblem:
     said: str
     """One sentence, without a full stop."""
     mend: str = ""
-    """What the schema should say; nothing where the table itself has to change."""
+    """What the schema should say, with a mark where it was read off the data; nothing where the table has to change."""
     is_shape: bool = False
     """Whether it is about columns and rows and not about what is in them: public, so refused of any data."""
     blocks: bool = True
@@ -95,7 +95,7 @@ def encode_feature(schema: Schema, name: str, column: Feature, values: NDArray[A
     problems += _gaps(name, column, cells)
     outside = ~is_gap & ((found < low) | (found > high))
     if outside.any():
-        problems.append(_outside(name, column, cells, outside, found))
+        problems.append(_outside(name, column, cells, outside))
     middle = low + (high - low) / 2
     filled = np.clip(np.where(is_gap, middle if gap is None else gap, found), low, high)
     scaled = 2 * ((filled - low) / (high - low)) - 1
@@ -135,7 +135,7 @@ def _label(
         strange = (places == NOWHERE) & ~cells.is_gap
         if strange.any():
             new = dict.fromkeys(str(value) for value in cells.values[strange][:1])
-            mend = column_line(name, "classes", [*column.classes, *new])
+            mend = marked_line(name, "classes", [*column.classes, *new], column.from_data)
             said = f"label column '{name}' holds {_first(cells, strange)}, where {_one_of(column.classes)} is due"
             problems.append(TableProblem(said, mend))
         return np.where(places == NOWHERE, np.nan, places), problems
@@ -143,11 +143,11 @@ def _label(
     strange = np.isnan(found) & ~cells.is_gap
     if strange.any():
         said = f"label column '{name}' holds {_first(cells, strange)}, where a number is due"
-        problems.append(TableProblem(said, column_line(name, "classes", _some(cells))))
+        problems.append(TableProblem(said, marked_line(name, "classes", _some(cells), column.from_data)))
     if column.bounds is not None:
         outside = (found < column.bounds[0]) | (found > column.bounds[1])
         if outside.any():
-            problems.append(_outside(name, column, cells, outside, found))
+            problems.append(_outside(name, column, cells, outside))
         # A gap in repaired data is 0, or the bound that is nearest to it.
         found = np.clip(np.where(np.isnan(found), 0.0, found), *column.bounds)
     return found, problems
@@ -179,7 +179,7 @@ def _strange(
     mend = gaps_line(schema.gaps, odd)
     forms = forms_of(cells.values[strange].tolist()) if isinstance(column, DateColumn) else []
     if isinstance(column, DateColumn) and forms:
-        mend, odd = column_line(name, "formats", [*column.formats, *forms]), ()
+        mend, odd = marked_line(name, "formats", [*column.formats, *forms], column.from_data), ()
     elif strange.sum() * 2 > len(cells.filled):
         mend, odd = column_line(name, "kind", "category"), ()
     said = f"column '{name}' holds {_first(cells, strange)}, where a {what} is due"
@@ -188,7 +188,7 @@ def _strange(
 
 def gaps_line(gaps: Sequence[str], more: Iterable[str]) -> str:
     """Return the line of a schema that counts some texts more as gaps; a handful, for it is to be read."""
-    return f"gaps = {toml_value([*gaps, *list(more)[:_MOST_GAPS]])}"
+    return f"gaps = {toml_value([*gaps, *list(more)[:_MOST_GAPS]])}\n{marks_line(['gaps'])}"
 
 
 def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
@@ -196,7 +196,7 @@ def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
         return []
     first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
     said = f"column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}, and no constant for them"
-    return [TableProblem(said, column_line(name, "gap", usual_gap(column)))]
+    return [TableProblem(said, marked_line(name, "gap", usual_gap(column), column.from_data))]
 
 
 def usual_gap(column: Feature) -> Any:
@@ -209,19 +209,13 @@ def usual_gap(column: Feature) -> Any:
 
 
 def _outside(
-    name: str, column: NumberColumn | DateColumn | LabelColumn, cells: Cells, outside: NDArray[np.bool_], found: Real
+    name: str, column: NumberColumn | DateColumn | LabelColumn, cells: Cells, outside: NDArray[np.bool_]
 ) -> TableProblem:
+    """Say what is clipped; wider bounds would be somebody's value, so none are proposed."""
     assert column.bounds is not None  # who has none has nothing outside of them
-    low, high = column.bounds
-    far = (float(np.nanmin(found)), float(np.nanmax(found)))
-    if isinstance(column, DateColumn):
-        wider: Any = [min(low, date.fromordinal(int(far[0]))), max(high, date.fromordinal(int(far[1])))]
-        words = f"{low} to {high}"
-    else:
-        wider = [min(low, far[0]), max(high, far[1])]
-        words = f"{toml_value(low)} to {toml_value(high)}"
+    words = " to ".join(map(toml_value, column.bounds))
     said = f"column '{name}' holds {_first(cells, outside)}, outside of its bounds, {words}: they are clipped"
-    return TableProblem(said, column_line(name, "bounds", wider), blocks=False)
+    return TableProblem(said, blocks=False)
 
 
 def _first(cells: Cells, rows: NDArray[np.bool_]) -> str:

@@ -16,7 +16,7 @@ from upcycled.data.schema.column_looks import ColumnLook, columns_of, equal_colu
 from upcycled.data.schema.draft import MOST_VALUES
 from upcycled.data.schema.encoding import FROM_ZERO, TableProblem, encode, gaps_line
 from upcycled.data.schema.table_schema import GAPS, Schema
-from upcycled.data.schema.toml_lines import column_line
+from upcycled.data.schema.toml_lines import column_line, marked_line
 
 _LISTED = 5
 
@@ -95,7 +95,7 @@ def _unreadable(look: ColumnLook, gaps: str) -> list[TableProblem]:
         many = "a gap" if look.gaps.many == 1 else f"{look.gaps.many} gaps"
         said = f"column '{look.name}' has {many}, the first at row {look.gaps.row} {FROM_ZERO}"
         gap = look.low + (look.high - look.low) / 2 if look.is_number else "other"
-        found.append(TableProblem(said, column_line(look.name, "gap", gap), where=look.gaps.where))
+        found.append(TableProblem(said, marked_line(look.name, "gap", gap), where=look.gaps.where))
     return found
 
 
@@ -107,19 +107,18 @@ def _label_problems(look: ColumnLook) -> list[TableProblem]:
     if look.no_numbers.many:
         odd = look.no_numbers
         said = f"label column '{look.name}' holds {shown(odd.value)} at row {odd.row} {FROM_ZERO}{_more(odd.many)}"
-        mend = column_line(look.name, "classes", sorted(look.values)[:MOST_VALUES])
+        mend = marked_line(look.name, "classes", sorted(look.values)[:MOST_VALUES])
         found.append(TableProblem(f"{said}, where a class's number is due", mend, where=odd.where))
     return found
 
 
 def _slips(look: ColumnLook) -> list[TableProblem]:
-    ignored = column_line(look.name, "kind", "ignored")
     if look.is_index:
         said = f"column '{look.name}' counts rows, as programs write them beside a table"
-        return [TableProblem(said, ignored, blocks=False)]
+        return [TableProblem(said, column_line(look.name, "kind", "ignored"), blocks=False)]
     if look.is_constant and look.filled > 1:
         said = f"column '{look.name}' holds one value only, {shown(next(iter(look.values)))}"
-        return [TableProblem(said, ignored, blocks=False)]
+        return [TableProblem(said, marked_line(look.name, "kind", "ignored"), blocks=False)]
     return []
 
 
@@ -147,7 +146,7 @@ def _capitals(look: ColumnLook) -> list[TableProblem]:
 
 def _copies(tables: Sequence[RawTable], names: Sequence[str]) -> list[TableProblem]:
     return [
-        TableProblem(f"column '{copy}' is a copy of '{first}'", column_line(copy, "kind", "ignored"), blocks=False)
+        TableProblem(f"column '{copy}' is a copy of '{first}'", marked_line(copy, "kind", "ignored"), blocks=False)
         for first, copy in equal_columns(tables, names)
     ]
 
