@@ -5,13 +5,15 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from upcycled.cli.main import main
 from upcycled.core.errors import InputError
 from upcycled.data import Schema, load
 from upcycled.data.loading import raw_tables
-from upcycled.data.schema.table_lint import problems_by_schema
+from upcycled.data.readers.raw_tables import RawTable
+from upcycled.data.schema.table_lint import problems_by_schema, problems_without_schema
 
 SCHEMA = """\
 [columns.age]
@@ -64,7 +66,7 @@ BROKEN = {
     ),
     "a column in capitals": (
         text(head="Age,sex,seen,note,ill"),
-        ["has no column 'age', which the schema asks for (it has 'Age')"],
+        ["has no column 'age', which the schema asks for: rename its column 'Age'"],
     ),
     "an exported index": (
         text(head="," + HEAD).replace("\n3", "\n0,3").replace("\n4", "\n1,4"),
@@ -89,6 +91,14 @@ BROKEN = {
     "a label that the schema does not know": (
         text("5,f,2020-01-01,x,maybe"),
         ["label column 'ill' holds 'maybe' at row 2", "one of 'no', 'yes' is due", 'classes = ["no", "yes", "maybe"]'],
+    ),
+    "labels in capitals": (
+        text("5,f,2020-01-01,x,NO", "5,f,2020-01-01,x,maybe", "5,f,2020-01-01,x,perhaps"),
+        [
+            "holds 'NO' at row 2 (counted from 0), where 'no' is due",
+            "only capitals differ, so write it so in the table",
+            'classes = ["no", "yes", "maybe", "perhaps"]',
+        ],
     ),
     "a value that is not listed": (
         text("5,d,2020-01-01,x,no"),
@@ -323,3 +333,64 @@ def test_a_label_that_no_table_has_and_two_spellings_of_a_class_are_named(tmp_pa
     main(["data", "check", "a.csv", "--label", "ill"])
     said = " ".join(capsys.readouterr().out.split())
     assert "holds 'No' and 'no', which would be two classes: write one of them everywhere" in said
+
+
+def test_a_renamed_column_is_not_proposed_as_one_to_ignore(sites):
+    (sites / "riga.csv").write_text(text(head="Age,sex,seen,note,ill"))
+    assert "ignored" not in refused(sites, sites.parent / "schema.toml")
+
+
+@pytest.mark.parametrize(
+    ("cell", "mend"),
+    [("80,5", 'decimal = ","'), ("1,000", ""), ("8o.5", ""), ("unk", 'gaps = ["", "NA", "N/A", "NaN", "null", "unk"]')],
+)
+@pytest.mark.parametrize("with_schema", [True, False])
+def test_a_value_that_is_written_otherwise_is_never_proposed_as_a_gap(cell, mend, with_schema, tmp_path):
+    rows = {"age": [*map(str, range(30)), cell], "ill": ["no", *["yes"] * 30]}
+    table = RawTable("rome.csv", "rome", {name: np.array(cells, dtype=object) for name, cells in rows.items()}, 31)
+    ill = {"kind": "label", "classes": ["no", "yes"]}
+    own = Schema.from_dict({"columns": {"age": {"kind": "number", "bounds": [0, 110]}, "ill": ill}})
+    by_schema, without = problems_by_schema([table], own), problems_without_schema([table], client=None, label=None)
+    (found,) = [one for one in (by_schema if with_schema else without) if "'age' holds" in one.said]
+    assert found.mend.partition("\n")[0] == mend
+
+
+def test_a_day_that_is_none_is_not_proposed_as_a_gap(sites):
+    (sites / "riga.csv").write_text(text("5,f,2023-13-45,x,no"))
+    said = refused(sites, sites.parent / "schema.toml")
+    assert "holds '2023-13-45'" in said
+    assert "(schema:" not in said
+
+
+def test_an_empty_column_is_said_to_be_empty(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("age,Unnamed: 2,label\n3,,0\n4,,1\n")
+    assert main(["data", "check", str(tmp_path), "--label", "label"]) == 2
+    said = capsys.readouterr().out
+    assert 'column \'Unnamed: 2\' is empty\n    schema: [columns."Unnamed: 2"] kind = "ignored"\n' in said
+    assert "counts rows" not in said
+    assert "gap = " not in said
+    assert main(["data", "schema", str(tmp_path), "-o", str(tmp_path / "s.toml")]) == 0
+    assert Schema.read(tmp_path / "s.toml").columns["Unnamed: 2"].kind == "ignored"
+
+
+def test_a_site_with_few_samples_of_a_class_is_named(sites, capsys):
+    rows = [f"{20 + i},f,2020-01-02,x,{'yes' if i < 9 else 'no'}" for i in range(60)]
+    (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    assert main(["data", "check", str(sites), "--schema", str(sites.parent / "schema.toml")]) == 0
+    assert "hint: class 'yes' of 'ill' has fewer than 10 samples at 'riga'\n" in capsys.readouterr().out
+
+
+def test_labels_that_are_no_class_are_told_first_and_wrong_where_they_are_many(sites, capsys):
+    """Repaired, they would count as the first class: a model of them learns that everybody is well."""
+    rows = [f"{200 if i == 0 else 20},f,2020-01-02,x,{'NO' if i < 5 else 'yes'}" for i in range(20)]
+    (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    schema = sites.parent / "schema.toml"
+    notes = load(sites, schema=schema, repair=True).notes
+    assert "label column 'ill' holds 'NO'" in notes[0]
+    assert "5 labels that are no class count as class 0" in notes[1]
+    assert "clipped" in notes[2]
+    assert main(["data", "check", str(sites), "--schema", str(schema), "--repair"]) == 2
+    assert "where 'no' is due: only capitals differ" in capsys.readouterr().out
+    rows[1:5] = rows[5:9]
+    (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    assert main(["data", "check", str(sites), "--schema", str(schema), "--repair"]) == 0

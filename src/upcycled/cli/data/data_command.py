@@ -199,7 +199,7 @@ def _check(args: argparse.Namespace) -> int:
 
     title = data_schema.title(args.file)
     met = [] if args.file[0] in REAL else data_schema.problems(args)
-    wrong = [one for one in met if one.blocks and (one.is_shape or not args.repair)]
+    wrong = [one for one in met if one.blocks and (one.is_shape or one.is_grave or not args.repair)]
     slips = [one for one in met if not one.blocks]
     if wrong:
         if args.json:

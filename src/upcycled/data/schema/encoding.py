@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -13,13 +14,18 @@ from numpy.typing import NDArray
 from upcycled.core.errors import shown
 from upcycled.core.vectors import Real
 from upcycled.data.readers.raw_tables import RawTable
-from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in
+from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in, text_of
 from upcycled.data.schema.column_kinds import OTHER, CategoryColumn, DateColumn, Feature, LabelColumn, NumberColumn
 from upcycled.data.schema.table_schema import Schema
 from upcycled.data.schema.toml_lines import column_line, marked_line, marks_line, toml_value
 
 FROM_ZERO = "(counted from 0)"
+DECIMAL_COMMA = 'decimal = ","'
 _MOST_GAPS = 8
+_MOST_NEW = 8
+_MOST_LOST = 0.1
+"""The share of labels that may be no class before a check, which is the holder's own, calls it wrong."""
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,12 @@ class TableProblem:
     """Whose it is: the file."""
     as_gaps: tuple[str, ...] = ()
     """Texts that the mend has among the schema's ``gaps``, of which there is one line for all columns."""
+    is_label: bool = False
+    """Whether it is about what is to be learnt, which a holder should hear of first."""
+    is_spelling: bool = False
+    """Whether a value counts as "other" though it is listed but for its capitals."""
+    is_grave: bool = False
+    """Whether so many labels are no class that repaired data would teach something else."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,8 @@ def encode(schema: Schema, table: RawTable, *, with_labels: bool) -> Encoded:
         if name in table.columns:
             made, met = _label(schema, name, label, table.columns[name])
             labels.append(made)
-            problems += met
+            is_grave = label.classes is not None and bool(np.isnan(made).sum() > _MOST_LOST * len(made))
+            problems += [replace(one, is_label=True, is_grave=is_grave) for one in met]
     y = None
     if with_labels and len(labels) == len(schema.labels) and labels:
         y = labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
@@ -108,6 +121,7 @@ def _category(schema: Schema, name: str, column: CategoryColumn, cells: Cells) -
     listed = (*column.values, *((OTHER,) if column.other else ()))
     if column.other:
         places[strange] = len(column.values)
+        problems += _listed_otherwise(name, column, cells, strange)
     elif strange.any():
         words = _first(cells, strange)
         mend = column_line(name, "other", True)
@@ -119,6 +133,20 @@ def _category(schema: Schema, name: str, column: CategoryColumn, cells: Cells) -
         places[cells.is_gap] = len(column.values)
     hot = (places[:, None] == np.arange(len(listed))).astype(np.float64)
     return np.column_stack([hot, *([] if column.gap is None else [cells.is_gap])]), problems
+
+
+def _listed_otherwise(
+    name: str, column: CategoryColumn, cells: Cells, strange: NDArray[np.bool_]
+) -> list[TableProblem]:
+    """Name the first value that counts as "other" and is listed but for its capitals."""
+    listed = {value.casefold(): value for value in column.values}
+    found = sorted({text_of(value) for value in cells.values[strange].tolist()})
+    near = next((value for value in found if value.casefold() in listed), None)
+    if near is None:
+        return []
+    said = f"column '{name}' holds {shown(near)}, which is not listed and counts as other, though"
+    said += f" {shown(listed[near.casefold()])} is: write it so"
+    return [TableProblem(said, blocks=False, is_spelling=True)]
 
 
 def _label(
@@ -133,9 +161,17 @@ def _label(
     if column.classes is not None:
         places = places_in(cells, column.classes)
         strange = (places == NOWHERE) & ~cells.is_gap
+        listed = {one.casefold(): one for one in column.classes}
+        near = strange.copy()
+        near[strange] = [text_of(value).casefold() in listed for value in cells.values[strange].tolist()]
+        strange &= ~near
+        if near.any():
+            due = shown(listed[text_of(cells.values[np.flatnonzero(near)[0]]).casefold()])
+            said = f"label column '{name}' holds {_first(cells, near)}, where {due} is due"
+            problems.append(TableProblem(f"{said}: only capitals differ, so write it so in the table"))
         if strange.any():
-            new = dict.fromkeys(str(value) for value in cells.values[strange][:1])
-            mend = marked_line(name, "classes", [*column.classes, *new], column.from_data)
+            new = dict.fromkeys(text_of(value) for value in cells.values[strange].tolist())
+            mend = marked_line(name, "classes", [*column.classes, *list(new)[:_MOST_NEW]], column.from_data)
             said = f"label column '{name}' holds {_first(cells, strange)}, where {_one_of(column.classes)} is due"
             problems.append(TableProblem(said, mend))
         return np.where(places == NOWHERE, np.nan, places), problems
@@ -154,15 +190,15 @@ def _label(
 
 
 def _shape_problems(schema: Schema, table: RawTable, needed: list[str]) -> list[TableProblem]:
-    problems = []
+    problems, renamed = [], set[str]()
     for name in needed:
         if name not in table.columns:
             near = [one for one in table.columns if one.strip().casefold() == name.strip().casefold()]
-            hint = f" (it has '{near[0]}')" if near else ""
-            mend = f"[columns.{toml_value(near[0])}] in the place of [columns.{toml_value(name)}]" if near else ""
-            problems.append(TableProblem(f"has no column '{name}', which the schema asks for{hint}", mend, True))
+            hint = f": rename its column '{near[0]}'" if near else ""
+            problems.append(TableProblem(f"has no column '{name}', which the schema asks for{hint}", "", True))
+            renamed.update(near)
     for name in table.columns:
-        if name not in schema.columns:
+        if name not in schema.columns and name not in renamed:
             said = f"has a column '{name}' that the schema does not know"
             problems.append(TableProblem(said, column_line(name, "kind", "ignored"), True))
     if table.num_rows == 0:
@@ -175,15 +211,40 @@ def _strange(
 ) -> list[TableProblem]:
     if not strange.any():
         return []
-    odd = tuple(dict.fromkeys(str(value) for value in cells.values[strange].tolist()))
-    mend = gaps_line(schema.gaps, odd)
+    every = dict.fromkeys(str(value) for value in cells.values[strange].tolist())
+    odd = tuple(filter(is_word, every))
+    mend = gaps_line(schema.gaps, odd) if odd else ""
     forms = forms_of(cells.values[strange].tolist()) if isinstance(column, DateColumn) else []
     if isinstance(column, DateColumn) and forms:
         mend, odd = marked_line(name, "formats", [*column.formats, *forms], column.from_data), ()
+    elif isinstance(column, NumberColumn) and schema.decimal == "." and has_commas(every, cells):
+        mend, odd = DECIMAL_COMMA, ()
     elif strange.sum() * 2 > len(cells.filled):
         mend, odd = column_line(name, "kind", "category"), ()
     said = f"column '{name}' holds {_first(cells, strange)}, where a {what} is due"
     return [TableProblem(said, mend, as_gaps=odd)]
+
+
+def is_word(text: str) -> bool:
+    """Tell what may stand for a gap from a value that is written in another way, which would be lost as one.
+
+    >>> is_word("unknown"), is_word("80,5"), is_word("2023-13-45")
+    (True, False, False)
+    """
+    return not any(char.isdigit() for char in text)
+
+
+def has_commas(strange: Iterable[str], cells: Cells) -> bool:
+    """Tell whether a column is one of numbers once a comma stands before their fractions.
+
+    >>> def told(*texts):
+    ...     return has_commas(texts, Cells(np.array(texts, dtype=object), np.zeros(len(texts), np.bool_)))
+    >>> told("80,5", "7"), told("80,5", "80.5"), told("1,000")
+    (True, False, False)
+    """
+    # Commas that may group thousands are for a person to judge.
+    is_fraction = any(not _THOUSANDS.fullmatch(text) for text in strange)
+    return is_fraction and not np.isnan(numbers_in(cells, ",")[cells.filled]).any()
 
 
 def gaps_line(gaps: Sequence[str], more: Iterable[str]) -> str:
