@@ -394,3 +394,16 @@ def test_labels_that_are_no_class_are_told_first_and_wrong_where_they_are_many(s
     rows[1:5] = rows[5:9]
     (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
     assert main(["data", "check", str(sites), "--schema", str(schema), "--repair"]) == 0
+
+
+def test_every_file_that_is_written_otherwise_is_named(sites, capsys):
+    for name in ("graz", "lille"):
+        (sites / f"{name}.csv").write_text(text().replace(",", ";"))
+    for words in (["check", "--schema", str(sites.parent / "schema.toml")], ["check", "--label", "ill"]):
+        assert main(["data", words[0], str(sites), *words[1:]]) == 2
+        said = "".join(capsys.readouterr())
+        assert f"{sites / 'graz.csv'} has ';' between its columns" in said
+        assert f"{sites / 'lille.csv'} has ';' between its columns" in said
+    (sites / "bern.csv").write_text(text())
+    assert main(["data", "schema", str(sites), "--label", "ill", "-o", str(sites / "s.toml")]) == 2
+    assert capsys.readouterr().err.count("has ';' between its columns") == 2
