@@ -52,6 +52,8 @@ def public_facts(
         if missing:
             raise _missing(missing)
         given = np.array(sizes)
+    assert features is not None  # a generated federation has both,
+    assert classes is not None  # and of others they were asked for
     for size in given.tolist():
         check_number("--sizes", size, at_least=1, integer=True)
     check_number("--features", features, at_least=1, integer=True)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,7 @@ def _check_together(columns: Mapping[str, ColumnKind]) -> None:
         raise InputError("holds no feature, but a model needs one: a number, a category or a date", field="columns")
 
 
-def _dialect(document: Mapping[str, Any]) -> Iterable[str]:
+def _dialect(document: Mapping[str, Any]) -> tuple[str, str, str]:
     separator, decimal = document.get("separator", ","), document.get("decimal", ".")
     if not isinstance(separator, str) or len(separator) != 1 or separator in '"\n\r':
         raise InputError(field="separator", value=separator, must="one character such as ';'")
