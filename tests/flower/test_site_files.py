@@ -68,7 +68,8 @@ def test_a_sites_table_is_one_client_with_the_policys_name(tmp_path):
 
 
 def test_a_check_calls_labels_that_are_no_class_wrong_and_tells_every_note(folder, tmp_path):
-    invitation, policy = read_invitation(invite(folder, "bern")), policy_of(POLICY, tmp_path)
+    # Another site's invitation: nothing is asked of the network, and columns are looked at all the same.
+    invitation, policy = read_invitation(invite(folder, "lyon")), policy_of(POLICY, tmp_path)
 
     def told(rows):
         (tmp_path / "site.csv").write_text(rows)
