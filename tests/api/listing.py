@@ -44,7 +44,7 @@ def _shape(value):
         return type(value).__name__
     if inspect.isclass(value) and issubclass(value, BaseException):
         return "error"
-    if get_origin(value) is not None:  # the name of a type, which some versions of Python give a signature
+    if inspect.isclass(get_origin(value)):  # the name of a type, which some versions of Python give a signature
         return "class"
     try:
         parameters = inspect.signature(value).parameters.values()
