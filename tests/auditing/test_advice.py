@@ -178,6 +178,19 @@ def test_noise_that_was_given_counts_by_the_epsilon_it_comes_to():
     assert found.target.epsilon == pytest.approx(worst, rel=1e-6)
 
 
+def test_a_schema_says_features_and_classes_and_the_rest_is_asked_for_at_once():
+    columns = {
+        "age": {"kind": "number", "bounds": [0, 9], "gap": 4},
+        "ill": {"kind": "label", "classes": ["a", "b", "c"]},
+    }
+    by_schema = {"source": "table", "path": "/nowhere", "schema": {"columns": columns}}
+    facts = public_facts(parse({**FILE, "data": by_schema}), SIZES)
+    assert (facts.shape, facts.classes) == ((2,), 3)
+    without = {"source": "csv", "path": "/nowhere/patients.csv"}
+    with pytest.raises(InputError, match=r"--sizes.*--features.*--classes"):
+        public_facts(parse({**FILE, "data": without}))
+
+
 def test_a_file_without_privacy_is_refused():
     public = {key: value for key, value in FILE.items() if key != "privacy"}
     with pytest.raises(InputError, match=r"a.toml: the file has no table \[privacy\]"):
@@ -196,6 +209,7 @@ def test_the_command_writes_the_improved_file_and_a_picture(tmp_path, monkeypatc
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert found["facts"]["sizes"] == [60] * 12
     written = load_config(better)
+    assert written.name == "hospital-advised"
     assert written.privacy.epsilon == 0.5
     assert written.iterations == found["advice"]["data_rounds"] * (1 if found["advice"]["upcycle"] is None else 2)
     assert main(words[:-1]) == 0

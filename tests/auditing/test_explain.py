@@ -162,7 +162,9 @@ def test_the_papers_mode_claims_no_epsilon():
 
 def test_several_seeds_are_said_to_add_up():
     file = file_with(SOUND["model"]).model_copy(update={"seeds": (0, 1, 2)})
-    assert any("the file has 3 seeds, and all runs on the same data add up" in r for r in explain(file, "a").remarks)
+    found = explain(file, "a")
+    assert any("the file has 3 seeds, and all runs on the same data add up" in r for r in found.remarks)
+    assert found.remarks[0].startswith(f"The model has {found.variants[0].plan.layout.size} parameters")
 
 
 def test_a_large_delta_is_warned_about_and_a_larger_one_refused():

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from upcycled.cli.main import main
 from upcycled.core.errors import InputError
-from upcycled.data import load
+from upcycled.data import Schema, load
+from upcycled.data.loading import raw_tables
+from upcycled.data.readers.raw_tables import RawTable
+from upcycled.data.schema.table_lint import problems_by_schema, problems_without_schema
 
 SCHEMA = """\
 [columns.age]
@@ -61,7 +66,7 @@ BROKEN = {
     ),
     "a column in capitals": (
         text(head="Age,sex,seen,note,ill"),
-        ["has no column 'age', which the schema asks for (it has 'Age')"],
+        ["has no column 'age', which the schema asks for: rename its column 'Age'"],
     ),
     "an exported index": (
         text(head="," + HEAD).replace("\n3", "\n0,3").replace("\n4", "\n1,4"),
@@ -86,6 +91,14 @@ BROKEN = {
     "a label that the schema does not know": (
         text("5,f,2020-01-01,x,maybe"),
         ["label column 'ill' holds 'maybe' at row 2", "one of 'no', 'yes' is due", 'classes = ["no", "yes", "maybe"]'],
+    ),
+    "labels in capitals": (
+        text("5,f,2020-01-01,x,NO", "5,f,2020-01-01,x,maybe", "5,f,2020-01-01,x,perhaps"),
+        [
+            "holds 'NO' at row 2 (counted from 0), where 'no' is due",
+            "only capitals differ, so write it so in the table",
+            'classes = ["no", "yes", "maybe", "perhaps"]',
+        ],
     ),
     "a value that is not listed": (
         text("5,d,2020-01-01,x,no"),
@@ -184,7 +197,8 @@ def test_a_check_lists_slips_of_what_is_allowed(sites, capsys):
         f"hint: {sites / 'riga.csv'}: column 'age' holds '200' at row 3 (counted from 0), outside of its bounds, 0 to "
         "110: they are clipped"
     )
-    assert lines[outside + 1] == "    schema: [columns.age] bounds = [0, 200]"
+    # Wider bounds would be that patient's age, in a file that is public.
+    assert not lines[outside + 1].startswith("    schema:")
     assert "hint: class 'yes' of 'ill' has no sample at 'riga'" in lines
 
 
@@ -195,13 +209,14 @@ def test_a_check_without_a_schema_lists_all_and_the_lines_of_a_schema(tmp_path, 
     said = capsys.readouterr().out
     assert said.splitlines()[0] == f"{tmp_path} has 5 problems:"
     for words in (
-        "column 'age' has a gap, the first at row 1 (counted from 0)\n    schema: [columns.age] gap = 45.5",
+        "column 'age' has a gap, the first at row 1 (counted from 0)\n    schema: [columns.age] gap = 45.5\n"
+        '            from_data = ["gap"]',
         "column 'sex' holds 'f' at row 0 (counted from 0) and 2 more such, where a number is due\n"
         '    schema: [columns.sex] kind = "category"',
         "column 'seen' holds '2020-01-03'",
         '[columns.seen] kind = "date"',
         "label column 'label' holds 'no'",
-        '[columns.label] classes = ["no", "yes"]',
+        '[columns.label] classes = ["no", "yes"]\n            from_data = ["classes"]',
         "hint: column 'id' counts rows, as programs write them beside a table\n"
         '    schema: [columns.id] kind = "ignored"',
         "hint: column 'unit' holds one value only, '7'\n",
@@ -226,10 +241,29 @@ def test_texts_that_stand_for_gaps_are_one_line_of_the_schema_whatever_columns_a
     )
     chosen = ["--schema", str(tmp_path / "schema.toml")] if with_schema else ["--label", "ill"]
     assert main(["data", "check", str(sites), *chosen]) == 2
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if "gaps = " in line]
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if "schema: gaps = " in line]
     (line,) = set(lines)
     assert len(lines) == (4 if with_schema else 2)
     assert set(tomllib.loads(line.removeprefix("schema: "))["gaps"]) >= {"?", "-", "unk", "missing", "NA"}
+
+
+def test_lines_that_follow_from_the_data_are_marked_as_a_draft_marks_them(sites):
+    """A run with real noise refuses them until a person has put public knowledge in their place."""
+    rows = [",f,1.2.2020,x,maybe", "?,f,2020-01-01,x,no"]
+    (sites / "riga.csv").write_text(text(*rows))
+    own = Schema.read(sites.parent / "schema.toml")
+    mends = [one.mend.splitlines() for one in problems_by_schema(raw_tables(sites, own), own) if one.mend]
+    assert {tuple(lines[1:]) for lines in mends} == {
+        *(('from_data = ["gap"]',), ('from_data = ["formats"]',)),
+        *(('from_data = ["classes"]',), ('from_data = ["gaps"]',)),
+    }
+    gaps = next(lines for lines in mends if lines[0].startswith("gaps = "))
+    marked = Schema.from_dict(own.plain() | tomllib.loads("\n".join(gaps)))
+    assert marked.marks == ("gaps",)
+    assert Schema.from_dict(marked.plain()) == marked
+    assert replace(marked, from_data=()).fingerprint == marked.fingerprint
+    with pytest.raises(InputError, match="from_data is 'age', but it must be"):
+        Schema.from_dict(own.plain() | {"from_data": "age"})
 
 
 def test_a_draft_says_where_two_values_are_one_but_for_their_capitals(tmp_path):
@@ -247,8 +281,6 @@ def test_a_draft_says_where_two_values_are_one_but_for_their_capitals(tmp_path):
 
 
 def test_a_draft_says_what_columns_look_like_and_marks_what_follows_from_the_data(tmp_path, capsys):
-    from upcycled.data import Schema
-
     doses = ["" if i == 2 else i for i in range(25)]
     answers = ["no" if i % 3 else "yes" for i in range(25)]
     rows = [
@@ -301,3 +333,77 @@ def test_a_label_that_no_table_has_and_two_spellings_of_a_class_are_named(tmp_pa
     main(["data", "check", "a.csv", "--label", "ill"])
     said = " ".join(capsys.readouterr().out.split())
     assert "holds 'No' and 'no', which would be two classes: write one of them everywhere" in said
+
+
+def test_a_renamed_column_is_not_proposed_as_one_to_ignore(sites):
+    (sites / "riga.csv").write_text(text(head="Age,sex,seen,note,ill"))
+    assert "ignored" not in refused(sites, sites.parent / "schema.toml")
+
+
+@pytest.mark.parametrize(
+    ("cell", "mend"),
+    [("80,5", 'decimal = ","'), ("1,000", ""), ("8o.5", ""), ("unk", 'gaps = ["", "NA", "N/A", "NaN", "null", "unk"]')],
+)
+@pytest.mark.parametrize("with_schema", [True, False])
+def test_a_value_that_is_written_otherwise_is_never_proposed_as_a_gap(cell, mend, with_schema, tmp_path):
+    rows = {"age": [*map(str, range(30)), cell], "ill": ["no", *["yes"] * 30]}
+    table = RawTable("rome.csv", "rome", {name: np.array(cells, dtype=object) for name, cells in rows.items()}, 31)
+    ill = {"kind": "label", "classes": ["no", "yes"]}
+    own = Schema.from_dict({"columns": {"age": {"kind": "number", "bounds": [0, 110]}, "ill": ill}})
+    by_schema, without = problems_by_schema([table], own), problems_without_schema([table], client=None, label=None)
+    (found,) = [one for one in (by_schema if with_schema else without) if "'age' holds" in one.said]
+    assert found.mend.partition("\n")[0] == mend
+
+
+def test_a_day_that_is_none_is_not_proposed_as_a_gap(sites):
+    (sites / "riga.csv").write_text(text("5,f,2023-13-45,x,no"))
+    said = refused(sites, sites.parent / "schema.toml")
+    assert "holds '2023-13-45'" in said
+    assert "(schema:" not in said
+
+
+def test_an_empty_column_is_said_to_be_empty(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("age,Unnamed: 2,label\n3,,0\n4,,1\n")
+    assert main(["data", "check", str(tmp_path), "--label", "label"]) == 2
+    said = capsys.readouterr().out
+    assert 'column \'Unnamed: 2\' is empty\n    schema: [columns."Unnamed: 2"] kind = "ignored"\n' in said
+    assert "counts rows" not in said
+    assert "gap = " not in said
+    assert main(["data", "schema", str(tmp_path), "-o", str(tmp_path / "s.toml")]) == 0
+    assert Schema.read(tmp_path / "s.toml").columns["Unnamed: 2"].kind == "ignored"
+
+
+def test_a_site_with_few_samples_of_a_class_is_named(sites, capsys):
+    rows = [f"{20 + i},f,2020-01-02,x,{'yes' if i < 9 else 'no'}" for i in range(60)]
+    (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    assert main(["data", "check", str(sites), "--schema", str(sites.parent / "schema.toml")]) == 0
+    assert "hint: class 'yes' of 'ill' has fewer than 10 samples at 'riga'\n" in capsys.readouterr().out
+
+
+def test_labels_that_are_no_class_are_told_first_and_wrong_where_they_are_many(sites, capsys):
+    """Repaired, they would count as the first class: a model of them learns that everybody is well."""
+    rows = [f"{200 if i == 0 else 20},f,2020-01-02,x,{'NO' if i < 5 else 'yes'}" for i in range(20)]
+    (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    schema = sites.parent / "schema.toml"
+    notes = load(sites, schema=schema, repair=True).notes
+    assert "label column 'ill' holds 'NO'" in notes[0]
+    assert "5 labels that are no class count as class 0" in notes[1]
+    assert "clipped" in notes[2]
+    assert main(["data", "check", str(sites), "--schema", str(schema), "--repair"]) == 2
+    assert "where 'no' is due: only capitals differ" in capsys.readouterr().out
+    rows[1:5] = rows[5:9]
+    (sites / "riga.csv").write_text("\n".join([HEAD, *rows]) + "\n")
+    assert main(["data", "check", str(sites), "--schema", str(schema), "--repair"]) == 0
+
+
+def test_every_file_that_is_written_otherwise_is_named(sites, capsys):
+    for name in ("graz", "lille"):
+        (sites / f"{name}.csv").write_text(text().replace(",", ";"))
+    for words in (["check", "--schema", str(sites.parent / "schema.toml")], ["check", "--label", "ill"]):
+        assert main(["data", words[0], str(sites), *words[1:]]) == 2
+        said = "".join(capsys.readouterr())
+        assert f"{sites / 'graz.csv'} has ';' between its columns" in said
+        assert f"{sites / 'lille.csv'} has ';' between its columns" in said
+    (sites / "bern.csv").write_text(text())
+    assert main(["data", "schema", str(sites), "--label", "ill", "-o", str(sites / "s.toml")]) == 2
+    assert capsys.readouterr().err.count("has ';' between its columns") == 2

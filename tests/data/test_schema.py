@@ -11,6 +11,7 @@ import pytest
 
 from upcycled.core.errors import InputError
 from upcycled.data import Schema, load
+from upcycled.data.new_samples import features_by_schema
 from upcycled.data.readers.raw_tables import RawTable
 from upcycled.data.schema.encoding import encode
 from upcycled.data.schema.table_schema import as_schema
@@ -88,8 +89,20 @@ def test_a_gap_without_a_constant_is_the_middle_and_a_problem():
     assert made.x[0, -1] == 0.0
     (problem,) = made.problems
     assert problem.said == "column 'seen' has a gap, the first at row 0 (counted from 0), and no constant for them"
-    assert problem.mend == "[columns.seen] gap = 2020-01-06"
+    assert problem.mend == '[columns.seen] gap = 2020-01-06\nfrom_data = ["gap"]'
     assert schema(seen={"gap": "2020-01-06"}).columns["seen"].gap == date(2020, 1, 6)
+
+
+def test_new_rows_with_a_value_in_other_capitals_are_warned_about_and_a_wrong_one_mends_no_schema():
+    def table(**cells):
+        rows = {"age": ["1"], "sex": ["F"], "seen": ["2020-01-02"]} | cells
+        return RawTable("new.csv", None, {name: np.array(values, dtype=object) for name, values in rows.items()}, 1)
+
+    with pytest.warns(UserWarning, match="new.csv: column 'sex' holds 'F', which is not listed and counts as other"):
+        assert features_by_schema(table(), schema())[0, 2:5].tolist() == [0, 0, 1]
+    said = message(lambda: features_by_schema(table(age=["old"]), schema()))
+    assert "column 'age' holds 'old'" in said
+    assert "schema:" not in said
 
 
 def test_a_categorys_own_values_are_no_gaps():

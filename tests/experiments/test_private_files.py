@@ -292,6 +292,8 @@ def test_the_holder_is_told_where_his_own_lies_and_asked_for_what_it_says(here, 
     last = lines(folder / "private" / "scores.jsonl")[-1]
     assert f"{100 * last['accuracy']:.2f}" in shown.out
     assert f"{last['loss']:.4f}" in shown.out
+    baseline = json.loads((folder / "private" / "evaluation.json").read_text())["baseline"]
+    assert f"{100 * baseline['accuracy']:.2f}" in shown.out
     assert shown.err == "warning: no epsilon covers these scores: showing them to anybody else is a release\n"
     assert main(["privacy", "own", "results/small", "--scores", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["own"][0]["last"] == last

@@ -12,7 +12,9 @@ from upcycled.config.experiment import load_config
 from upcycled.data.schema.table_schema import as_schema
 from upcycled.flower.certificates import public_line, site_key
 from upcycled.flower.federation_folder import invite, let_in, make_folder, open_folder
+from upcycled.flower.holder.joining_checks import check_joining
 from upcycled.flower.holder.policy import account_of, policy_of, read_policy, site_data
+from upcycled.flower.holder.site import open_site
 from upcycled.flower.invitations import read_invitation
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
@@ -63,6 +65,29 @@ def test_a_sites_table_is_one_client_with_the_policys_name(tmp_path):
     data = site_data(policy_of(POLICY, tmp_path))
     assert (data.num_clients, data.name_of(0), data.train.num_rows) == (1, "bern", 2)
     assert data.inferred == frozenset()
+
+
+def test_a_check_calls_labels_that_are_no_class_wrong_and_tells_every_note(folder, tmp_path):
+    # Another site's invitation: nothing is asked of the network, and columns are looked at all the same.
+    invitation, policy = read_invitation(invite(folder, "lyon")), policy_of(POLICY, tmp_path)
+
+    def told(rows):
+        (tmp_path / "site.csv").write_text(rows)
+        (found,) = [one for one in check_joining(invitation, policy, tmp_path) if one.what == "columns"]
+        return found
+
+    wrong = told(ROWS.replace("ill", "ILL").replace("well", "WELL"))
+    assert not wrong.is_right
+    assert (
+        "holds 'ILL' at row 0 (counted from 0) and 1 more such, where 'ill' is due: only capitals differ" in wrong.said
+    )
+    # A run takes them all the same: whether it did would tell what is in them.
+    assert "label column" in open_site(policy, tmp_path).notes[0]
+    head, *rows = ROWS.splitlines()
+    right = told("\n".join([head, *rows * 10, "p3,400,f,2020-01-01,9999,Ill"]) + "\n")
+    assert right.is_right
+    assert [line.split()[1] for line in right.said.splitlines()[1:]][:1] == ["label"]
+    assert right.said.count("note: ") == 4
 
 
 def test_a_table_without_a_schema_anywhere_is_refused(tmp_path):

@@ -175,6 +175,16 @@ def test_a_restricted_run_keeps_metrics_to_its_holder_whatever_a_probe_says_of_t
 # Warnings.
 
 
+def test_the_holder_of_a_restricted_run_hears_that_nothing_was_learnt_and_nobody_else():
+    # Whatever the noise: nothing is better than an answer that is always right.
+    xs, ys = _clients(DATA.test)
+    always = [np.full(len(y), np.bincount(DATA.train.y).argmax()) for y in ys]
+    data = up.FederatedData.from_arrays(*_clients(DATA.train), test=(xs, always), num_classes=3, repair=True)
+    run = up.train(data, **ARGUMENTS, **REAL)
+    assert run.notes == ()
+    assert any(words.startswith("the model is no better than the majority class") for words in run.private.notes)
+
+
 def test_a_model_that_has_learnt_nothing_says_so_and_one_that_has_does_not():
     idle = up.LocalSGD(lr=1e-12)
     (words,) = up.train(DATA, **ARGUMENTS, local=idle).notes

@@ -23,7 +23,7 @@ from upcycled.privacy.ledger.plain_words import plain_words
 from upcycled.privacy.ledger.statement import NOT_COVERED
 from upcycled.runtime.holder.charging import costs_of, replan
 from upcycled.runtime.plan import Plan, make_plan
-from upcycled.support.formats import general, percent, significant
+from upcycled.support.formats import count, general, percent, significant
 from upcycled.support.warned import collected_warnings
 
 
@@ -171,7 +171,8 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
         own = variants[1] if spec.upcycle is not None else variants[0]
         words = tuple(own.ledger.statement(own.delta).splitlines())
         charged = _charged_to(experiment, own.plan)
-    remarks = (*_remarks(experiment, variants), *charged, *_read_off(data.inferred))
+    size = f"The model has {count(own.plan.layout.size)} parameters: a release of it is so many numbers."
+    remarks = (size, *_remarks(experiment, variants), *charged, *_read_off(data.inferred))
     ledger = own.ledger
     plain = plain_words(ledger.promise, ledger.is_simulation, float(own.epsilon.max()), own.delta)
     return Explanation(words, tuple(variants), remarks, tuple(found), plain)

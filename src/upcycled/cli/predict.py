@@ -52,6 +52,7 @@ def _run(args: argparse.Namespace) -> int:
     from upcycled.data.new_samples import read_samples
     from upcycled.serving import load
     from upcycled.support.files import write_whole
+    from upcycled.support.warned import collected_warnings
 
     if args.output is not None and Path(args.output).suffix.lower() != ".csv":
         raise InputError(field="--output", value=args.output, must="a file that ends in .csv")
@@ -59,9 +60,12 @@ def _run(args: argparse.Namespace) -> int:
     if args.client is not None:
         predictor = predictor.personal(args.client)
     card = predictor.card
-    samples = read_samples(
-        args.file, card.feature_names, card.other_columns, schema=card.schema, id=args.id, name=args.name
-    )
+    with collected_warnings(Warning) as warned:
+        samples = read_samples(
+            args.file, card.feature_names, card.other_columns, schema=card.schema, id=args.id, name=args.name
+        )
+    for words in warned:
+        note(f"warning: {words}")
     try:
         columns, rows = _answers(predictor, samples)
     except InputError as error:

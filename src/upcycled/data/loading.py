@@ -26,6 +26,7 @@ from upcycled.data.schema.table_schema import Schema, as_schema
 from upcycled.support.warned import collected_warnings
 
 __all__ = ["EXTENSIONS", "Found", "Pool", "files_in", "load", "read_pool", "save"]
+_LISTED = 20
 
 EXTENSIONS = (".npz", *TABLES)
 
@@ -152,7 +153,27 @@ def raw_tables(source: Any, schema: Schema | None = None) -> list[RawTable]:
     if is_frame(source):
         return [frame_table(source, "the table")]
     dialect = Dialect() if schema is None else Dialect(schema.separator, schema.encoding)
-    return [raw_table(file, dialect, file.stem) for file in files_of(source)]
+    return read_all(files_of(source), dialect)
+
+
+def read_all(files: Sequence[Path], dialect: Dialect) -> list[RawTable]:
+    """Return the tables in files, each with its client's name.
+
+    Raises:
+        InputError: in one sentence that names every file that cannot be read.
+    """
+    tables, wrong = [], []
+    for file in files:
+        try:
+            tables.append(raw_table(file, dialect, file.stem))
+        except InputError as error:
+            wrong.append(error)
+    if len(wrong) > 1:
+        more = f"; and {len(wrong) - _LISTED} files more" if len(wrong) > _LISTED else ""
+        raise InputError("; ".join(map(str, wrong[:_LISTED])) + more)
+    if wrong:
+        raise wrong[0]
+    return tables
 
 
 def files_of(source: Any) -> tuple[Path, ...]:

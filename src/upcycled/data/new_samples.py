@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +87,11 @@ def features_by_schema(table: RawTable, schema: Schema, id: str | None = None) -
     """
     held = {name: values for name, values in table.columns.items() if name != id or name in schema.features}
     made = encode(schema, replace(table, columns=held), with_labels=False)
-    refuse([one for one in made.problems if one.blocks])
+    # The schema is the model's: what does not fit it has to change in the rows.
+    refuse([replace(one, mend="") for one in made.problems if one.blocks])
+    for one in made.problems:
+        if one.is_spelling:
+            warnings.warn(f"{one.where}: {one.said}", UserWarning, stacklevel=3)
     return made.x
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData
+from upcycled.experiments.evaluation import EVALUATION
 from upcycled.privacy.ledger.chain import key_at
 from upcycled.runtime.checkpointing.fingerprint import hash_of_data, keyed
 from upcycled.runtime.checkpointing.identity import DATA_KEY
@@ -91,17 +92,21 @@ def own_folders(folder: Path) -> list[Path]:
 class OwnResult:
     """What the holder finds in his folder of a seed."""
 
-    HEAD: ClassVar = ("accuracy %", "loss", "global accuracy %", "global loss")
+    HEAD: ClassVar = ("accuracy %", "loss", "global accuracy %", "global loss", "baseline %")
     folder: Path
     last: Mapping[str, Any] | None = None
     """The last iteration, with every number; None where it was not read, or there is none yet."""
     notes: tuple[str, ...] = ()
+    baseline: Mapping[str, Any] = field(default_factory=dict)
+    """The scores of an answer that looks at no features: the majority class, or the mean."""
 
     @classmethod
     def read(cls, folder: Path) -> OwnResult:
         scores = read_lines(folder / SCORES)
         notes = tuple(str(line.get("note")) for line in read_lines(folder / NOTES))
-        return cls(folder, scores[-1] if scores else None, notes)
+        kept = folder / EVALUATION
+        baseline = json.loads(kept.read_text(encoding="utf-8"))["baseline"] if kept.exists() else {}
+        return cls(folder, scores[-1] if scores else None, notes, baseline)
 
     def cells(self) -> list[str]:
         """Return the scores for a table."""
@@ -110,10 +115,15 @@ class OwnResult:
             fixed(last.get(f"{which}{name}"), digits, scale)
             for which in ("", "global_")
             for name, digits, scale in (("accuracy", 2, 100), ("loss", 4, 1))
-        ]
+        ] + [fixed(self.baseline.get("accuracy"), 2, 100)]
 
     def as_json(self) -> dict[str, Any]:
-        return {"folder": str(self.folder), "last": self.last, "notes": list(self.notes)}
+        return {
+            "folder": str(self.folder),
+            "last": self.last,
+            "baseline": dict(self.baseline),
+            "notes": list(self.notes),
+        }
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

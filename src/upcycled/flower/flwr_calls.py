@@ -415,7 +415,9 @@ class NodeLink:
         except ConnectionLostError as error:
             self._client.close()
             if error.is_refusal:
-                words = "the federation's server lets this site's key not in: it is not registered, or in use already"
+                words = (
+                    "the federation's server does not let this site's key in: it is not registered, or in use already"
+                )
                 refused = ConnectionLostError(words)
                 refused.is_refusal = True
                 raise refused from error

@@ -187,6 +187,7 @@ def _result(
         given = _given_back(module, chosen.model, chosen.statistics)
         best = BestModel(*given, iteration=chosen.iteration, score=chosen.score)
     flat, final = _given_back(module, params, run.state.statistics)
+    noticed = (*plan.warned, *_about_learning(plan, exact))
     return Result(
         params=flat,
         model=final,
@@ -199,8 +200,8 @@ def _result(
         error=error,
         spec=plan.spec,
         best=best,
-        private=HoldersOwn(exact, personal, (*plan.notes, *notes)) if shown.is_restricted else None,
-        notes=() if shown.is_restricted else (*plan.warned, *_about_learning(plan, exact)),
+        private=HoldersOwn(exact, personal, (*plan.notes, *notes, *noticed)) if shown.is_restricted else None,
+        notes=() if shown.is_restricted else noticed,
     )
 
 

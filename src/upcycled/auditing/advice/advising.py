@@ -42,6 +42,8 @@ MOST_CLIENTS = 400
 SHOWN_TERM = 0.5
 """The quadratic term that choices are shown with, where the file has none."""
 CONFIDENCE = 0.95
+_MOST_NAME = 56
+"""Characters of a name: fewer than may be, for some are longer in a file system."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,12 @@ def advise(experiment: Experiment, source: str, facts: Facts, effort: Effort = F
         if reason := _not_tried(experiment, own, target):
             return Advice(facts, target, noise, remarks=(reason,))
         return _search(file, facts, target, own, noise, effort)
+
+
+def _renamed(file: dict[str, Any]) -> dict[str, Any]:
+    """Return a file under another name: results of the old one stay where they are."""
+    end = "-advised"
+    return {**file, "name": f"{file['name'][: _MOST_NAME - len(end)]}{end}"}
 
 
 def _target(experiment: Experiment, own: Plan) -> Target:
@@ -252,7 +260,7 @@ def _search(
         fmean(t for _, t in pairs),
         fmean(o for o, _ in pairs),
         thinning,
-        best.applied(file, target) if is_better else None,
+        _renamed(best.applied(file, target)) if is_better else None,
         remarks,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from upcycled.config.sources import Synthetic
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.facts import Facts
 from upcycled.core.vectors import Ints
+from upcycled.data.schema.table_schema import as_schema
 from upcycled.data.sets.synthetic import drawn_sizes
 from upcycled.data.splits import kept_sizes
 
@@ -27,7 +28,7 @@ def public_facts(
         experiment: the file.
         sizes: training records of each client; a file of generated data says them itself.
         features: numbers of a record, likewise.
-        classes: likewise; ``data.classes`` and ``data.labels`` say it too.
+        classes: likewise; ``data.classes``, ``data.labels`` and a schema say it too.
 
     Raises:
         InputError: for what nobody said.
@@ -37,15 +38,22 @@ def public_facts(
         given = np.array(sizes) if sizes is not None else _generated(table)
         features, classes = features or table.dim, classes or table.classes
     else:
-        if sizes is None:
-            raise _missing("--sizes", "the training records of each client, such as 45,120,300 or 200x30")
-        given = np.array(sizes)
-        if features is None:
-            raise _missing("--features", "the numbers that a record has once its columns are encoded")
-        labels = getattr(table, "labels", None)
+        labels, said = getattr(table, "labels", None), getattr(table, "schema_", None)
         classes = classes or getattr(table, "classes", None) or (len(labels) if labels else None)
-        if classes is None:
-            raise _missing("--classes", "how many classes there are")
+        if said is not None:
+            schema = as_schema(said)
+            features, classes = features or len(schema.feature_names), classes or len(schema.classes or ()) or None
+        asked = {
+            "--sizes": (sizes, "the training records of each client, such as 45,120,300 or 200x30"),
+            "--features": (features, "the numbers that a record has once its columns are encoded"),
+            "--classes": (classes, "how many classes there are"),
+        }
+        missing = {flag: what for flag, (value, what) in asked.items() if value is None}
+        if missing:
+            raise _missing(missing)
+        given = np.array(sizes)
+    assert features is not None  # a generated federation has both,
+    assert classes is not None  # and of others they were asked for
     for size in given.tolist():
         check_number("--sizes", size, at_least=1, integer=True)
     check_number("--features", features, at_least=1, integer=True)
@@ -79,5 +87,8 @@ def _generated(table: Synthetic) -> Ints:
     return kept_sizes(kept, table.validation_fraction) if table.validation_fraction else kept
 
 
-def _missing(flag: str, what: str) -> InputError:
-    return InputError(field=flag, but=f"the data are not opened, so it must say {what}")
+def _missing(asked: Mapping[str, str]) -> InputError:
+    """Ask for all that nobody said at once."""
+    first, *others = asked
+    more = "".join(f", and {flag} {asked[flag]}" for flag in others)
+    return InputError(field=first, but=f"the data are not opened, so it must say {asked[first]}{more}")

@@ -199,7 +199,7 @@ def _check(args: argparse.Namespace) -> int:
 
     title = data_schema.title(args.file)
     met = [] if args.file[0] in REAL else data_schema.problems(args)
-    wrong = [one for one in met if one.blocks and (one.is_shape or not args.repair)]
+    wrong = [one for one in met if one.blocks and (one.is_shape or one.is_grave or not args.repair)]
     slips = [one for one in met if not one.blocks]
     if wrong:
         if args.json:
@@ -235,8 +235,8 @@ def _check(args: argparse.Namespace) -> int:
 def _print_each(what: str, problems: Sequence[TableProblem]) -> None:
     for one in problems:
         print(f"{what}: {f'{one.where}: ' if one.where else ''}{one.said}")
-        if one.mend:
-            print(f"    schema: {one.mend}")
+        for i, line in enumerate(one.mend.splitlines()):
+            print(f"    {'        ' if i else 'schema: '}{line}")
 
 
 def _plain(problems: Sequence[TableProblem]) -> list[dict[str, str]]:

@@ -39,8 +39,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _draft(args: argparse.Namespace) -> int:
     import tomllib
 
-    from upcycled.data.loading import files_of
-    from upcycled.data.readers.raw_tables import raw_table, sniffed
+    from upcycled.data.loading import files_of, read_all
+    from upcycled.data.readers.raw_tables import sniffed
     from upcycled.data.schema.draft import draft
     from upcycled.data.schema.table_schema import Schema
     from upcycled.support.files import write_whole
@@ -52,7 +52,7 @@ def _draft(args: argparse.Namespace) -> int:
         raise InputError(f"--output is '{out}', which exists already, but it must be a new file (or give --force)")
     files = files_of(source(args.file))
     dialect = sniffed(files)
-    tables = [raw_table(file, dialect, file.stem) for file in files]
+    tables = read_all(files, dialect)
     text = draft(tables, client=args.client, label=args.label, targets=args.targets, dialect=dialect)
     marks = Schema.from_dict(tomllib.loads(text)).marks
     write_whole(out, text.encode())

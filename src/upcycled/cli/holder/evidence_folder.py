@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from upcycled.cli.batches import Subparsers, add_command, add_json
-from upcycled.cli.show import print_json
+from upcycled.cli.show import note, print_json
 from upcycled.support.formats import epsilon, general
 
 EXAMPLES = """\
@@ -28,8 +28,12 @@ def add_evidence(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.auditing.evidence.folder import write_evidence
+    from upcycled.support.warned import collected_warnings
 
-    claim, files = write_evidence(args.source, args.output, args.audit)
+    with collected_warnings() as warned:
+        claim, files = write_evidence(args.source, args.output, args.audit)
+    for words in warned:
+        note(f"warning: {words}")
     if args.json:
         proven = claim.epsilon if claim.epsilon < float("inf") else None
         print_json({"folder": args.output, "files": files, "epsilon": proven, "delta": claim.delta})

@@ -39,7 +39,10 @@ def load_by_schema(tables: Sequence[RawTable], schema: Schema, *, repair: bool) 
         others += met
     refuse([one for one in (*problems, *others) if one.blocks and (one.is_shape or not repair)])
     titles = [table.title for table in tables]
-    notes = [f"{one.where}: {one.said}" if len(titles) > 1 else one.said for one in problems]
+    notes = [
+        [f"{one.where}: {one.said}" if len(titles) > 1 else one.said for one in problems if one.is_label is is_label]
+        for is_label in (True, False)
+    ]
     declared = Declared(label_names=schema.classes, targets=schema.targets, repair=repair)
     data = group(
         _parts(schema, done, client_column("client", np.concatenate(clients))),
@@ -48,7 +51,9 @@ def load_by_schema(tables: Sequence[RawTable], schema: Schema, *, repair: bool) 
     )
     # What follows from a draft's marks follows from the data.
     inferred = data.inferred | ({"schema"} if schema.marks else set())
-    return replace(data, other_columns=schema.others, schema=schema, inferred=inferred, notes=(*notes, *data.notes))
+    return replace(
+        data, other_columns=schema.others, schema=schema, inferred=inferred, notes=(*notes[0], *data.notes, *notes[1])
+    )
 
 
 def refuse(problems: Sequence[TableProblem]) -> None:
@@ -61,7 +66,9 @@ def refuse(problems: Sequence[TableProblem]) -> None:
         return
     by_file: dict[str, list[str]] = {}
     for one in problems[:_LISTED]:
-        by_file.setdefault(one.where, []).append(one.said + (f" (schema: {one.mend})" if one.mend else ""))
+        by_file.setdefault(one.where, []).append(
+            one.said + (f" (schema: {', '.join(one.mend.splitlines())})" if one.mend else "")
+        )
     is_one = len(by_file) == 1
     words = "; ".join(f"{'' if is_one else f'{file}: '}{'; '.join(said)}" for file, said in by_file.items())
     more = f"; and {len(problems) - _LISTED} more, which 'upcycled data check' lists" if len(problems) > _LISTED else ""

@@ -64,6 +64,11 @@ class ColumnLook:
         return self.days is not None
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there are gaps only."""
+        return self.filled == 0 and self.gaps.many > 0
+
+    @property
     def is_constant(self) -> bool:
         """Whether there is one value only, and no gap."""
         return len(self.values) <= 1 and self.gaps.many == 0
@@ -178,7 +183,6 @@ def _days(held: Sequence[tuple[RawTable, Cells]], filled: int) -> tuple[tuple[st
 
 def _is_index(name: str, numbers: Sequence[Real]) -> bool:
     """Tell the numbers of rows, which programs write beside a table, by their name and by counting up."""
-    if name.startswith("Unnamed: "):
-        return True
     counts = [np.array_equal(found - found[0], np.arange(len(found))) for found in numbers if len(found)]
-    return name.strip().lower() in _INDEX and bool(counts) and all(counts)
+    is_called_so = name.startswith("Unnamed: ") or name.strip().lower() in _INDEX
+    return is_called_so and bool(counts) and all(counts)

@@ -133,7 +133,7 @@ def _label(look: ColumnLook, targets: str | None) -> DraftColumn:
 def _column(look: ColumnLook, rows: int) -> DraftColumn:
     if look.is_index:
         return DraftColumn(look.name, {"kind": "ignored"}, (), ("the numbers of rows, as programs write them",))
-    if look.is_constant:
+    if look.is_constant or look.is_empty:
         value = next(iter(look.values), "")
         said = f"one value only ({toml_value(value)}), which teaches nothing" if look.filled else "gaps only"
         return DraftColumn(look.name, {"kind": "ignored"}, ("kind",), (said,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -13,13 +14,18 @@ from numpy.typing import NDArray
 from upcycled.core.errors import shown
 from upcycled.core.vectors import Real
 from upcycled.data.readers.raw_tables import RawTable
-from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in
+from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in, text_of
 from upcycled.data.schema.column_kinds import OTHER, CategoryColumn, DateColumn, Feature, LabelColumn, NumberColumn
 from upcycled.data.schema.table_schema import Schema
-from upcycled.data.schema.toml_lines import column_line, toml_value
+from upcycled.data.schema.toml_lines import column_line, marked_line, marks_line, toml_value
 
 FROM_ZERO = "(counted from 0)"
+DECIMAL_COMMA = 'decimal = ","'
 _MOST_GAPS = 8
+_MOST_NEW = 8
+_MOST_LOST = 0.1
+"""The share of labels that may be no class before a check, which is the holder's own, calls it wrong."""
+_THOUSANDS = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class TableProblem:
     said: str
     """One sentence, without a full stop."""
     mend: str = ""
-    """What the schema should say; nothing where the table itself has to change."""
+    """What the schema should say, with a mark where it was read off the data; nothing where the table has to change."""
     is_shape: bool = False
     """Whether it is about columns and rows and not about what is in them: public, so refused of any data."""
     blocks: bool = True
@@ -38,6 +44,12 @@ class TableProblem:
     """Whose it is: the file."""
     as_gaps: tuple[str, ...] = ()
     """Texts that the mend has among the schema's ``gaps``, of which there is one line for all columns."""
+    is_label: bool = False
+    """Whether it is about what is to be learnt, which a holder should hear of first."""
+    is_spelling: bool = False
+    """Whether a value counts as "other" though it is listed but for its capitals."""
+    is_grave: bool = False
+    """Whether so many labels are no class that repaired data would teach something else."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,8 @@ def encode(schema: Schema, table: RawTable, *, with_labels: bool) -> Encoded:
         if name in table.columns:
             made, met = _label(schema, name, label, table.columns[name])
             labels.append(made)
-            problems += met
+            is_grave = label.classes is not None and bool(np.isnan(made).sum() > _MOST_LOST * len(made))
+            problems += [replace(one, is_label=True, is_grave=is_grave) for one in met]
     y = None
     if with_labels and len(labels) == len(schema.labels) and labels:
         y = labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
@@ -95,7 +108,7 @@ def encode_feature(schema: Schema, name: str, column: Feature, values: NDArray[A
     problems += _gaps(name, column, cells)
     outside = ~is_gap & ((found < low) | (found > high))
     if outside.any():
-        problems.append(_outside(name, column, cells, outside, found))
+        problems.append(_outside(name, column, cells, outside))
     middle = low + (high - low) / 2
     filled = np.clip(np.where(is_gap, middle if gap is None else gap, found), low, high)
     scaled = 2 * ((filled - low) / (high - low)) - 1
@@ -108,6 +121,7 @@ def _category(schema: Schema, name: str, column: CategoryColumn, cells: Cells) -
     listed = (*column.values, *((OTHER,) if column.other else ()))
     if column.other:
         places[strange] = len(column.values)
+        problems += _listed_otherwise(name, column, cells, strange)
     elif strange.any():
         words = _first(cells, strange)
         mend = column_line(name, "other", True)
@@ -119,6 +133,20 @@ def _category(schema: Schema, name: str, column: CategoryColumn, cells: Cells) -
         places[cells.is_gap] = len(column.values)
     hot = (places[:, None] == np.arange(len(listed))).astype(np.float64)
     return np.column_stack([hot, *([] if column.gap is None else [cells.is_gap])]), problems
+
+
+def _listed_otherwise(
+    name: str, column: CategoryColumn, cells: Cells, strange: NDArray[np.bool_]
+) -> list[TableProblem]:
+    """Name the first value that counts as "other" and is listed but for its capitals."""
+    listed = {value.casefold(): value for value in column.values}
+    found = sorted({text_of(value) for value in cells.values[strange].tolist()})
+    near = next((value for value in found if value.casefold() in listed), None)
+    if near is None:
+        return []
+    said = f"column '{name}' holds {shown(near)}, which is not listed and counts as other, though"
+    said += f" {shown(listed[near.casefold()])} is: write it so"
+    return [TableProblem(said, blocks=False, is_spelling=True)]
 
 
 def _label(
@@ -133,9 +161,17 @@ def _label(
     if column.classes is not None:
         places = places_in(cells, column.classes)
         strange = (places == NOWHERE) & ~cells.is_gap
+        listed = {one.casefold(): one for one in column.classes}
+        near = strange.copy()
+        near[strange] = [text_of(value).casefold() in listed for value in cells.values[strange].tolist()]
+        strange &= ~near
+        if near.any():
+            due = shown(listed[text_of(cells.values[np.flatnonzero(near)[0]]).casefold()])
+            said = f"label column '{name}' holds {_first(cells, near)}, where {due} is due"
+            problems.append(TableProblem(f"{said}: only capitals differ, so write it so in the table"))
         if strange.any():
-            new = dict.fromkeys(str(value) for value in cells.values[strange][:1])
-            mend = column_line(name, "classes", [*column.classes, *new])
+            new = dict.fromkeys(text_of(value) for value in cells.values[strange].tolist())
+            mend = marked_line(name, "classes", [*column.classes, *list(new)[:_MOST_NEW]], column.from_data)
             said = f"label column '{name}' holds {_first(cells, strange)}, where {_one_of(column.classes)} is due"
             problems.append(TableProblem(said, mend))
         return np.where(places == NOWHERE, np.nan, places), problems
@@ -143,26 +179,26 @@ def _label(
     strange = np.isnan(found) & ~cells.is_gap
     if strange.any():
         said = f"label column '{name}' holds {_first(cells, strange)}, where a number is due"
-        problems.append(TableProblem(said, column_line(name, "classes", _some(cells))))
+        problems.append(TableProblem(said, marked_line(name, "classes", _some(cells), column.from_data)))
     if column.bounds is not None:
         outside = (found < column.bounds[0]) | (found > column.bounds[1])
         if outside.any():
-            problems.append(_outside(name, column, cells, outside, found))
+            problems.append(_outside(name, column, cells, outside))
         # A gap in repaired data is 0, or the bound that is nearest to it.
         found = np.clip(np.where(np.isnan(found), 0.0, found), *column.bounds)
     return found, problems
 
 
 def _shape_problems(schema: Schema, table: RawTable, needed: list[str]) -> list[TableProblem]:
-    problems = []
+    problems, renamed = [], set[str]()
     for name in needed:
         if name not in table.columns:
             near = [one for one in table.columns if one.strip().casefold() == name.strip().casefold()]
-            hint = f" (it has '{near[0]}')" if near else ""
-            mend = f"[columns.{toml_value(near[0])}] in the place of [columns.{toml_value(name)}]" if near else ""
-            problems.append(TableProblem(f"has no column '{name}', which the schema asks for{hint}", mend, True))
+            hint = f": rename its column '{near[0]}'" if near else ""
+            problems.append(TableProblem(f"has no column '{name}', which the schema asks for{hint}", "", True))
+            renamed.update(near)
     for name in table.columns:
-        if name not in schema.columns:
+        if name not in schema.columns and name not in renamed:
             said = f"has a column '{name}' that the schema does not know"
             problems.append(TableProblem(said, column_line(name, "kind", "ignored"), True))
     if table.num_rows == 0:
@@ -175,20 +211,45 @@ def _strange(
 ) -> list[TableProblem]:
     if not strange.any():
         return []
-    odd = tuple(dict.fromkeys(str(value) for value in cells.values[strange].tolist()))
-    mend = gaps_line(schema.gaps, odd)
+    every = dict.fromkeys(str(value) for value in cells.values[strange].tolist())
+    odd = tuple(filter(is_word, every))
+    mend = gaps_line(schema.gaps, odd) if odd else ""
     forms = forms_of(cells.values[strange].tolist()) if isinstance(column, DateColumn) else []
     if isinstance(column, DateColumn) and forms:
-        mend, odd = column_line(name, "formats", [*column.formats, *forms]), ()
+        mend, odd = marked_line(name, "formats", [*column.formats, *forms], column.from_data), ()
+    elif isinstance(column, NumberColumn) and schema.decimal == "." and has_commas(every, cells):
+        mend, odd = DECIMAL_COMMA, ()
     elif strange.sum() * 2 > len(cells.filled):
         mend, odd = column_line(name, "kind", "category"), ()
     said = f"column '{name}' holds {_first(cells, strange)}, where a {what} is due"
     return [TableProblem(said, mend, as_gaps=odd)]
 
 
+def is_word(text: str) -> bool:
+    """Tell what may stand for a gap from a value that is written in another way, which would be lost as one.
+
+    >>> is_word("unknown"), is_word("80,5"), is_word("2023-13-45")
+    (True, False, False)
+    """
+    return not any(char.isdigit() for char in text)
+
+
+def has_commas(strange: Iterable[str], cells: Cells) -> bool:
+    """Tell whether a column is one of numbers once a comma stands before their fractions.
+
+    >>> def told(*texts):
+    ...     return has_commas(texts, Cells(np.array(texts, dtype=object), np.zeros(len(texts), np.bool_)))
+    >>> told("80,5", "7"), told("80,5", "80.5"), told("1,000")
+    (True, False, False)
+    """
+    # Commas that may group thousands are for a person to judge.
+    is_fraction = any(not _THOUSANDS.fullmatch(text) for text in strange)
+    return is_fraction and not np.isnan(numbers_in(cells, ",")[cells.filled]).any()
+
+
 def gaps_line(gaps: Sequence[str], more: Iterable[str]) -> str:
     """Return the line of a schema that counts some texts more as gaps; a handful, for it is to be read."""
-    return f"gaps = {toml_value([*gaps, *list(more)[:_MOST_GAPS]])}"
+    return f"gaps = {toml_value([*gaps, *list(more)[:_MOST_GAPS]])}\n{marks_line(['gaps'])}"
 
 
 def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
@@ -196,7 +257,7 @@ def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
         return []
     first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
     said = f"column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}, and no constant for them"
-    return [TableProblem(said, column_line(name, "gap", usual_gap(column)))]
+    return [TableProblem(said, marked_line(name, "gap", usual_gap(column), column.from_data))]
 
 
 def usual_gap(column: Feature) -> Any:
@@ -209,19 +270,13 @@ def usual_gap(column: Feature) -> Any:
 
 
 def _outside(
-    name: str, column: NumberColumn | DateColumn | LabelColumn, cells: Cells, outside: NDArray[np.bool_], found: Real
+    name: str, column: NumberColumn | DateColumn | LabelColumn, cells: Cells, outside: NDArray[np.bool_]
 ) -> TableProblem:
+    """Say what is clipped; wider bounds would be somebody's value, so none are proposed."""
     assert column.bounds is not None  # who has none has nothing outside of them
-    low, high = column.bounds
-    far = (float(np.nanmin(found)), float(np.nanmax(found)))
-    if isinstance(column, DateColumn):
-        wider: Any = [min(low, date.fromordinal(int(far[0]))), max(high, date.fromordinal(int(far[1])))]
-        words = f"{low} to {high}"
-    else:
-        wider = [min(low, far[0]), max(high, far[1])]
-        words = f"{toml_value(low)} to {toml_value(high)}"
+    words = " to ".join(map(toml_value, column.bounds))
     said = f"column '{name}' holds {_first(cells, outside)}, outside of its bounds, {words}: they are clipped"
-    return TableProblem(said, column_line(name, "bounds", wider), blocks=False)
+    return TableProblem(said, blocks=False)
 
 
 def _first(cells: Cells, rows: NDArray[np.bool_]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,15 +11,23 @@ import numpy as np
 from upcycled.core.errors import shown, suggest
 from upcycled.data.readers.raw_tables import RawTable
 from upcycled.data.schema.by_schema import clients_in
-from upcycled.data.schema.cells import cells_of, text_of
-from upcycled.data.schema.column_kinds import CategoryColumn, ColumnKind
+from upcycled.data.schema.cells import Cells, cells_of, text_of
 from upcycled.data.schema.column_looks import ColumnLook, columns_of, equal_columns, look_at, spelt_twice
 from upcycled.data.schema.draft import MOST_VALUES
-from upcycled.data.schema.encoding import FROM_ZERO, TableProblem, encode, gaps_line
+from upcycled.data.schema.encoding import (
+    DECIMAL_COMMA,
+    FROM_ZERO,
+    TableProblem,
+    encode,
+    gaps_line,
+    has_commas,
+    is_word,
+)
 from upcycled.data.schema.table_schema import GAPS, Schema
-from upcycled.data.schema.toml_lines import column_line
+from upcycled.data.schema.toml_lines import column_line, marked_line
 
 _LISTED = 5
+_FEW = 10
 
 
 def problems_by_schema(tables: Sequence[RawTable], schema: Schema) -> list[TableProblem]:
@@ -30,7 +39,6 @@ def problems_by_schema(tables: Sequence[RawTable], schema: Schema) -> list[Table
     features = [name for name in schema.features if any(name in table.columns for table in tables)]
     looks = [look_at(tables, name, schema.decimal, schema.gaps) for name in features]
     found += [one for look in looks for one in _slips(look)]
-    found += [one for look in looks for one in _unlisted(look, schema.columns[look.name])]
     found += _copies(tables, features)
     label = next(iter(schema.labels), None)
     if label is not None and schema.classes is not None:
@@ -64,9 +72,9 @@ def problems_without_schema(
             found.append(TableProblem(f"no table has a column '{wanted}'{suggest(wanted, there)}"))
     looks = [look_at(tables, name) for name in names]
     # One line of the schema has all of them.
-    odd = dict.fromkeys(value for look in looks if look.is_number for value in look.no_numbers.values)
+    odd = [value for look in looks if look.is_number for value in look.no_numbers.values if is_word(value)]
     for look in looks:
-        found += _unreadable(look, gaps_line(GAPS, odd))
+        found += _unreadable(look, gaps_line(GAPS, dict.fromkeys(odd)))
         found += _slips(look)
     found += _copies(tables, names)
     if label is not None and label in there:
@@ -84,19 +92,28 @@ def _unreadable(look: ColumnLook, gaps: str) -> list[TableProblem]:
         odd = look.no_numbers
         said = f"column '{look.name}' holds {shown(odd.value)} at row {odd.row} {FROM_ZERO}{_more(odd.many)}, where a "
         mend = column_line(look.name, "kind", "ignored")
-        if look.is_number:
-            mend = gaps
+        if has_commas(odd.values, _every(look)):
+            mend = DECIMAL_COMMA
+        elif look.is_number:
+            mend = gaps if any(map(is_word, odd.values)) else ""
         elif look.is_date:
             mend = column_line(look.name, "kind", "date")
         elif len(look.values) <= MOST_VALUES:
             mend = column_line(look.name, "kind", "category")
         found.append(TableProblem(f"{said}number is due", mend, where=odd.where))
-    if look.gaps.many:
+    if look.is_empty:
+        said, mend = f"column '{look.name}' is empty", marked_line(look.name, "kind", "ignored")
+        found.append(TableProblem(said, mend, where=look.gaps.where))
+    elif look.gaps.many:
         many = "a gap" if look.gaps.many == 1 else f"{look.gaps.many} gaps"
         said = f"column '{look.name}' has {many}, the first at row {look.gaps.row} {FROM_ZERO}"
         gap = look.low + (look.high - look.low) / 2 if look.is_number else "other"
-        found.append(TableProblem(said, column_line(look.name, "gap", gap), where=look.gaps.where))
+        found.append(TableProblem(said, marked_line(look.name, "gap", gap), where=look.gaps.where))
     return found
+
+
+def _every(look: ColumnLook) -> Cells:
+    return cells_of(np.array(list(look.values), dtype=object), ())
 
 
 def _label_problems(look: ColumnLook) -> list[TableProblem]:
@@ -107,33 +124,19 @@ def _label_problems(look: ColumnLook) -> list[TableProblem]:
     if look.no_numbers.many:
         odd = look.no_numbers
         said = f"label column '{look.name}' holds {shown(odd.value)} at row {odd.row} {FROM_ZERO}{_more(odd.many)}"
-        mend = column_line(look.name, "classes", sorted(look.values)[:MOST_VALUES])
+        mend = marked_line(look.name, "classes", sorted(look.values)[:MOST_VALUES])
         found.append(TableProblem(f"{said}, where a class's number is due", mend, where=odd.where))
     return found
 
 
 def _slips(look: ColumnLook) -> list[TableProblem]:
-    ignored = column_line(look.name, "kind", "ignored")
     if look.is_index:
         said = f"column '{look.name}' counts rows, as programs write them beside a table"
-        return [TableProblem(said, ignored, blocks=False)]
+        return [TableProblem(said, column_line(look.name, "kind", "ignored"), blocks=False)]
     if look.is_constant and look.filled > 1:
         said = f"column '{look.name}' holds one value only, {shown(next(iter(look.values)))}"
-        return [TableProblem(said, ignored, blocks=False)]
+        return [TableProblem(said, marked_line(look.name, "kind", "ignored"), blocks=False)]
     return []
-
-
-def _unlisted(look: ColumnLook, column: ColumnKind) -> list[TableProblem]:
-    """Name values that count as "other" and are listed but for their capitals."""
-    if not isinstance(column, CategoryColumn) or not column.other:
-        return []
-    listed = {value.casefold(): value for value in column.values}
-    near = [value for value in sorted(look.values) if value not in column.values and value.casefold() in listed]
-    if not near:
-        return []
-    said = f"column '{look.name}' holds {shown(near[0])}, which is not listed and counts as other, though"
-    said += f" {shown(listed[near[0].casefold()])} is: write it so"
-    return [TableProblem(said, blocks=False)]
 
 
 def _capitals(look: ColumnLook) -> list[TableProblem]:
@@ -147,7 +150,7 @@ def _capitals(look: ColumnLook) -> list[TableProblem]:
 
 def _copies(tables: Sequence[RawTable], names: Sequence[str]) -> list[TableProblem]:
     return [
-        TableProblem(f"column '{copy}' is a copy of '{first}'", column_line(copy, "kind", "ignored"), blocks=False)
+        TableProblem(f"column '{copy}' is a copy of '{first}'", marked_line(copy, "kind", "ignored"), blocks=False)
         for first, copy in equal_columns(tables, names)
     ]
 
@@ -155,25 +158,35 @@ def _copies(tables: Sequence[RawTable], names: Sequence[str]) -> list[TableProbl
 def _lacking(
     tables: Sequence[RawTable], label: str, classes: Sequence[str], client: str | None, gaps: Sequence[str]
 ) -> list[TableProblem]:
-    """Name the clients that have no sample of a class."""
-    held: dict[str, set[str]] = {}
+    """Name the clients that have no sample of a class, or few."""
+    held: dict[str, Counter[str]] = {}
     for table in tables:
         if label not in table.columns or (client is not None and client not in table.columns):
             continue
         labels = [text_of(value) for value in cells_of(table.columns[label], gaps, keep=classes).values.tolist()]
         owners = np.full(table.num_rows, table.client or "") if client is None else table.columns[client]
         for who, value in zip(owners.tolist(), labels, strict=True):
-            held.setdefault(text_of(who).strip(), set()).add(value)
+            held.setdefault(text_of(who).strip(), Counter())[value] += 1
     found = []
     for name in classes:
-        lacking = sorted(who for who, own in held.items() if name not in own and f"{name}.0" not in own)
+        many = {who: own[name] + own[f"{name}.0"] for who, own in held.items()}
+        lacking = sorted(who for who, times in many.items() if times == 0)
+        # A site with few rows has few of everything.
+        few = sorted(
+            who for who, times in many.items() if 0 < times < _FEW and held[who].total() >= _FEW * 2 * len(classes)
+        )
         if lacking and len(lacking) < len(held):
-            listed = ", ".join(map(repr, lacking[:_LISTED])) + (
-                f" and {len(lacking) - _LISTED} more" * (len(lacking) > _LISTED)
-            )
-            said = f"class '{name}' of '{label}' has no sample at {listed}"
+            said = f"class '{name}' of '{label}' has no sample at {_names(lacking)}"
+            found.append(TableProblem(said, "", blocks=False))
+        if few:
+            said = f"class '{name}' of '{label}' has fewer than {_FEW} samples at {_names(few)}"
             found.append(TableProblem(said, "", blocks=False))
     return found
+
+
+def _names(who: Sequence[str]) -> str:
+    more = f" and {len(who) - _LISTED} more" if len(who) > _LISTED else ""
+    return ", ".join(map(repr, who[:_LISTED])) + more
 
 
 def _more(many: int) -> str:

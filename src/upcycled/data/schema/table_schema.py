@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ GAPS = ("", "NA", "N/A", "NaN", "null")
 """What stands in a table where a value is missing, in capitals or not, unless a schema says otherwise."""
 _DIALECT = ("separator", "decimal", "encoding")
 """How a .csv is written: sites may differ in it, and the numbers that follow are the same."""
-_KEYS = ("format", "columns", "gaps", *_DIALECT)
+_KEYS = ("format", "columns", "gaps", "from_data", *_DIALECT)
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class Schema:
     """What numbers in text have before their fraction."""
     encoding: str = "utf-8"
     """How the text of a .csv is written."""
+    from_data: tuple[str, ...] = ()
+    """``("gaps",)`` where texts that mean a gap were read off the data; columns have marks of their own."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Schema:
@@ -123,7 +125,10 @@ class Schema:
         gaps = document.get("gaps", list(GAPS))
         if not isinstance(gaps, list | tuple) or not all(isinstance(gap, str) for gap in gaps):
             raise InputError(field="gaps", value=gaps, must="a list of texts")
-        return cls(columns, tuple(gaps), *_dialect(document))
+        marks = document.get("from_data", [])
+        if not isinstance(marks, list | tuple) or any(mark != "gaps" for mark in marks):
+            raise InputError(field="from_data", value=marks, must='["gaps"], or left out: columns have their own')
+        return cls(columns, tuple(gaps), *_dialect(document), from_data=tuple(marks))
 
     @property
     def features(self) -> dict[str, Feature]:
@@ -168,12 +173,13 @@ class Schema:
     @property
     def marks(self) -> tuple[str, ...]:
         """What a draft took from the data and nobody has replaced yet: ``columns.age.bounds`` and so on."""
-        return tuple(f"columns.{name}.{key}" for name, column in self.columns.items() for key in column.from_data)
+        own = (f"columns.{name}.{key}" for name, column in self.columns.items() for key in column.from_data)
+        return (*self.from_data, *own)
 
     @property
     def fingerprint(self) -> str:
         """A hash of what the numbers of a sample mean: equal for schemas that give equal numbers."""
-        form = {key: value for key, value in self.plain().items() if key not in _DIALECT}
+        form = {key: value for key, value in self.plain().items() if key not in (*_DIALECT, "from_data")}
         # Whether a number came from the data changes nothing that is done with it; the order of columns does.
         form["columns"] = [
             [name, {key: value for key, value in column.items() if key != "from_data"}]
@@ -186,6 +192,7 @@ class Schema:
         """Return it as plain values, of which :meth:`from_dict` makes an equal schema."""
         about: dict[str, Any] = {"format": FORMAT, "gaps": list(self.gaps)}
         about |= {key: getattr(self, key) for key in _DIALECT}
+        about |= {"from_data": list(self.from_data)} if self.from_data else {}
         return {**about, "columns": {name: plain_column(column) for name, column in self.columns.items()}}
 
     def _only(self, kind: type[ColumnKind]) -> str | None:
@@ -219,7 +226,7 @@ def _check_together(columns: Mapping[str, ColumnKind]) -> None:
         raise InputError("holds no feature, but a model needs one: a number, a category or a date", field="columns")
 
 
-def _dialect(document: Mapping[str, Any]) -> Iterable[str]:
+def _dialect(document: Mapping[str, Any]) -> tuple[str, str, str]:
     separator, decimal = document.get("separator", ","), document.get("decimal", ".")
     if not isinstance(separator, str) or len(separator) != 1 or separator in '"\n\r':
         raise InputError(field="separator", value=separator, must="one character such as ';'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
@@ -41,7 +42,26 @@ def toml_key(name: str) -> str:
 def column_line(name: str, key: str, value: Any) -> str:
     """Return what a column's table should say, on one line.
 
-    >>> column_line("age", "gap", 50.0)
-    '[columns.age] gap = 50'
+    >>> column_line("sex", "other", True)
+    '[columns.sex] other = true'
     """
     return f"[columns.{toml_key(name)}] {key} = {toml_value(value)}"
+
+
+def marked_line(name: str, key: str, value: Any, marks: Iterable[str] = ()) -> str:
+    """Return what a column's table should say, read off the data: with the mark that a run with real noise refuses.
+
+    >>> print(marked_line("age", "gap", 50.0, ["bounds"]))
+    [columns.age] gap = 50
+    from_data = ["bounds", "gap"]
+    """
+    return f"{column_line(name, key, value)}\n{marks_line([*marks, key])}"
+
+
+def marks_line(keys: Iterable[str]) -> str:
+    """Return the line that lists what was read off the data.
+
+    >>> marks_line(["bounds", "gap", "gap"])
+    'from_data = ["bounds", "gap"]'
+    """
+    return f"from_data = {toml_value(list(dict.fromkeys(keys)))}"

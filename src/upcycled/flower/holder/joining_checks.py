@@ -13,7 +13,7 @@ from pathlib import Path
 from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.flower.certificates import site_key
 from upcycled.flower.holder.node import KEY, connected
-from upcycled.flower.holder.policy import Policy, account_of, site_data
+from upcycled.flower.holder.policy import Policy, account_of, grave_problems, site_data
 from upcycled.flower.invitations import Invitation
 from upcycled.support.formats import percent
 from upcycled.support.lock import InUseError, locked
@@ -119,8 +119,12 @@ def _registration(invitation: Invitation, policy: Policy, folder: Path) -> str:
 def _columns(invitation: Invitation, policy: Policy) -> str:
     from upcycled.data.schema.table_schema import as_schema
 
-    data = site_data(policy, None if invitation.schema is None else as_schema(invitation.schema))
-    notes = f"; {len(data.notes)} notes for you: {data.notes[0]}" if data.notes else ""
+    schema = None if invitation.schema is None else as_schema(invitation.schema)
+    data = site_data(policy, schema)
+    grave = grave_problems(policy, schema)
+    if grave:
+        raise InputError(f"{'; '.join(grave)}; such labels would count as the first class")
+    notes = "".join(f"\n{'note':>10}: {words}" for words in data.notes)
     return f"{data.train.num_rows} training samples of {data.num_features} features are read{notes}"
 
 

@@ -56,7 +56,7 @@ class Worker:
         return self._process.pid
 
     def ask(self, fields: Fields | None) -> Any:
-        """Return its reply; to None the word that it is ready, or why it is not.
+        """Return its reply; to None why it is not ready, or nothing, and the notes for the holder.
 
         Raises:
             WorkerDiedError: at once when it dies.
@@ -90,9 +90,9 @@ def _work(pipe: Any, policy: Policy, folder: Path, schema: Mapping[str, Any] | N
     try:
         site = open_site(policy, folder, None if schema is None else as_schema(schema), threads)
     except UpcycledError as error:
-        pipe.send(str(error))
+        pipe.send((str(error), ()))
         return
-    pipe.send(None)
+    pipe.send((None, site.notes))
     log = policy.state(folder) / "site.log"
     while True:
         try:
@@ -157,10 +157,12 @@ def stay(
         tell(f"this site's public key: {public_line(key)}")
         worker = Worker(policy, folder, invitation.schema, threads)
         try:
-            wrong = worker.ask(None)
+            wrong, notes = worker.ask(None)
             if wrong is not None:
                 raise InputError(wrong)
             tell(f"the data are read; the worker is process {worker.pid}")
+            for words in notes:
+                tell(f"note for you alone: {words}")
             _Staying(invitation, policy, folder, key, threads, tell, is_over).loop(worker)
         except WorkerDiedError:
             raise InputError("the worker died while it read the data") from None

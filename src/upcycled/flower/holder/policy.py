@@ -184,6 +184,23 @@ def site_data(policy: Policy, schema: Schema | None = None) -> FederatedData:
     return replace(data, client_names=(policy.name,), client_ids=None)
 
 
+def grave_problems(policy: Policy, schema: Schema | None = None) -> list[str]:
+    """Return what is so wrong with the labels that a model would learn something else, for the holder alone.
+
+    A run takes such data as any other, for whether it does would tell what is in them.
+    """
+    from upcycled.data.loading import raw_tables
+    from upcycled.data.schema.encoding import encode
+    from upcycled.data.schema.table_schema import as_schema
+
+    said = policy.data
+    meaning = schema if said.schema_ is None else as_schema(said.schema_)
+    if said.path is None or meaning is None:
+        return []
+    tables = raw_tables([said.path], meaning)
+    return [one.said for table in tables for one in encode(meaning, table, with_labels=True).problems if one.is_grave]
+
+
 def account_of(policy: Policy, folder: Path) -> Account:
     """Return the account that pays, opened with the file's terms where there is none yet.
 

@@ -82,6 +82,11 @@ class Site:
         self._folder, self._state = folder, policy.state(folder)
         self._work: _Work | None = None
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was repaired in its samples, labels first: for its holder alone."""
+        return self._data.notes
+
     def reply(self, fields: Fields) -> Fields:
         """Return the reply to a message, whatever it is; what is refused is refused in one sentence."""
         try:
