@@ -86,7 +86,8 @@ class RunSpec:
             round gets new noise and is charged again.
         checkpoint_every: how often it is saved: after so many data rounds, or ``"2s"`` for seconds (less often where
             saving takes over a tenth of that). The last iteration is saved in any case, also of a run broken off.
-        resume_anyway: go on from a checkpoint that other versions of this package, NumPy, torch or Numba wrote.
+        resume_anyway: go on from a checkpoint that other versions of this package, NumPy, torch or Numba wrote, or your
+            own code before it was edited.
         progress: show a live table on standard error when the run takes longer than a second.
         callbacks: told after each iteration: functions of a record, or of a record and the run, or objects with some of
             :class:`~upcycled.Callback`'s methods. One that returns ``up.STOP`` ends the run there.

@@ -78,6 +78,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     from upcycled.experiments.kept.spec_document import document_of
     from upcycled.experiments.private_files import checkpoint_folder, ledger_key
     from upcycled.experiments.results import open_ledger, write_run
+    from upcycled.runtime.checkpointing.own_code import own_code
     from upcycled.support.files import PRIVATE, make_private, write_whole
     from upcycled.support.lock import locked
 
@@ -107,7 +108,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
             write_whole(folder / "config.toml", config)
         if shown_of_run.is_restricted:
             make_private(folder / PRIVATE)
-        asked = {"seed": spec.seed, "scored_on": "test", "fingerprint": spec.fingerprint}
+        asked = {"seed": spec.seed, "scored_on": "test", "fingerprint": spec.fingerprint, "code": own_code(spec)}
         try:
             result = train_plan(plan.kept(**changes))
         except (DivergedError, BudgetSpentError) as error:
