@@ -13,9 +13,10 @@ from torch import nn
 
 from upcycled.aggregators import as_aggregator
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm
+from upcycled.core.algorithm import METHODS, NAMES, Algorithm
 from upcycled.core.errors import COUNT, SEED, InputError, check_fields, check_path, plain_number, unknown
 from upcycled.core.mechanism import Mechanism
+from upcycled.core.own_objects import check_members, check_names
 from upcycled.core.sampler import Participation, Sampler
 from upcycled.core.solvers import Local, LocalSGD
 from upcycled.metrics.measure import as_metrics
@@ -249,6 +250,8 @@ def _check_kinds(spec: RunSpec) -> None:
     if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     if spec.budget is not None and not isinstance(spec.budget, Budget):
+    check_members("algorithm", spec.algorithm, ("name", *NAMES, "is_personal"), METHODS)
+    check_names("algorithm", spec.algorithm, NAMES)
         raise InputError(field="budget", value=spec.budget, must="None or up.Budget(epsilon=..., delta=...)")
     if spec.charged_scores is not None and not isinstance(spec.charged_scores, ChargedScores):
         must = "None or up.privacy.ChargedScores(noise_std=...)"
