@@ -81,6 +81,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     from upcycled.runtime.checkpointing.own_code import own_code
     from upcycled.support.files import PRIVATE, make_private, write_whole
     from upcycled.support.lock import locked
+    from upcycled.support.said import say
 
     spec, shown_of_run = plan.spec, publication_of(plan)
     for name in _KEPT:
@@ -101,6 +102,11 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     if spec.privacy is not None:
         changes["ledger"] = open_ledger(folder, spec.noise, checkpoint)
         changes["ledger_key"] = ledger_key(folder) if spec.noise == "system" else None
+    if not spec.is_reproducible:
+        say(
+            f"note: {spec.unnamed[0]} has no name that a later process could find it by: this run is written to "
+            f"{folder}, and can neither go on nor be given back"
+        )
     config = tomli_w.dumps(document).encode()
     with locked(folder):
         if not is_done:
