@@ -75,7 +75,8 @@ def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file
         "overrides",
         metavar="key=value",
         nargs="*",
-        help="values that replace those of the file; '~key' takes one out, such as '~upcycle' or '~algorithm.mu'",
+        help="optional: values that replace those of the file; '~key' takes one out, such as '~upcycle' or "
+        "'~algorithm.mu'",
     )
     parser.add_argument(
         "--path",

@@ -215,6 +215,10 @@ class RunSpec:
 ARGUMENTS = tuple(f.name for f in fields(RunSpec))
 
 
+LOCAL_ARGUMENTS = {f.name: f.name for f in fields(LocalSGD)} | {"learning_rate": "lr"}
+"""What is the clients' optimiser's, and its other name."""
+
+
 def local_of(spec: RunSpec) -> Local:
     """Return the clients' optimiser, which is plain SGD unless another was asked for."""
     return LocalSGD() if spec.local is None else spec.local
@@ -226,6 +230,8 @@ def spec_of(arguments: Mapping[str, Any]) -> RunSpec:
         if name not in ARGUMENTS:
             near = difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.6)
             hint = f"; did you mean '{near[0]}'?" if near else ""
+            if name in LOCAL_ARGUMENTS:
+                hint = f"; did you mean local=up.LocalSGD({LOCAL_ARGUMENTS[name]}=...)?"
             raise TypeError(f"train() has no argument '{name}'{hint}")
     if "algorithm" not in arguments:
         raise TypeError("train() is missing the argument 'algorithm', such as algorithm=up.FedAvg()")
@@ -244,14 +250,14 @@ def _plain_numbers(value: object) -> object:
 def _check_kinds(spec: RunSpec) -> None:
     if isinstance(spec.algorithm, type) or not hasattr(spec.algorithm, "server_step"):
         raise InputError(field="algorithm", value=spec.algorithm, must="an algorithm such as up.FedAvg()")
+    check_members("algorithm", spec.algorithm, ("name", *NAMES, "is_personal"), METHODS)
+    check_names("algorithm", spec.algorithm, NAMES)
     if spec.local is not None and not isinstance(spec.local, Local):
         must = "up.LocalSGD(...), up.LocalAdam(...), up.LocalAdamW(...) or up.LocalOptimizer(...)"
         raise InputError(field="local", value=spec.local, must=must)
     if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     if spec.budget is not None and not isinstance(spec.budget, Budget):
-    check_members("algorithm", spec.algorithm, ("name", *NAMES, "is_personal"), METHODS)
-    check_names("algorithm", spec.algorithm, NAMES)
         raise InputError(field="budget", value=spec.budget, must="None or up.Budget(epsilon=..., delta=...)")
     if spec.charged_scores is not None and not isinstance(spec.charged_scores, ChargedScores):
         must = "None or up.privacy.ChargedScores(noise_std=...)"
