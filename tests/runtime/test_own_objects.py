@@ -53,7 +53,7 @@ class NoServer(Own):
 
 class OtherShape(Own):
     def start(self, model):
-        return up.Server(model, {"momentum": np.zeros(1, np.float32)})
+        return up.Server(model[:1])
 
 
 class TwoArguments(Own):
@@ -72,7 +72,7 @@ class TwoArguments(Own):
         (Unsent(), "^algorithm.sends is 'momentm', but it must be a vector that start gives"),
         (OneName(), r"^algorithm.moves is 'momentum', but it must be a tuple of names, such as \('momentum',\)$"),
         (NoServer(), r"^algorithm.start\(model\) is array.*, but it must be up.Server"),
-        (OtherShape(), r"^algorithm.start\(model\) gives 'momentum' the shape \(1,\), but it must be the model's"),
+        (OtherShape(), r"^algorithm.start\(model\) gives a model of shape \(1,\), but it must be \("),
         (
             TwoArguments(),
             r"whose server_step takes \(server, arrived\), but it is called as server_step\(server, m",

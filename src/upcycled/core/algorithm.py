@@ -160,12 +160,11 @@ def started(algorithm: Algorithm, model: Vector) -> Server:
     server = algorithm.start(model)
     if not isinstance(server, Server):
         raise InputError(field="algorithm.start(model)", value=server, must="up.Server(model, ...)")
-    for name, value in {"model": server.model, **server.vectors}.items():
-        if np.shape(value) != model.shape:
-            raise InputError(
-                f"gives {name!r} the shape {np.shape(value)}, but it must be the model's, {model.shape}",
-                field="algorithm.start(model)",
-            )
+    if np.shape(server.model) != model.shape:
+        raise InputError(
+            f"gives a model of shape {np.shape(server.model)}, but it must be {model.shape}",
+            field="algorithm.start(model)",
+        )
     for member in ("sends", "moves"):
         for name in getattr(algorithm, member):
             if name not in server.vectors:
