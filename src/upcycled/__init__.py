@@ -151,13 +151,24 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'upcycled' has no attribute {name!r}")
+        near = _nearest(name)
+        hint = f". Did you mean: {near!r}?" if near else ""
+        raise AttributeError(f"module 'upcycled' has no attribute {name!r}{hint}")
     home = _HOME_OF[name]
     if home == "upcycled":
         return importlib.import_module(f"{home}.{name}")
     found = getattr(importlib.import_module(home), name)
     globals()[name] = found
     return found
+
+
+def _nearest(name: str) -> str | None:
+    """Return the name that was meant, whatever its capitals."""
+    import difflib
+
+    known = {one.lower(): one for one in _HOME_OF}
+    found = [] if name.startswith("_") else difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
+    return known[found[0]] if found else None
 
 
 def __dir__() -> list[str]:

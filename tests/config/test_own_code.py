@@ -204,6 +204,7 @@ def test_a_callback_that_stops_a_run_ends_it_with_the_result_so_far(here, capsys
         ("algorithm.name=nowhere:FedNova", "there is no module 'nowhere' among the installed packages; a folder with"),
         ("algorithm.name=own_parts:note", "algorithm.name is 'own_parts:note', but it must be the name of a dataclass"),
         ("algorithm.prat=1", "algorithm.prat is 1, but [algorithm] with name 'own_parts:HalfWay' has no such key; did"),
+        ("algorithm.part=half", "algorithm.part is 'half', but it must be a finite number"),
         ("callbacks=['note']", "own.toml: callbacks is ['note'], but it must be a list of names such as"),
         ("clients.sampling=own_parts:Nobody", "sampling is 'own_parts:Nobody', but module 'own_parts' has no 'Nobody'"),
         ("upcycle.kind=json:dumps", "upcycle.kind is 'json:dumps', but it must be the name of a dataclass"),

@@ -60,7 +60,16 @@ CASES = {
         flat(X[0], np.array([0, 2**63], dtype=np.uint64), [0, 2]),
         f"y of client 0 is 9223372036854775808 at row 1 (counted from 0), but {WHOLE}",
     ),
-    "text labels": (arrays(ys=[["a", "b"], ["a"]]), "y of client 0 holds values of type <U1, but it must hold numbers"),
+    "text labels": (
+        arrays(ys=[["a", "b"], ["a"]]),
+        "y of client 0 holds values of type <U1, but it must hold class numbers, or names that label_names lists "
+        "(in a file data.labels)",
+    ),
+    "one array for all clients": (
+        arrays(np.zeros((4, 2)), np.zeros(4, dtype=int)),
+        "ys holds single values, but it must be a list with one array per client (from_flat takes one array for all "
+        "clients, with offsets)",
+    ),
     "label out of range": (
         arrays(num_classes=3, ys=[[0, 1], [3]]),
         "y of client 1 is 3 at row 0 (counted from 0), but labels must be whole numbers from 0 to 2, "
@@ -208,3 +217,10 @@ def test_a_bad_value_is_found_wherever_it_is(sizes, data, bad):
     xs[client][row, column] = bad
     with pytest.raises(InputError, match=rf"x of client {client} is {bad} at row {row}, column {column} "):
         FederatedData.from_arrays(xs, [np.zeros(n) for n in sizes], num_classes=2)
+
+
+def test_a_tensor_that_learns_is_an_array_like_any_other():
+    import torch
+
+    data = FederatedData.from_arrays([torch.tensor(x, requires_grad=True) for x in X], Y)
+    assert data.train.x.tolist() == np.concatenate(X).tolist()

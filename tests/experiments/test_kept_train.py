@@ -110,11 +110,12 @@ def test_with_real_noise_the_public_files_have_no_score(data):
     assert config["privacy"] == asked
 
 
-def test_a_run_that_cannot_be_named_is_written_and_not_begun_twice(data):
+def test_a_run_that_cannot_be_named_is_written_and_not_begun_twice(data, capsys):
     spec = SPEC.replace(
         loss=lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
     )
     up.train(data, spec, results="r/own")
+    assert "<lambda> has no name that a later process could find it by: this run is written" in capsys.readouterr().err
     assert json.loads(Path("r/own/seed-0/summary.json").read_text())["error"] is None
     with pytest.raises(up.InputError, match="holds a finished run that cannot be given back: results must be another"):
         up.train(data, spec, results="r/own")

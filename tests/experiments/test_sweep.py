@@ -257,7 +257,8 @@ def test_what_cannot_be_swept_is_one_sentence_and_writes_nothing(here, table, ar
 
 def test_the_table_shows_the_best_with_their_settings(here, capsys):
     sweep_file(here)
-    assert main(["sweep", "small.toml", "--top", "2"]) == 0
+    (here / "my code").mkdir()
+    assert main(["sweep", "small.toml", "--top", "2", "--path", "my code"]) == 0
     out, err = capsys.readouterr()
     assert err.startswith("6 settings x 2 seeds = 12 runs\n")
     document = json.loads((here / "results" / "small" / "sweep" / "sweep.json").read_text())
@@ -268,7 +269,7 @@ def test_the_table_shows_the_best_with_their_settings(here, capsys):
         assert words[3:6] == [f"{100 * row['accuracy']['mean']:.2f}", "±", f"{100 * row['accuracy']['sd']:.2f}"]
     test = document["chosen"]["test"]["accuracy"]
     assert f"test accuracy {100 * test['mean']:.2f} ± {100 * test['sd']:.2f} %" in out
-    assert "Run it: upcycled run results/small/sweep/chosen.toml" in out
+    assert "Run it: upcycled run results/small/sweep/chosen.toml --path 'my code'" in out
 
 
 def test_tuning_on_private_data_is_warned_about(here, capsys):

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from upcycled.experiments.sweep import How, sweep_experiment
 from upcycled.report import collect, render, write_report
 from upcycled.report.findings import comparison
 from upcycled.report.privacy_costs import _statement
-from upcycled.report.settings import families, labels, run_command
+from upcycled.report.settings import families, labels, own_modules, run_command
 from upcycled.runtime.publication import Publication
 
 
@@ -119,6 +120,19 @@ def test_names_are_short_while_they_tell_experiments_apart(folder):
     pair = [part for part in collect(folder).parts if part.name.startswith("fedavg")]
     assert sorted(labels(pair, {})) == ["FedAvg, upcycled", "FedAvg, vanilla"]
     assert labels([pair[0], pair[0]], {}) == [pair[0].place] * 2
+
+
+def test_a_run_that_a_script_made_is_repeated_by_it_and_code_of_ones_own_needs_its_folder(tmp_path, federation):
+    up.train(federation, algorithm=up.FedAvg(), iterations=2, progress=False, results=tmp_path / "mine")
+    [part] = collect(tmp_path / "mine").parts
+    assert run_command(part) is None
+    words = words_of(render(collect(tmp_path / "mine")))
+    assert "repeat it with your script" in words
+    assert "upcycled run" not in words
+    named = {"data": {"source": "synthetic"}, "algorithm": {"name": "my_module:HalfWay"}, "metrics": ["other:score"]}
+    part = replace(part, config=named)
+    assert run_command(part).endswith("results=again --path DIR")
+    assert own_modules(part) == ["my_module", "other"]
 
 
 def test_the_command_on_the_page_gives_the_same_numbers_again(folder, page, tmp_path, monkeypatch, capsys):

@@ -58,6 +58,7 @@ class WithoutEpsilon:
     [
         ({"equal": "works"}, "did you mean 'work'?"),
         ({"seeds": (0,)}, "two or more different ones"),
+        ({"seeds": 3}, "seeds is 3, but it must be a list of two or more, such as seeds=range(3)"),
         ({"upcycle": None}, "upcycle is None"),
         ({"equal": "epsilon"}, "given epsilon="),
         ({"equal": "epsilon", "privacy": up.privacy.ModelClipping(1.0, 1.0)}, "given epsilon="),
@@ -70,3 +71,8 @@ def test_a_wrong_comparison_is_refused_in_one_sentence(data, wrong, words):
     with pytest.raises(up.InputError) as error:
         up.compare(data, **(QUICK | wrong))
     assert words in str(error.value)
+
+
+def test_one_seed_is_no_argument_of_a_comparison(data):
+    with pytest.raises(TypeError, match=r"compare\(\) has no argument 'seed'; did you mean 'seeds'\?"):
+        up.compare(data, **QUICK, seed=3)

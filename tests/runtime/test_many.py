@@ -319,3 +319,10 @@ def test_a_worker_that_was_started_elsewhere_writes_where_its_parent_stands(tmp_
     assert len(result.history) == 2
     assert any((parent / "kept").iterdir())
     assert not any(worker.iterdir())
+
+
+def test_a_line_that_says_nothing_new_is_not_said(capsys):
+    progress, answers = BatchProgress(16, shown=True), iter([False, False, False, True])
+    progress._over = SimpleNamespace(wait=lambda seconds: next(answers))
+    progress._show()
+    assert capsys.readouterr().err == "0 of 16 runs done, 0 %\n"

@@ -123,6 +123,12 @@ def test_a_module_of_the_users_comes_back_by_its_factory_with_its_buffers(tmp_pa
         assert_same(up.load(result.save(tmp_path / str(place))), result, data.test.x)
 
 
+def test_a_function_of_the_script_is_said_to_be_found_by_nobody_else(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(own_models.make, "__module__", "__main__")
+    trained(federation(), model=own_models.make, seed=7).save(tmp_path)
+    assert "'make', which made the model, is in the script itself" in capsys.readouterr().err
+
+
 def test_a_module_without_a_name_comes_back_into_another_like_it(tmp_path):
     data, own = federation(), own_models.make()
     result = trained(data, model=own)

@@ -43,7 +43,10 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     parser.add_argument("--quiet", action="store_true", help="no progress, only the result")
     parser.add_argument(
-        "--resume-anyway", action="store_true", help="go on from checkpoints that other versions of packages wrote"
+        "--resume-anyway",
+        action="store_true",
+        help="go on from checkpoints that other versions of packages wrote, or your code before it was edited; and "
+        "keep finished runs of such code",
     )
     parser.add_argument("--parquet", action="store_true", help="write metrics.parquet beside metrics.jsonl")
     parser.add_argument(
@@ -72,7 +75,8 @@ def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file
         "overrides",
         metavar="key=value",
         nargs="*",
-        help="values that replace those of the file; '~key' takes one out, such as '~upcycle' or '~algorithm.mu'",
+        help="optional: values that replace those of the file; '~key' takes one out, such as '~upcycle' or "
+        "'~algorithm.mu'",
     )
     parser.add_argument(
         "--path",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import (
@@ -70,7 +71,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**found.as_json(), "folder": str(found.folder)})
     else:
-        _show(found, args.top)
+        _show(found, args.top, args.path)
     return 0 if found.chosen.is_complete else 1
 
 
@@ -86,7 +87,7 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
     return found
 
 
-def _show(found: Swept, top: int) -> None:
+def _show(found: Swept, top: int, code: list[str]) -> None:
     from upcycled.support.statistics import mean_and_sd
 
     rows, judged = [], found.judged
@@ -112,4 +113,5 @@ def _show(found: Swept, top: int) -> None:
         f"Chosen: {found.ranking[0].point.label}; test {judged.name} {reached}{unit}, "
         f"loss {fixed(summary['loss']['mean'], 4)} over {len(found.chosen.seeds)} seeds."
     )
-    print(f"Run it: upcycled run {found.chosen_file}")
+    words = ["upcycled", "run", str(found.chosen_file), *(word for folder in code for word in ("--path", folder))]
+    print(f"Run it: {shlex.join(words)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
+from upcycled.core.errors import FINITE
 from upcycled.core.rule import Move, Observed, RuleState, extrapolate
 
 
@@ -42,5 +43,6 @@ class ScalarRule:
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
-        rho = self.coefficient.rho(seen.data_round, seen.horizon)
+        asked = f"rho({seen.data_round}, {seen.horizon})"
+        rho = FINITE.check(asked, self.coefficient.rho(seen.data_round, seen.horizon), "upcycle")
         return Move(extrapolate(seen, rho, moves), rho), own

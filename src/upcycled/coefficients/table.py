@@ -13,6 +13,7 @@ from upcycled.coefficients.scalar import Coefficient, ScalarRule
 from upcycled.coefficients.signal import Signal
 from upcycled.coefficients.trend import Trend
 from upcycled.core.errors import InputError
+from upcycled.core.own_objects import check_members
 from upcycled.core.rule import Rule
 
 COEFFICIENTS: dict[str, type[Any]] = {
@@ -52,9 +53,14 @@ def as_rule(value: object) -> Rule:
         except InputError as error:
             raise error.renamed("upcycle") from None
     if isinstance(value, Coefficient):
+        check_members("upcycle", value, (), {"rho": ("data_round", "horizon")})
         return ScalarRule(value)
     if isinstance(value, Rule):
+        check_members("upcycle", value, (), {"start": (), "move": ("own", "seen", "moves")})
         return value
+    if isinstance(value, str) and value.lower() in COEFFICIENTS:
+        name = COEFFICIENTS[value.lower()].__name__
+        raise InputError(field="upcycle", value=value, must=f"the object itself, up.coefficients.{name}(...)")
     raise InputError(
         field="upcycle",
         value=value,

@@ -18,7 +18,15 @@ AsTuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) 
 """Lists of the file become tuples, so that a table can be compared and never changes."""
 
 KNOWN = (bool, int, float, str, int | None, float | None, str | None)
-PHRASES: dict[Any, str] = {bool: "true or false", str: "a text in quotes"}
+PHRASES: dict[Any, str] = {
+    bool: "true or false",
+    str: "a text in quotes",
+    int: "an integer",
+    float: "a finite number",
+    int | None: "an integer",
+    float | None: "a finite number",
+    str | None: "a text in quotes",
+}
 
 
 class Table(BaseModel):

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from upcycled.core.errors import InputError, suggest
 from upcycled.core.mechanism import Release
 from upcycled.core.solvers import Local, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Vector
@@ -109,6 +110,17 @@ class Algorithm(Protocol):
         """Return the new server state and the new memory of the cohort."""
 
 
+NAMES = ("sends", "moves", "remembers")
+"""Members of an algorithm that are lists of names."""
+METHODS = {
+    "start": ("model",),
+    "solver": ("local",),
+    "problem": ("server", "memory"),
+    "server_step": ("server", "memory", "arrived"),
+}
+"""Its methods, and what each is called with."""
+
+
 @runtime_checkable
 class OwnShares(Protocol):
     """An algorithm whose mean has weights other than n_i."""
@@ -137,6 +149,32 @@ class NoiseGain(Protocol):
     @property
     def noise_kept(self) -> float:
         """How much of it is in the models of later rounds, where nothing pulls it back."""
+
+
+def started(algorithm: Algorithm, model: Vector) -> Server:
+    """Return the server's state before the first round, with every vector that the algorithm names.
+
+    Raises:
+        InputError: in one sentence, if what ``start`` returns is no such state.
+    """
+    server = algorithm.start(model)
+    if not isinstance(server, Server):
+        raise InputError(field="algorithm.start(model)", value=server, must="up.Server(model, ...)")
+    if np.shape(server.model) != model.shape:
+        raise InputError(
+            f"gives a model of shape {np.shape(server.model)}, but it must be {model.shape}",
+            field="algorithm.start(model)",
+        )
+    for member in ("sends", "moves"):
+        for name in getattr(algorithm, member):
+            if name not in server.vectors:
+                raise InputError(
+                    field=f"algorithm.{member}",
+                    value=name,
+                    must="a vector that start gives the server",
+                    hint=suggest(name, server.vectors) if server.vectors else " (it gives none)",
+                )
+    return server
 
 
 # The usual answers; an algorithm takes them by assignment.

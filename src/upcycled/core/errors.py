@@ -345,6 +345,7 @@ def _written(limit: float) -> str:
     return f"2^{bits}" if bits > 30 and limit == 1 << bits else f"{limit:g}"
 
 
+FINITE = Limits()
 POSITIVE = Limits(above=0)
 NOT_NEGATIVE = Limits(at_least=0)
 FRACTION = Limits(at_least=0, below=1)

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
+import numpy as np
+
 from upcycled.core.aggregator import AggregatorState
 from upcycled.core.algorithm import Algorithm, Server
-from upcycled.core.rule import LocalGeometry, NoiseAware, Observed, Rule, RuleState
+from upcycled.core.errors import InputError
+from upcycled.core.rule import LocalGeometry, Move, NoiseAware, Observed, Rule, RuleState
 from upcycled.core.vectors import Vector
 
 Kind: TypeAlias = Literal["data", "upcycled"]
@@ -182,7 +185,17 @@ class Upcycled:
             noise_energy=state.noise_energy,
             geometry=self.geometry,
         )
-        move, own = self.rule.move(state.rule, seen, self.algorithm.moves)
+        moved = self.rule.move(state.rule, seen, self.algorithm.moves)
+        if not isinstance(moved, tuple) or len(moved) != 2 or not isinstance(moved[0], Move):
+            raise InputError(
+                field="upcycle.move(...)", value=moved, must="a pair: up.Move(...), and the rule's own state"
+            )
+        move, own = moved
+        if np.shape(move.server.model) != state.server.model.shape:
+            raise InputError(
+                f"gives a model of shape {np.shape(move.server.model)}, but it must be {state.server.model.shape}",
+                field="upcycle.move(...)",
+            )
         return replace(
             state,
             server=move.server,

@@ -53,6 +53,11 @@ def lists_part(
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
         x_field, y_field = f"{prefix}x of client {names.client(i)}", f"{prefix}y of client {names.client(i)}"
         rows, own = numbers(x_field, x, declared.repair), labels_of(y_field, y, declared)
+        if own.ndim == 0:
+            raise InputError(
+                f"{prefix}ys holds single values, but it must be a list with one array per client (from_flat takes one "
+                "array for all clients, with offsets)"
+            )
         if own.ndim != 1 and (declared.targets == "classes" or own.ndim != 2):
             raise InputError(f"has shape {own.shape}, but it must have one label per sample: (samples,)", field=y_field)
         if rows.ndim == 0 or len(rows) != len(own):

@@ -98,6 +98,12 @@ def labels_of(field: str, value: object, declared: Declared) -> NDArray[Any]:
     """Return labels as numbers; names become the numbers of their classes where those were declared."""
     array = _array(field, value)
     if declared.label_names is None or array.dtype.kind in "iufb":
+        if array.dtype.kind in "USO" and declared.targets == "classes" and not declared.repair:
+            raise InputError(
+                f"holds values of type {array.dtype}, but it must hold class numbers, or names that label_names lists "
+                "(in a file data.labels)",
+                field=field,
+            )
         return numbers(field, array, declared.repair)
     found = class_numbers(array, declared.label_names)
     strange = np.flatnonzero(np.isnan(found))
@@ -112,7 +118,8 @@ def labels_of(field: str, value: object, declared: Declared) -> NDArray[Any]:
 
 def _array(field: str, value: object) -> NDArray[Any]:
     try:
-        return np.asarray(value)
+        # A tensor that learns, or lies on a device, says so when it is asked for an array.
+        return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError("is ragged or not an array, but it must be a full array of numbers", field=field) from error
 

@@ -115,7 +115,7 @@ class Options:
     parquet: bool = False
     """Write ``metrics.parquet`` beside ``metrics.jsonl``."""
     resume_anyway: bool = False
-    """Go on from checkpoints that other versions wrote."""
+    """Go on from checkpoints that other versions or other code wrote, and reuse runs of such code."""
     keep_checkpoints: bool = True
     """Whether a finished seed keeps its checkpoints."""
     watch: Watch = field(default=lambda experiment, seed: ())
@@ -192,14 +192,18 @@ class Batch:
         return _run_all(self, options or Options())
 
 
-def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequence[str] | None = None) -> Batch:
+def prepare_batch(
+    experiments: Sequence[Experiment], source: str, titles: Sequence[str] | None = None, options: Options | None = None
+) -> Batch:
     """Check experiments completely, their results folders included, without writing anything.
 
     Args:
         experiments: each with a name of its own below its results folder.
         source: the file's name, for error sentences.
         titles: what tables and sentences call the experiments; their names if left out.
+        options: how the batch will be run.
     """
+    is_anyway = options is not None and options.resume_anyway
     known: dict[str, FederatedData] = {}
     described: dict[tuple[str, bool], dict[str, Any]] = {}
     variants = []
@@ -217,7 +221,7 @@ def prepare_batch(experiments: Sequence[Experiment], source: str, titles: Sequen
                 if (key, shown.is_restricted) not in described:
                     described[key, shown.is_restricted] = shown.about(data)
                 about = described[key, shown.is_restricted]
-                found = {seed: _summary(plan, shown, experiment, seed, about) for seed in experiment.seeds}
+                found = {seed: _summary(plan, shown, experiment, seed, about, is_anyway) for seed in experiment.seeds}
                 there = {seed: summary for seed, summary in found.items() if summary is not None}
             owed = _owed(plan, experiment, shown, there)
             kept = plan if i < AT_ONCE else None
@@ -243,7 +247,7 @@ def _owed(
 
 
 def _summary(
-    plan: Plan, shown: Publication, experiment: Experiment, seed: int, about: dict[str, Any]
+    plan: Plan, shown: Publication, experiment: Experiment, seed: int, about: dict[str, Any], is_anyway: bool
 ) -> dict[str, Any] | None:
     """Return the summary of a seed that is finished or stopped; None where it has to be run, or run on."""
     folder = seed_folder(experiment, seed)
@@ -251,7 +255,7 @@ def _summary(
     if before is not None and has_checkpoints(checkpoint_folder(folder, shown)):
         check_extension(plan, before, plan.strategy.data_rounds(before), str(folder))
         return None
-    return finished_summary(folder, experiment, seed, about)
+    return finished_summary(folder, experiment, seed, about, is_anyway)
 
 
 @contextmanager
@@ -375,7 +379,7 @@ def run_experiment(experiment: Experiment, source: str, options: Options | None 
         source: the file's name, for error sentences.
         options: how it is shown, and what is kept.
     """
-    batch = prepare_batch([experiment], source)
+    batch = prepare_batch([experiment], source, options=options)
     if batch.is_finished:
         return batch.run(options)[0]
     with locked(experiment_folder(experiment)):

@@ -199,7 +199,7 @@ def compare_experiment(
         experiment = with_metric(experiment, metric)
         names = _checked(experiment, equal, algorithms, confidence)
         pairs = [_pair(experiment, name, equal, folder) for name in names]
-    batch = prepare_batch([e for pair in pairs for e in pair], source)
+    batch = prepare_batch([e for pair in pairs for e in pair], source, options=options)
     if batch.variants[0].data.test is None and not batch.variants[0].shown.is_restricted:
         raise InputError(
             "the data has no test samples, but a comparison needs some: see data.test_fraction", where=(source,)

@@ -37,6 +37,7 @@ from upcycled.experiments.private_files import SCORES, json_lines, write_own
 from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.privacy.ledger.statement import scope_of
 from upcycled.runtime import Result
+from upcycled.runtime.checkpointing.own_code import changed_code, own_code
 from upcycled.support.files import check_format, write_json, write_together, write_whole
 
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
@@ -68,7 +69,7 @@ def write_seed(
         result: the run.
         parquet: write ``metrics.parquet`` too.
     """
-    asked = {"scored_on": experiment.scored_on, "fingerprint": experiment.fingerprint(seed)}
+    asked = {"scored_on": experiment.scored_on, "fingerprint": experiment.fingerprint(seed), "code": _code(experiment)}
     config = experiment.for_seed(seed).resolved_toml(folder).encode()
     return write_run(folder, config, asked | {"seed": seed}, data, about, result, parquet=parquet)
 
@@ -88,7 +89,7 @@ def write_run(
     Args:
         folder: where.
         config: its complete file.
-        asked: what the summary says of that: ``seed``, ``scored_on``, ``fingerprint``.
+        asked: what the summary says of that: ``seed``, ``scored_on``, ``fingerprint``, ``code``.
         data: what the run was trained and scored on.
         about: what ``Publication.about`` says about that.
         result: the run.
@@ -261,11 +262,13 @@ def _text(path: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any]) -> dict[str, Any] | None:
+def finished_summary(
+    folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any], is_anyway: bool = False
+) -> dict[str, Any] | None:
     """Return the summary of a seed that is finished or stopped, or None where it has to be run.
 
     ``data`` is what ``Publication.about`` says. A restricted run is reused whatever the data are now: refusing it would
-    tell that a record was changed.
+    tell that a record was changed. ``is_anyway`` reuses one that was made before the user's code was edited.
 
     Raises:
         InputError: if the folder belongs to something else; nothing in it is touched.
@@ -284,7 +287,17 @@ def finished_summary(folder: Path, experiment: Experiment, seed: int, data: Mapp
         _check_same_config(folder, experiment.for_seed(seed))
     if before != data.get("sha256"):
         raise InputError(f"{folder} holds a run on other data, {_way_out()}")
+    made_by = None if is_anyway else summary.get("code")
+    edited = changed_code(_code(experiment), made_by) if made_by else None
+    if edited is not None:
+        raise InputError(
+            f"{folder} holds a run from before {edited} was edited, {_way_out()} (--resume-anyway keeps it as it is)"
+        )
     return summary
+
+
+def _code(experiment: Experiment) -> dict[str, str]:
+    return own_code(experiment.spec(experiment.seeds[0]))
 
 
 def plain(value: Any) -> Any:

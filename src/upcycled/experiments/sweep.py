@@ -194,7 +194,7 @@ def sweep_experiment(
 
     def prepared(points: Sequence[Point]) -> Batch:
         variants = [_selection(experiment, point, how, folder) for point in points]
-        batch = prepare_batch(variants, source, [point.label for point in points])
+        batch = prepare_batch(variants, source, [point.label for point in points], options)
         if any(variant.shown.is_restricted for variant in batch.variants):
             _check_restricted(experiment, how)
             judged_by(experiment, how.metric, batch.variants[0].plan)  # says what may not be chosen by
@@ -298,7 +298,7 @@ def _finished(
     """Score the best point on test data, and write the documents."""
     best = ranking[0].point
     final = _variant(experiment, best, f"chosen-{best.mark}", str(folder))
-    outcome = prepare_batch([final], source).run(options)[0]
+    outcome = prepare_batch([final], source, options=options).run(options)[0]
     swept = Swept(experiment, how.words, ranking, outcome, folder, repeat, ranking[0].judged)
     own = _variant(experiment, best, f"{experiment.name[:90]}-chosen", experiment.results)
     write_whole(swept.chosen_file, (_heading(best) + own.resolved_toml()).encode())

@@ -28,6 +28,7 @@ from upcycled.report.settings import (
     data_words,
     differing_settings,
     own_command,
+    own_modules,
     run_command,
     shared_settings,
     versions,
@@ -136,6 +137,7 @@ def _environment() -> Environment:
         "known": known,
         "metric_of": metric_of,
         "worst_epsilon": worst_epsilon,
+        "own_modules": own_modules,
         "run_command": run_command,
         "complete_file": complete_file,
     }

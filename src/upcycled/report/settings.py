@@ -14,6 +14,7 @@ import tomli_w
 
 from upcycled.algorithms import ALGORITHMS
 from upcycled.config.experiment import flat
+from upcycled.core.lookup import names_code
 from upcycled.report.collect import Part, Results, Row
 from upcycled.support.formats import count, setting
 
@@ -174,13 +175,28 @@ def own_command(documents: Mapping[str, Row]) -> str | None:
     return None
 
 
-def run_command(part: Part) -> str:
-    """Return a command that runs an experiment again, from within the results folder."""
+def run_command(part: Part) -> str | None:
+    """Return a command that runs an experiment again, from within the results folder; None where only Python has it.
+
+    ``--path DIR`` is for code of the user's, whose folder nobody kept.
+    """
+    if part.config.get("data", {}).get("source") == "python":
+        return None
     first = part.seeds[0].place
     words = ["upcycled", "run", "config.toml" if first == "." else f"{first}/config.toml"]
     if len(part.seeds) > 1:
         words.append(f"seeds={[seed.seed for seed in part.seeds]}")
-    return shlex.join([*words, "results=again"])
+    return shlex.join([*words, "results=again", *(["--path", "DIR"] if own_modules(part) else [])])
+
+
+def own_modules(part: Part) -> list[str]:
+    """Return the modules of the user's own that an experiment's file names."""
+    found = set()
+    for key, value in flat(part.config).items():
+        for one in value if isinstance(value, list) else [value]:
+            if not key.startswith("data.") and names_code(one):
+                found.add(str(one).partition(":")[0])
+    return sorted(found)
 
 
 def _without_paths(command: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,6 +235,11 @@ def compare(
         raise unknown("equal", equal, EQUALS)
     check_number("confidence", confidence, above=0, below=1)
     check_number("iterations", iterations, at_least=2, integer=True)
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+        raise InputError(field="seeds", value=seeds, must="a list of two or more, such as seeds=range(3)")
+    if "seed" in arguments:
+        raise TypeError("compare() has no argument 'seed'; did you mean 'seeds'?")
+    seeds = tuple(seeds)
     if len(set(seeds)) < 2 or len(set(seeds)) != len(seeds):
         raise InputError(field="seeds", value=list(seeds), but="a comparison needs two or more different ones")
     if upcycle is None:

@@ -27,6 +27,7 @@ from upcycled.serving.privacy_statement import statement_of
 from upcycled.support.files import PRIVATE, make_private, write_together
 from upcycled.support.formats import count, fixed, megabytes, score_digits, shortened
 from upcycled.support.overview import Overview
+from upcycled.support.said import say
 from upcycled.theory import Report
 
 METRICS_SHOWN = 6
@@ -175,6 +176,12 @@ class Result:
             make_private(target / PRIVATE)
             write_together(target / PRIVATE, own, private=True)
         write_together(target, public)
+        module, _, function = (self.card.factory or "").partition(":")
+        if module == "__main__":
+            say(
+                f"note: {function!r}, which made the model, is in the script itself, where no other program finds it: "
+                f"there up.load needs model=, or {function!r} a module of its own"
+            )
         return target
 
     def model_files(self) -> tuple[dict[str, bytes], dict[str, bytes]]:

@@ -13,9 +13,10 @@ from torch import nn
 
 from upcycled.aggregators import as_aggregator
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm
+from upcycled.core.algorithm import METHODS, NAMES, Algorithm
 from upcycled.core.errors import COUNT, SEED, InputError, check_fields, check_path, plain_number, unknown
 from upcycled.core.mechanism import Mechanism
+from upcycled.core.own_objects import check_members, check_names
 from upcycled.core.sampler import Participation, Sampler
 from upcycled.core.solvers import Local, LocalSGD
 from upcycled.metrics.measure import as_metrics
@@ -86,7 +87,8 @@ class RunSpec:
             round gets new noise and is charged again.
         checkpoint_every: how often it is saved: after so many data rounds, or ``"2s"`` for seconds (less often where
             saving takes over a tenth of that). The last iteration is saved in any case, also of a run broken off.
-        resume_anyway: go on from a checkpoint that other versions of this package, NumPy, torch or Numba wrote.
+        resume_anyway: go on from a checkpoint that other versions of this package, NumPy, torch or Numba wrote, or your
+            own code before it was edited.
         progress: show a live table on standard error when the run takes longer than a second.
         callbacks: told after each iteration: functions of a record, or of a record and the run, or objects with some of
             :class:`~upcycled.Callback`'s methods. One that returns ``up.STOP`` ends the run there.
@@ -213,6 +215,10 @@ class RunSpec:
 ARGUMENTS = tuple(f.name for f in fields(RunSpec))
 
 
+LOCAL_ARGUMENTS = {f.name: f.name for f in fields(LocalSGD)} | {"learning_rate": "lr"}
+"""What is the clients' optimiser's, and its other name."""
+
+
 def local_of(spec: RunSpec) -> Local:
     """Return the clients' optimiser, which is plain SGD unless another was asked for."""
     return LocalSGD() if spec.local is None else spec.local
@@ -224,6 +230,8 @@ def spec_of(arguments: Mapping[str, Any]) -> RunSpec:
         if name not in ARGUMENTS:
             near = difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.6)
             hint = f"; did you mean '{near[0]}'?" if near else ""
+            if name in LOCAL_ARGUMENTS:
+                hint = f"; did you mean local=up.LocalSGD({LOCAL_ARGUMENTS[name]}=...)?"
             raise TypeError(f"train() has no argument '{name}'{hint}")
     if "algorithm" not in arguments:
         raise TypeError("train() is missing the argument 'algorithm', such as algorithm=up.FedAvg()")
@@ -242,6 +250,8 @@ def _plain_numbers(value: object) -> object:
 def _check_kinds(spec: RunSpec) -> None:
     if isinstance(spec.algorithm, type) or not hasattr(spec.algorithm, "server_step"):
         raise InputError(field="algorithm", value=spec.algorithm, must="an algorithm such as up.FedAvg()")
+    check_members("algorithm", spec.algorithm, ("name", *NAMES, "is_personal"), METHODS)
+    check_names("algorithm", spec.algorithm, NAMES)
     if spec.local is not None and not isinstance(spec.local, Local):
         must = "up.LocalSGD(...), up.LocalAdam(...), up.LocalAdamW(...) or up.LocalOptimizer(...)"
         raise InputError(field="local", value=spec.local, must=must)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, replace
 
+from upcycled.core.algorithm import started
 from upcycled.core.mechanism import NoiseSource, Setting
 from upcycled.core.memory import ClientMemory
 from upcycled.core.strategy import State
@@ -54,7 +55,7 @@ class Run:
 def start_run(plan: Plan, ledger_run: str | None = None) -> Run:
     """Return the run before its first iteration; ``ledger_run`` names the run whose ledger goes on."""
     algorithm, size, clients = plan.strategy.algorithm, plan.layout.size, plan.facts.num_clients
-    state = plan.strategy.start(algorithm.start(plan.initial))
+    state = plan.strategy.start(started(algorithm, plan.initial))
     if plan.aggregator is not None:
         state = replace(state, aggregator=plan.aggregator.start())
     if plan.initial_statistics is not None:

@@ -78,8 +78,10 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     from upcycled.experiments.kept.spec_document import document_of
     from upcycled.experiments.private_files import checkpoint_folder, ledger_key
     from upcycled.experiments.results import open_ledger, write_run
+    from upcycled.runtime.checkpointing.own_code import own_code
     from upcycled.support.files import PRIVATE, make_private, write_whole
     from upcycled.support.lock import locked
+    from upcycled.support.said import say
 
     spec, shown_of_run = plan.spec, publication_of(plan)
     for name in _KEPT:
@@ -100,6 +102,11 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     if spec.privacy is not None:
         changes["ledger"] = open_ledger(folder, spec.noise, checkpoint)
         changes["ledger_key"] = ledger_key(folder) if spec.noise == "system" else None
+    if not spec.is_reproducible:
+        say(
+            f"note: {spec.unnamed[0]} has no name that a later process could find it by: this run is written to "
+            f"{folder}, and can neither go on nor be given back"
+        )
     config = tomli_w.dumps(document).encode()
     with locked(folder):
         if not is_done:
@@ -107,7 +114,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
             write_whole(folder / "config.toml", config)
         if shown_of_run.is_restricted:
             make_private(folder / PRIVATE)
-        asked = {"seed": spec.seed, "scored_on": "test", "fingerprint": spec.fingerprint}
+        asked = {"seed": spec.seed, "scored_on": "test", "fingerprint": spec.fingerprint, "code": own_code(spec)}
         try:
             result = train_plan(plan.kept(**changes))
         except (DivergedError, BudgetSpentError) as error:

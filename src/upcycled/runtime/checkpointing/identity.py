@@ -8,6 +8,7 @@ from typing import Any
 
 from upcycled.core.errors import InputError
 from upcycled.runtime.checkpointing.fingerprint import as_words, digest, hash_of_shards, keyed, versions
+from upcycled.runtime.checkpointing.own_code import changed_code, own_code
 from upcycled.runtime.plan import Plan
 
 DATA_KEY = "data.key"
@@ -18,7 +19,7 @@ WAY_OUT = "choose another folder, or remove that one to start again"
 
 
 def identity_of(plan: Plan, key: bytes | None = None) -> dict[str, Any]:
-    """Return all that a run's bits depend on: the spec in plain values, data and weights by their hashes, versions.
+    """Return all that a run's bits depend on: the spec in plain values, data, weights and code by hashes, versions.
 
     With a key, which a restricted run has, the hashes of data are keyed.
 
@@ -34,6 +35,7 @@ def identity_of(plan: Plan, key: bytes | None = None) -> dict[str, Any]:
         "spec": plan.spec.plain() | {"engine": plan.engine.name, "model": f"{task.module!r} {digest(frozen)}"},
         "initial weights": digest([("initial", plan.initial)]),
         **{name: words if words is None or key is None else keyed(key, words) for name, words in data.items()},
+        "code": own_code(plan.spec),
         "versions": versions(),
     }
 
@@ -41,7 +43,7 @@ def identity_of(plan: Plan, key: bytes | None = None) -> dict[str, Any]:
 def check_same(
     now: Mapping[str, Any], before: Mapping[str, Any], folder: Path, is_anyway: bool, compares_data: bool = True
 ) -> None:
-    """Refuse a folder whose checkpoints belong to another run, or to other versions, and say what differs.
+    """Refuse a folder whose checkpoints belong to another run, code or versions, and say what differs.
 
     A restricted run does not compare its data: whether it goes on would tell whether a record was changed.
     """
@@ -53,6 +55,12 @@ def check_same(
             raise InputError(f"checkpoint folder '{folder}' holds a run with other {name} than this one's: {WAY_OUT}")
         ours, theirs = (as_words(one[name]) if name in one else "not given" for one in (wanted, held))
         raise InputError(f"{name} is {ours}, but checkpoint folder '{folder}' holds a run with {theirs}: {WAY_OUT}")
+    edited = changed_code(now["code"], before.get("code"))
+    if edited is not None and not is_anyway:
+        raise InputError(
+            f"checkpoint folder '{folder}' was written before {edited} was edited, which may give other bits: "
+            f"{WAY_OUT}, or say resume_anyway=True (--resume-anyway)"
+        )
     for name, version in now["versions"].items():
         other = before["versions"].get(name)
         if other != version and not is_anyway:
@@ -67,4 +75,5 @@ def has_other_data(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
-    return {**identity["spec"], **{name: value for name, value in identity.items() if name not in ("spec", "versions")}}
+    own = {name: value for name, value in identity.items() if name not in ("spec", "code", "versions")}
+    return {**identity["spec"], **own}

@@ -68,9 +68,13 @@ class BatchProgress:
         if is_terminal():
             self._draw()
             return
+        before = ""
         while not self._over.wait(LINE_SECONDS):
             now = "; ".join(run.text for run in self._rows()[:MOST_IN_A_LINE])
-            say(f"{self._text(self._shows_pace)}{f' ({now})' if now else ''}")
+            line = f"{self._text(self._shows_pace)}{f' ({now})' if now else ''}"
+            if line != before:  # while kernels are compiled nothing changes, and a pipe keeps every line
+                say(line)
+            before = line
 
     @property
     def _shows_pace(self) -> bool:
