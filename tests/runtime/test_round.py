@@ -19,6 +19,7 @@ from upcycled.runtime.round import (
     _spread,
     answer,
     ask,
+    data_round,
     joined,
     repeat,
     take,
@@ -271,3 +272,22 @@ def test_shares_are_those_of_the_samples_unless_an_algorithm_has_its_own():
     release = released([[0, 0], [0, 0]], [1, 3])
     assert _shares(up.FedAvg(), release).tolist() == [0.25, 0.75]
     assert _shares(up.FedDyn(), release).tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(("upcycle", "sampling"), [(up.coefficients.FedExP(), "poisson"), (0.5, "fixed")])
+def test_a_rule_is_told_the_spread_only_if_it_asks_and_draws_are_no_secret(upcycle, sampling, federation):
+    # With secret Poisson draws the spread would tell an empty cohort from others, which no charge covers.
+    secret = up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0) if sampling == "poisson" else None
+    spec = up.RunSpec(
+        algorithm=up.FedAvg(),
+        iterations=4,
+        upcycle=upcycle,
+        participation=0.5,
+        sampling=sampling,
+        privacy=secret,
+        engine="sequential",
+    )
+    plan = make_plan(federation, spec)
+    assert plan.mechanism.draws_secretly is (secret is not None)
+    run, _, _ = data_round(plan, plan.engine.open(plan.task, None), start_run(plan))
+    assert run.state.spread is None
