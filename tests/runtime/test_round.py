@@ -56,6 +56,7 @@ PRIVACY = {
     "update_clipping, adaptive": up.privacy.UpdateClipping(clip_norm=1.0, noise_std=0.05, fill=0.5),
     "central, adaptive": up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0, quantile=0.5),
 }
+SECRET = up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0, secret_sampling=True)
 LOCAL = up.LocalSGD(lr=0.05, epochs=2, batch_size=8)
 
 
@@ -277,7 +278,7 @@ def test_shares_are_those_of_the_samples_unless_an_algorithm_has_its_own():
 @pytest.mark.parametrize(("upcycle", "sampling"), [(up.coefficients.FedExP(), "poisson"), (0.5, "fixed")])
 def test_a_rule_is_told_the_spread_only_if_it_asks_and_draws_are_no_secret(upcycle, sampling, federation):
     # With secret Poisson draws the spread would tell an empty cohort from others, which no charge covers.
-    secret = up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0) if sampling == "poisson" else None
+    secret = SECRET if sampling == "poisson" else None
     spec = up.RunSpec(
         algorithm=up.FedAvg(),
         iterations=4,
