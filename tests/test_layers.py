@@ -89,6 +89,8 @@ def test_core_needs_nothing_but_torch_and_numpy(path):
         "enum",
         "functools",
         "importlib",
+        "inspect",
+        "itertools",
         "linecache",
         "math",
         "multiprocessing",

@@ -190,7 +190,7 @@ def test_a_resumed_restricted_run_tells_callbacks_of_its_earlier_records_what_it
     result = up.train(data, **asked, callbacks=[watcher])
     assert [holders(record) - {"coefficient"} for record in watcher.before] == [SCORES_AND_TIMES] * 2
     assert [record.accuracy is None for record in result.private.history] == [False] * 4
-    assert result.private.notes == ()
+    assert not any("went on" in note for note in result.private.notes)
 
 
 def modes(folder):
@@ -220,7 +220,7 @@ def test_a_restricted_run_goes_on_with_other_data_and_tells_its_holder(data, tmp
     result = up.train(other, **asked)
     assert (result.error, len(result.history)) == (None, 4)
     assert capsys.readouterr() == ("", "")
-    assert result.private.notes == ("the run went on after iteration 2 with other data than before",)
+    assert "the run went on after iteration 2 with other data than before" in result.private.notes
     # It is still known when the finished run is asked for once more, with the same data.
     assert up.train(other, **asked).private.notes == result.private.notes
     simulated = asked | {"noise": "seeded", "checkpoint": tmp_path / "simulated"}

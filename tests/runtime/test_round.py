@@ -249,7 +249,7 @@ class Gained:
     """An algorithm whose server step multiplies noise by a known number, or by none."""
 
     def __init__(self, gain):
-        self.noise_gain = gain
+        self.noise_gain = self.noise_kept = gain
 
 
 def test_the_noise_that_a_round_brings_is_known_by_gain_weights_and_stds():

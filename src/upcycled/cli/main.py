@@ -13,7 +13,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from upcycled import __version__
 from upcycled.cli import audit, compare, data, demo, federation, predict, privacy, report, run, sweep, theory
@@ -28,9 +28,6 @@ from upcycled.cli.last_door import (
 )
 from upcycled.core.errors import InputError, UpcycledError, readable, suggest
 from upcycled.support.said import say
-
-if TYPE_CHECKING:
-    from _typeshed import SupportsWrite
 
 COMMANDS = {
     "demo": demo,
@@ -169,7 +166,7 @@ def _code_in(folders: Sequence[str]) -> Iterator[None]:
 class _Parser(argparse.ArgumentParser):
     """argparse, which would say nothing of a stream that its help cannot be written to, and end with 0."""
 
-    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+    def print_help(self, file: Any = None) -> None:
         print(self.format_help(), end="", file=file)
 
 
