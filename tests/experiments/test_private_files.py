@@ -104,7 +104,9 @@ def test_the_holder_has_every_number(here):
     clients = lines(folder / "private" / "clients.jsonl")
     # The last scores are the mean over clients of two test samples each.
     assert np.mean([row["accuracy"] for row in clients]) == pytest.approx(scores[-1]["accuracy"])
-    assert lines(folder / "private" / "notes.jsonl") == []
+    # Real noise decides whether there is anything to say about what was learnt, and there is nothing else.
+    notes = [row["note"] for row in lines(folder / "private" / "notes.jsonl")]
+    assert all(note.startswith("the model is no better than the majority class") for note in notes)
 
 
 def test_the_documentation_has_a_line_for_every_file_and_every_number(here):
