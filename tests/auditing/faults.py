@@ -83,12 +83,14 @@ def noise_reused_between_runs(patch, last):
 
 
 def noise_reused_between_clients(patch, last):
-    own = SeededNoise.uniforms
+    def of_the_first(own):
+        def drawn(self, clients, count, purpose=Purpose.NOISE, start=0):
+            return own(self, np.zeros_like(clients), count, purpose, start)
 
-    def uniforms(self, clients, count, purpose=Purpose.NOISE, start=0):
-        return own(self, np.zeros_like(clients), count, purpose, start)
+        return drawn
 
-    patch.setattr(SeededNoise, "uniforms", uniforms)
+    for name in ("uniforms", "normals"):
+        patch.setattr(SeededNoise, name, of_the_first(getattr(SeededNoise, name)))
 
 
 def noise_reused_between_steps(patch, last):

@@ -212,13 +212,13 @@ def test_the_last_of_very_many_clients_is_looked_at_as_all_others_are(monkeypatc
     data = up.data.synthetic("iid", clients=230, sizes=12, dim=4, seed=0)
     spec = up.RunSpec(algorithm=up.FedAvg(), privacy=up.privacy.UpdateClipping(0.1, noise_std=1.0), iterations=4)
     plan = make_plan(data, spec)
-    own = SeededNoise.uniforms
+    own = SeededNoise.normals
 
-    def uniforms(self, clients, count, purpose=Purpose.NOISE, start=0):
+    def normals(self, clients, count, purpose=Purpose.NOISE, start=0):
         found = own(self, clients, count, purpose, start)
         once = own(replace(self, round=1), clients, count, purpose, start)
         return np.where((clients == 229)[:, None], once, found)
 
     assert caught(carry_out(replace(survey_of(plan, data.train), replays=20))) == set()
-    monkeypatch.setattr(SeededNoise, "uniforms", uniforms)
+    monkeypatch.setattr(SeededNoise, "normals", normals)
     assert "noise: rounds" in caught(carry_out(replace(survey_of(plan, data.train), replays=20)))

@@ -39,7 +39,7 @@ class SeededNoise:
         keys = client_keys(self.seed, purpose, self.round, clients, self.attempt)
         if keys.size * count < _MANY and "numba" not in sys.modules:
             return normals(keys, count, start)
-        # The same bits, ten times as fast; only who draws many, or has Numba already, waits for it.
+        # The same bits, compiled; only who draws many, or has Numba already, waits for it.
         from upcycled.privacy.sampling.kernels import normal_rows
 
         out = np.empty((keys.size, count + count % 2))
