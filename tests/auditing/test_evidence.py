@@ -212,7 +212,7 @@ def test_a_ledger_that_was_written_anew_is_no_evidence(seed, tmp_path, capsys):
     assert "key" in capsys.readouterr().err
     shutil.rmtree(seed / "private")
     assert main(["privacy", "evidence", str(seed), "-o", "evidence"]) == 2
-    assert "but its summary.json states" in capsys.readouterr().err
+    assert "but the run's summary states" in capsys.readouterr().err
     assert main(["report", str(seed.parent)]) == 0
     assert "one of them is not what the run wrote" in (seed.parent / "report.html").read_text()
     assert not (tmp_path / "evidence").exists()

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.plain_words import plain_words
-from upcycled.privacy.ledger.statement import evidence
+from upcycled.privacy.ledger.statement import contradiction, evidence
 from upcycled.support.files import PRIVATE, check_format
 from upcycled.support.formats import general
 
@@ -284,12 +284,9 @@ def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
         return replace(seed, evidence="not this run's, or damaged; the numbers are the summary's")
     spent = spending(ledger, float(delta))
     worst = spent.worst[-1] if spent is not None else 0.0
-    stated = privacy.get("epsilon", {}).get("max") if isinstance(privacy.get("epsilon"), dict) else None
-    if isinstance(stated, int | float) and math.isfinite(stated) and not math.isclose(stated, worst, rel_tol=1e-3):
-        reader.problems.append(
-            f"{reader.place(ledgers[-1])} gives epsilon {general(worst)}, but the run's summary states "
-            f"{general(stated)}: one of them is not what the run wrote"
-        )
+    contradicts = contradiction(privacy, worst)
+    if contradicts is not None:
+        reader.problems.append(f"{reader.place(ledgers[-1])} {contradicts}")
     plain = plain_words(ledger.promise, ledger.is_simulation, worst, float(delta))
     return replace(seed, spent=spent, evidence=evidence(ledger), plain=plain)
 

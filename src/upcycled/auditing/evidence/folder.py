@@ -20,10 +20,10 @@ from upcycled.core.vectors import Real
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.accounts.account_file import FILE as ACCOUNT
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.ledger.statement import contradiction
 from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.extras import missing
 from upcycled.support.files import PRIVATE, write_together
-from upcycled.support.formats import general
 
 LEDGER = "ledger.jsonl"
 
@@ -98,7 +98,9 @@ def _of_run(place: Path) -> tuple[Claim, Any, dict[str, bytes]]:
     if not attempts:
         raise InputError(f"{place} has no {LEDGER}, but evidence is a ledger first of all")
     ledger = Ledger.read(attempts[-1], head=head, key=_key_of(place) if head else None)
-    _check_summary(place, privacy, ledger)
+    contradicts = contradiction(privacy, ledger.max_epsilon(float(privacy["delta"])))
+    if contradicts is not None:
+        raise InputError(f"{attempts[-1]} {contradicts}")
     claim = claim_of_ledger(ledger, float(privacy["delta"]), f"run {ledger.run}")
     return claim, head, {LEDGER: attempts[-1].read_bytes(), "config.toml": config}
 
@@ -107,19 +109,6 @@ def _key_of(place: Path) -> bytes | None:
     """Return the holder's key, where the one who asks is the holder: a head that it did not make is then refused."""
     path = place / PRIVATE / "ledger.key"
     return path.read_bytes() if os.access(path, os.R_OK) else None
-
-
-def _check_summary(place: Path, privacy: Mapping[str, Any], ledger: Ledger) -> None:
-    """Refuse a ledger that gives another epsilon than the run stated when it ended."""
-    stated = privacy.get("epsilon")
-    worst = stated.get("max") if isinstance(stated, dict) else None
-    found = ledger.max_epsilon(float(privacy["delta"]))
-    # An accountant of another version may round in another place.
-    if isinstance(worst, int | float) and math.isfinite(worst) and not math.isclose(worst, found, rel_tol=1e-3):
-        raise InputError(
-            f"the ledger in {place} gives epsilon {general(found)}, but its summary.json states {general(worst)}, "
-            "so that one of them is not what the run wrote"
-        )
 
 
 def _attempt(k: int) -> str:

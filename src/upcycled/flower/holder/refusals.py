@@ -22,6 +22,7 @@ from upcycled.flower.holder.policy import Policy
 from upcycled.flower.messages import Request, RunTerms, ScoreRequest
 from upcycled.privacy.noise import SeededNoise
 from upcycled.runtime.plan import Plan
+from upcycled.runtime.planning.protection import penalty_of
 from upcycled.runtime.spec import RunSpec
 from upcycled.support.formats import general
 
@@ -109,7 +110,7 @@ def check_request(plan: Plan, request: Request) -> None:
         raise Refused("running statistics do not fit the model")
     if request.statistics is not None and plan.statistics is not None:
         _check_vector("statistics", request.statistics, plan.statistics.size)
-    own = algorithm_penalty(plan)
+    own = penalty_of(plan.strategy.algorithm, plan.initial)  # no server may change it
     if request.a != own:
         raise Refused(f"a is {general(request.a)}, and the run's algorithm has {general(own)}")
     who, seed, epochs = plan.participation, plan.spec.seed, plan.solver.local.epochs
@@ -162,13 +163,6 @@ def cohort_of(plan: Plan, request: Request) -> Cohort:
 def problem_of(request: Request) -> Problem:
     """Return the algorithm's part of the local objective."""
     return Problem(request.a, None if request.b is None else request.b[None, :])
-
-
-def algorithm_penalty(plan: Plan) -> float:
-    """Return the algorithm's own a, which no server may change."""
-    algorithm = plan.strategy.algorithm
-    nobody = dict.fromkeys(algorithm.remembers, plan.initial[None, :] * 0)
-    return algorithm.problem(algorithm.start(plan.initial), nobody).a
 
 
 def _check_named(policy: Policy, mechanism: str) -> None:

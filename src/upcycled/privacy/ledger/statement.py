@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,6 +39,24 @@ def statement_items(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]
         *_account(ledger),
         ("not covered", f"{NOT_COVERED}; this is the cost of this run only" if ledger.account is None else NOT_COVERED),
         *(() if ledger.chain is None else (("ledger", evidence(ledger)),)),
+    )
+
+
+def contradiction(privacy: Mapping[str, Any], found: float) -> str | None:
+    """Say how the worst epsilon of a ledger's file contradicts what its run stated when it ended; None if it does not.
+
+    Args:
+        privacy: what ``summary.json`` says of privacy.
+        found: what the file gives, at the same delta.
+    """
+    epsilon = privacy.get("epsilon")
+    stated = epsilon.get("max") if isinstance(epsilon, Mapping) else None
+    # An accountant of another version may round in another place.
+    if not isinstance(stated, int | float) or not math.isfinite(stated) or math.isclose(stated, found, rel_tol=1e-3):
+        return None
+    return (
+        f"gives epsilon {general(found)}, but the run's summary states {general(stated)}: one of them is not what the "
+        "run wrote"
     )
 
 

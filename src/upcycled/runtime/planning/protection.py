@@ -115,7 +115,7 @@ def _setting(
     rounds = who.rounds_of_clients(spec.seed, facts.num_clients, data_rounds)
     return Setting(
         algorithm=algorithm.name,
-        penalty=_penalty(algorithm, initial),
+        penalty=penalty_of(algorithm, initial),
         is_personal=algorithm.is_personal,
         remembers=algorithm.remembers,
         uses_releases=isinstance(algorithm, UsesReleases) and algorithm.uses_releases,
@@ -157,7 +157,7 @@ def _num_logits(module: nn.Module, classes: int) -> int:
     return max(classes, outputs[-1]) if outputs else classes
 
 
-def _penalty(algorithm: Algorithm, initial: Vector) -> float:
+def penalty_of(algorithm: Algorithm, initial: Vector) -> float:
     """Return the algorithm's a: the same for all clients, and each round is held to it (see ``contracts``)."""
     nobody = dict.fromkeys(algorithm.remembers, initial[None, :] * 0)
     return algorithm.problem(algorithm.start(initial), nobody).a
