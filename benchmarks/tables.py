@@ -58,6 +58,9 @@ def other_table() -> list[str]:
             (f"{batch['runs']} runs of W2 (16 settings, 4 seeds) in one `train_many`", f"{batch['seconds']:.2f} s")
         )
         rows.append(("cores busy meanwhile", f"{100 * batch['cores busy']:.0f} %"))
+        if (warm := batch.get("seconds with warm workers")) is not None:
+            busy = f"{100 * batch['cores busy with warm workers']:.0f} %"
+            rows.append(("the same where worker processes live already; cores busy", f"{warm:.2f} s; {busy}"))
     if scale:
         for name in ("without privacy", "with a ledger"):
             words = f"a round among 10,000,000 clients over one among 10,000, {name}"

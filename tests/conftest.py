@@ -56,6 +56,14 @@ def silent_compilation():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cold_workers():
+    """Let no batch go by whether an earlier test has left workers: tests are to be the same in every order."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("upcycled.runtime.executor.are_warm", lambda processes: False)
+        yield
+
+
 def ragged(sizes=(23, 7, 41, 12), features=5, classes=3, seed=0):
     """Clients of different sizes and distributions; returns lists of arrays."""
     rng = np.random.default_rng(seed)

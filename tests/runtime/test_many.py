@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ import pytest
 
 import upcycled as up
 from upcycled.core.errors import UpcycledError
+from upcycled.engines.worker_pool import are_warm
 from upcycled.runtime import executor as many
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.display.run_progress import LiveProgress, Watched
@@ -117,6 +119,64 @@ def test_a_run_alone_has_all_cores_and_the_same_bits(data, monkeypatch):
     assert np.array_equal(alone.params, both.params)
 
 
+def test_many_tiny_runs_have_an_interpreter_each_and_the_same_bits(data, monkeypatch):
+    """Beyond START_SECONDS of waiting, or where workers are there: without a word that anybody hears."""
+    runs = [a_run(data, seed=seed, privacy=up.privacy.ModelClipping(10.0, noise_std=0.1)) for seed in range(3)]
+    here = up.train_many(runs, progress=False)
+    ways = []
+    for way in (many._in_threads, many._in_processes):
+        noting = partial(lambda way, *given: ways.append(way.__name__) or way(*given), way)
+        monkeypatch.setattr(many, way.__name__, noting)
+    monkeypatch.setattr(many, "INTERPRETED_SECONDS", 2 * many.START_SECONDS / 12)  # twelve iterations, on two cores
+    monkeypatch.setattr(many.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    up.train_many(runs, progress=False)
+    monkeypatch.setattr(many, "INTERPRETED_SECONDS", 2.01 * many.START_SECONDS / 12)
+    there = up.train_many(runs, progress=False)
+    watched = up.train_many([one | {"callbacks": [Noting()]} for one in runs], progress=False)
+    assert ways == ["_in_threads", "_in_processes", "_in_threads"]
+    for one, other, last in zip(here, there, watched, strict=True):
+        assert bits(one) == bits(other) == bits(last)
+        assert one.privacy.epsilon(1e-5).tolist() == other.privacy.epsilon(1e-5).tolist()
+        assert [r.accuracy for r in one.history] == [r.accuracy for r in other.history]
+
+
+def test_workers_that_are_there_are_taken(data, monkeypatch):
+    runs = [a_run(data, seed=seed) for seed in range(2)]
+    assert not many._pay_for_processes(jobs_of(runs), 2)
+    monkeypatch.setattr(many, "are_warm", lambda processes: processes == 2)
+    assert many._pay_for_processes(jobs_of(runs), 2)
+    assert not many._pay_for_processes(jobs_of([runs[0], runs[1] | {"callbacks": [Noting()]}]), 2)
+    assert not many._pay_for_processes(jobs_of(runs), 1)
+    monkeypatch.setattr(many, "may_have_workers", lambda: False)
+    assert not many._pay_for_processes(jobs_of(runs), 2)
+
+
+def test_workers_are_warm_while_they_live(data):
+    many.worker_pool(2).shutdown(wait=True)
+    assert not are_warm(2)
+    list(many.worker_pool(2).map(abs, range(2)))
+    assert are_warm(2)
+
+
+def test_records_of_a_moment_are_written_together(data, tmp_path):
+    reporter, record = _Reporter(tmp_path, 0, moment=1e9), trained(a_run(data)).history[0]
+    reporter.start(planned(a_run(data)), ())
+    reporter.record(record, None)
+    first = (tmp_path / "0").stat().st_size
+    reporter.record(record, None)
+    assert (tmp_path / "0").stat().st_size == first
+    reporter.flush()
+    assert (tmp_path / "0").stat().st_size > first
+
+
+def bits(result):
+    return result.params.numpy().tobytes()
+
+
+def jobs_of(runs):
+    return [many._Job(i, planned(run), None) for i, run in enumerate(runs)]
+
+
 def test_a_batch_goes_on_from_its_checkpoints(data, tmp_path):
     for stop, start in ((2, 0), (None, 2)):
         observer = Noting(fail_at=stop)
@@ -127,7 +187,7 @@ def test_a_batch_goes_on_from_its_checkpoints(data, tmp_path):
 
 def test_half_a_message_is_not_read_before_the_other_half_is_there(data, tmp_path):
     plan, observer = planned(a_run(data)), Noting()
-    reporter = _Reporter(tmp_path, 7)
+    reporter = _Reporter(tmp_path, 7, moment=0.0)
     mailbox = EventStream(tmp_path, 7, plan, [observer], Watched())
     mailbox.deliver()
     reporter.start(plan, ())
@@ -141,7 +201,7 @@ def test_half_a_message_is_not_read_before_the_other_half_is_there(data, tmp_pat
 
 
 def test_a_worker_is_asked_to_stop_by_a_file(data, tmp_path):
-    reporter = _Reporter(tmp_path, 0)
+    reporter = _Reporter(tmp_path, 0, moment=0.0)
     record = trained(a_run(data)).history[0]
     reporter.record(record, None)
     (tmp_path / "stop").touch()

@@ -28,6 +28,12 @@ def worker_pool(processes: int) -> Any:
     )
 
 
+def are_warm(processes: int) -> bool:
+    """Say whether so many workers live already: nothing waits for them to begin."""
+    living = [worker for worker in worker_pool(processes)._processes.values() if worker.is_alive()]
+    return len(living) >= processes
+
+
 # In a worker.
 
 

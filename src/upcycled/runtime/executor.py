@@ -14,7 +14,7 @@ from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.forked import may_have_workers
 from upcycled.data import FederatedData
 from upcycled.engines.scratch import scratch_folder
-from upcycled.engines.worker_pool import worker_pool
+from upcycled.engines.worker_pool import are_warm, worker_pool
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.display.run_progress import LiveProgress, Watched
 from upcycled.runtime.history import Record
@@ -32,6 +32,10 @@ TINY_ROUND = 2e7
 """Multiplications by a parameter below which the Python around a round takes about as long as its kernel."""
 RUNS_PER_CORE = 2
 """Tiny runs at once: where a run waits for the interpreter, another one's kernel has the core."""
+INTERPRETED_SECONDS = 4e-4
+"""What the Python around an iteration takes: of tiny runs in threads one at a time has the interpreter."""
+START_SECONDS = 5.0
+"""What worker processes take to begin: each loads torch and the kernels."""
 PATIENCE_SECONDS = 2.0
 """How long worker processes may go on with the iteration they are in when a batch is stopped."""
 
@@ -172,17 +176,29 @@ def _together(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
     """Run all of them, as many at once as there are cores.
 
     Engines whose kernels run without the interpreter's lock share this process, a run per thread; the others get a
-    process per core. Either way a run has one thread to itself, so it computes what it computes alone.
+    process per core, and so do tiny runs that would wait for the lock longer than processes take to begin. Either way
+    a run has one thread to itself, so it computes what it computes alone.
     """
     longest_first = sorted(jobs, key=lambda job: -_work(job.plan))
-    threaded = [job for job in longest_first if job.plan.engine.runs_without_lock]
-    separate = [job for job in longest_first if not job.plan.engine.runs_without_lock]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threaded = [job for job in longest_first if job.plan.engine.runs_without_lock]
+    is_tiny = all(_work(job.plan) < TINY_ROUND * job.plan.data_rounds for job in threaded)
+    if is_tiny and _pay_for_processes(threaded, cores):
+        threaded = []
+    separate = [job for job in longest_first if job not in threaded]
     if threaded:
-        is_tiny = all(_work(job.plan) < TINY_ROUND * job.plan.data_rounds for job in threaded)
         yield from _in_threads(threaded, table, (RUNS_PER_CORE if is_tiny else 1) * cores)
     if separate:
         yield from _in_processes(separate, table, cores)
+
+
+def _pay_for_processes(jobs: Sequence[_Job], cores: int) -> bool:
+    """Say whether tiny runs end sooner in processes: each has an interpreter of its own."""
+    # A callback there hears of an iteration a little later, and would end a run elsewhere.
+    if any(job.callbacks for job in jobs) or not may_have_workers():
+        return False
+    waiting = INTERPRETED_SECONDS * sum(job.plan.iterations for job in jobs) * (1 - 1 / cores)
+    return waiting > (0.0 if are_warm(cores) else START_SECONDS)
 
 
 def _in_threads(jobs: Sequence[_Job], table: BatchProgress, at_once: int) -> _Ended:

@@ -6,11 +6,13 @@ file needs no reader to go on, and what a worker wrote before it died is read to
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 STOP_FILE = "stop"
 """A file of this name in the batch's folder asks all workers to stop after the iteration they are in."""
 STOPPED = "the run was stopped with its batch"
+MOMENT_SECONDS = 0.02
+"""How long records may wait to be written together; the parent looks less often than that."""
 _FRAME = struct.Struct("<Q")
 
 
@@ -83,38 +87,57 @@ def attempt_here(parcel: Parcel, folder: Path, place: int) -> Result | Exception
         return Stopped(STOPPED)
     if parcel.here:
         os.chdir(parcel.here)
+    reporter = _Reporter(folder, place)
     with _interrupts_ignored():
-        return attempt(parcel.plan, [*parcel.plan.spec.callbacks, _Reporter(folder, place)], threads=1)
+        outcome = attempt(parcel.plan, [*parcel.plan.spec.callbacks, reporter], threads=1)
+        reporter.flush()
+        return outcome
 
 
 class _Reporter:
-    """Appends whatever it is told to the run's file, a whole frame at a time."""
+    """Appends whatever it is told to the run's file, whole frames at a time, and looks whether it is to stop.
 
-    def __init__(self, folder: Path, place: int) -> None:
+    A round may last less than the writing of its record: what comes within a moment is written together.
+    """
+
+    def __init__(self, folder: Path, place: int, moment: float = MOMENT_SECONDS) -> None:
+        self._moment = moment
         self._stop = folder / STOP_FILE
         self._stop_run = folder / f"{place}.{STOP_FILE}"
         self._path = folder / str(place)
         self._worst = WorstEpsilon()
+        self._waiting: list[bytes] = []
+        self._written = -math.inf
 
     def start(self, plan: Plan, before: Sequence[Record]) -> None:
         self._worst = WorstEpsilon()
-        self._write("start", tuple(before))
+        self._add("start", tuple(before))
 
     def record(self, record: Record, run: Run | None) -> object:
         ledger = None if run is None else run.ledger
-        self._write("record", (record, self._worst.of(ledger)))
+        self._add("record", (record, self._worst.of(ledger)))
+        if time.monotonic() < self._written + self._moment:
+            return None
+        self.flush()
         if self._stop.exists():
             raise Stopped(STOPPED)
         # A callback of the parent's hears of an iteration a little later: the run ends some iterations on.
         return STOP if self._stop_run.exists() else None
 
     def finish(self) -> None:
-        self._write("finish", None)
+        self._add("finish", None)
 
-    def _write(self, kind: str, value: object) -> None:
+    def flush(self) -> None:
+        """Write what waits."""
+        if self._waiting:
+            with self._path.open("ab", buffering=0) as file:
+                file.write(b"".join(self._waiting))
+            self._waiting.clear()
+        self._written = time.monotonic()
+
+    def _add(self, kind: str, value: object) -> None:
         body = pickle.dumps((kind, value))
-        with self._path.open("ab", buffering=0) as file:
-            file.write(_FRAME.pack(len(body)) + body)
+        self._waiting.append(_FRAME.pack(len(body)) + body)
 
 
 @contextmanager
