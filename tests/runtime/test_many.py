@@ -127,7 +127,7 @@ def test_many_tiny_runs_have_an_interpreter_each_and_the_same_bits(data, monkeyp
     for way in (many._in_threads, many._in_processes):
         noting = partial(lambda way, *given: ways.append(way.__name__) or way(*given), way)
         monkeypatch.setattr(many, way.__name__, noting)
-    monkeypatch.setattr(many, "INTERPRETED_SECONDS", 2 * many.START_SECONDS / 12)  # twelve iterations, on two cores
+    monkeypatch.setattr(many, "INTERPRETED_SECONDS", 1.99 * many.START_SECONDS / 12)  # twelve iterations, on two cores
     monkeypatch.setattr(many.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     up.train_many(runs, progress=False)
     monkeypatch.setattr(many, "INTERPRETED_SECONDS", 2.01 * many.START_SECONDS / 12)
@@ -147,6 +147,9 @@ def test_workers_that_are_there_are_taken(data, monkeypatch):
     assert many._pay_for_processes(jobs_of(runs), 2)
     assert not many._pay_for_processes(jobs_of([runs[0], runs[1] | {"callbacks": [Noting()]}]), 2)
     assert not many._pay_for_processes(jobs_of(runs), 1)
+    with monkeypatch.context() as wide:  # 8 iterations wait for 1.6 ms; two copies of 80 rows of 3 numbers take longer
+        wide.setattr(many, "SENDING_SECONDS", 1e-6)
+        assert not many._pay_for_processes(jobs_of(runs), 2)
     monkeypatch.setattr(many, "may_have_workers", lambda: False)
     assert not many._pay_for_processes(jobs_of(runs), 2)
 

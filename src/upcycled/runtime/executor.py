@@ -36,6 +36,8 @@ INTERPRETED_SECONDS = 4e-4
 """What the Python around an iteration takes: of tiny runs in threads one at a time has the interpreter."""
 START_SECONDS = 5.0
 """What worker processes take to begin: each loads torch and the kernels."""
+SENDING_SECONDS = 1e-8
+"""What a byte of a run's data takes on its way to a worker."""
 PATIENCE_SECONDS = 2.0
 """How long worker processes may go on with the iteration they are in when a batch is stopped."""
 
@@ -198,7 +200,8 @@ def _pay_for_processes(jobs: Sequence[_Job], cores: int) -> bool:
     if any(job.callbacks for job in jobs) or not may_have_workers():
         return False
     waiting = INTERPRETED_SECONDS * sum(job.plan.iterations for job in jobs) * (1 - 1 / cores)
-    return waiting > (0.0 if are_warm(cores) else START_SECONDS)
+    sending = SENDING_SECONDS * sum(job.plan.task.train.x.nbytes for job in jobs)
+    return waiting > sending + (0.0 if are_warm(cores) else START_SECONDS)
 
 
 def _in_threads(jobs: Sequence[_Job], table: BatchProgress, at_once: int) -> _Ended:
