@@ -95,6 +95,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.moreau
 	$(BIN)/python -m benchmarks.rules
 	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks.certified
 	$(BIN)/python -m benchmarks.tables
 
 clean:

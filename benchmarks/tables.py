@@ -115,6 +115,24 @@ def other_table() -> list[str]:
     return ["| what | measured |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
 
 
+def certified_table() -> list[str]:
+    """Certified solvers over their own products, and where a run's time goes."""
+    found = {name: case for name, case in read("certified").items() if "solver / products" in case}
+    if not found:
+        return []
+    lines = [
+        "| certified solver (e) | run | solver | its products alone | solver over products | where a run's time goes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, case in found.items():
+        seconds, parts = case["seconds"], case["seconds by part"]
+        shares = ", ".join(f"{part} {100 * s / seconds['run']:.0f} %" for part, s in parts.items())
+        limit = f"{seconds[case['products']]:.3g} s ({case['products']})"
+        times = f"{case['solver / products']:.2f}x"
+        lines.append(f"| {name} | {seconds['run']:.3g} s | {seconds['solver']:.3g} s | {limit} | {times} | {shares} |")
+    return [*lines, ""]
+
+
 def main() -> None:
     machine: dict[str, Any] = next((read(n)["machine"] for n in ("w1", "w2", "w3", "batch") if read(n)), {})
     where = ", ".join(f"{key} {value}" for key, value in machine.items())
@@ -129,6 +147,7 @@ def main() -> None:
         "",
         *other_table(),
         "",
+        *certified_table(),
         END,
     ]
     text = PAGE.read_text()

@@ -348,7 +348,7 @@ BAD = {
     "missing part": (LINE, {"charge": "pure"}, r"line 2 \(it has no 'epsilon'\)"),
     "unknown kind": (LINE, {"kind": "gift"}, r"line 2 \(its kind is 'gift', which no ledger has\)"),
     "negative round": (LINE, {"round": -1}, r"line 2 \(its round is -1, and must be an integer >= 1\)"),
-    "newer format": (HEADER, {"format": 4}, r"line 1 \(its format is 4, and this version of the package reads 1 to 3"),
+    "newer format": (HEADER, {"format": 5}, r"line 1 \(its format is 5, and this version of the package reads 1 to 4"),
     "older format": (HEADER, {"format": 2}, r"line 1 \(its 'chain' is not as a ledger writes it\)"),
     "other noise": (HEADER, {"noise": "none"}, r"line 1 \(its noise is 'none'"),
     "other unit": (HEADER, {"unit": "house"}, r"line 1 \(its unit is 'house'"),

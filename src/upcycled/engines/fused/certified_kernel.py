@@ -16,49 +16,16 @@ from upcycled.core.engine import Task, Work
 from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.arrays import plain
 from upcycled.engines.fused.blocks import listed_tile, wide_dots
-from upcycled.engines.fused.compiled_streams import client_key, exponential, shuffle
+from upcycled.engines.fused.compiled_streams import client_key, shuffle
 from upcycled.engines.fused.simd import take
+from upcycled.engines.fused.wide_softmax import softmax_slopes
 from upcycled.engines.fused.workspace import BINARY, CROSS_ENTROPY, LOSS, OUTPUTS, TARGETS, TILE, Floats, Ints, Order
-from upcycled.support.kernel_cache import compiled, kernel
+from upcycled.support.kernel_cache import kernel
 
 Doubles = NDArray[np.float64]
 
 _KEPT = 1 << 17
 """Numbers that stay laid out over the passes of one client: what a core's own cache holds."""
-
-
-@compiled
-def _exponentials(scores: Doubles, tops: Doubles, classes: int) -> None:
-    """Put e^(z - the largest) in the place of a tile's logits; ``exponential`` counts on its sums' order."""
-    for s in range(TILE):
-        tops[s] = scores[0, s]
-    for k in range(1, classes):
-        for s in range(TILE):
-            tops[s] = max(tops[s], scores[k, s])
-    for k in range(classes):
-        for s in range(TILE):
-            scores[k, s] = exponential(scores[k, s] - tops[s])
-
-
-# Sums over a tile may be reordered, which lets them be vectorised: a fixed order once compiled, for any thread.
-@numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
-def _softmax_slopes(
-    scores: Doubles, tops: Doubles, classes: int, y: Ints, first: int, order: Order, begin: int, here: int
-) -> None:
-    """Put p - e_y in the place of a tile's logits, and zeros where there is no sample."""
-    _exponentials(scores, tops, classes)
-    for s in range(TILE):
-        tops[s] = 0.0
-    for k in range(classes):
-        for s in range(TILE):
-            tops[s] += scores[k, s]
-    for k in range(classes):
-        for s in range(TILE):
-            scores[k, s] = scores[k, s] / tops[s]
-        for s in range(here, TILE):
-            scores[k, s] = 0.0
-    for s in range(here):
-        scores[int(y[first + order[begin + s]]), s] -= 1.0
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
@@ -88,6 +55,7 @@ def _other_slopes(
                 scores[k, s] = min(max(z - target, -threshold), threshold) / outputs
 
 
+# Sums over a tile may be reordered, which lets them be vectorised: a fixed order once compiled, for any thread.
 @numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
 def _add_gradient(
     kind: int,
@@ -105,10 +73,10 @@ def _add_gradient(
     at: int,
     count: int,
     tiles: Doubles,
+    labels: Doubles,
     kept: bool,
     ready: bool,
     scores: Doubles,
-    tops: Doubles,
     slots: Ints,
     sums: Doubles,
     total: Doubles,
@@ -120,7 +88,8 @@ def _add_gradient(
     whole = sums.size
     for begin in range(at, at + count, TILE):
         here = min(TILE, at + count - begin)
-        tile = tiles[(begin - at) // TILE if kept else 0]
+        place = (begin - at) // TILE if kept else 0
+        tile = tiles[place]
         if not (kept and ready):
             for s in range(here):
                 row = (first + order[begin + s]) * features
@@ -129,11 +98,16 @@ def _add_gradient(
             for s in range(here, TILE):
                 for j in range(features):
                     tile[j, s] = 0.0
+            if kind == CROSS_ENTROPY:
+                for s in range(TILE):
+                    labels[place, s] = y[first + order[begin + s]] if s < here else -1.0
         for k in range(outputs):
-            scores[k, :] = point[bias + k] if bias >= 0 else 0.0
+            level = point[bias + k] if bias >= 0 else 0.0
+            for s in range(TILE):
+                scores[k, s] = level
             listed_tile(scores, k * TILE, True, point, slots, weight + k * features, features, tile, 0)
         if kind == CROSS_ENTROPY:
-            _softmax_slopes(scores, tops, outputs, y, first, order, begin, here)
+            softmax_slopes(scores, labels, place * TILE, outputs)
         else:
             _other_slopes(kind, threshold, targets, scores, outputs, y, first, order, begin, here)
         for k in range(outputs):
@@ -142,6 +116,9 @@ def _add_gradient(
                 for s in range(TILE):
                     sum_ += scores[k, s]
                 total[bias + k] += sum_
+            if whole == features:  # no number of a row is beyond its end
+                wide_dots(total, weight + k * features, whole, scores, k * TILE, tile, 0, TILE)
+                continue
             wide_dots(sums, 0, whole, scores, k * TILE, tile, 0, TILE)
             for j in range(features):
                 total[weight + k * features + j] += sums[j]
@@ -182,7 +159,7 @@ def descend(
     outputs, kind, targets = table[0, OUTPUTS], places[LOSS], places[TARGETS]
     room, padded = _KEPT // (features * TILE), (features + 3) // 4 * 4
     tiles = np.zeros((max(1, room if batch == 0 else 1), padded, TILE))
-    scores, tops, sums = np.zeros((outputs, TILE)), np.zeros(TILE), np.zeros(padded)
+    scores, labels, sums = np.zeros((outputs, TILE)), np.zeros((tiles.shape[0], TILE)), np.zeros(padded)
     slots = np.zeros(start.size, dtype=np.int64)
     for k in range(outputs):
         for j in range(features):
@@ -212,7 +189,7 @@ def descend(
                 total[:] = 0.0
                 _add_gradient(
                     *(kind, threshold, targets, point, weight, bias, outputs, features),
-                    *(x, y, first, order, at, count, tiles, kept, epoch > 0, scores, tops, slots, sums, total),
+                    *(x, y, first, order, at, count, tiles, labels, kept, epoch > 0, scores, slots, sums, total),
                 )
                 for j in range(start.size):
                     linear = b[lane, j] if b.shape[0] > 0 else 0.0

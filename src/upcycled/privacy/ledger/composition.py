@@ -136,7 +136,8 @@ class Spent:
         if self.kind in (None, "none"):
             return [()] if self._has_paid.any() else []
         if self.kind == "gaussian":
-            return pareto(set(zip(self._squares.tolist(), self._draws.tolist(), strict=True)))
+            paying = np.flatnonzero(self._has_paid)  # whoever did not exceeds nobody, and may be millions
+            return pareto(set(zip(self._squares[paying].tolist(), self._draws[paying].tolist(), strict=True)))
         points = set(self._points().values())
         if self.kind == "pure":
             # A point is (epsilon, rounds), or all epsilons of a client that has unequal ones: those compare with none.

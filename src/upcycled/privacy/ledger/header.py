@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -15,9 +15,15 @@ from upcycled.privacy.accounts.pots import Commitment, commitment_of
 from upcycled.privacy.ledger import paper_claim
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.entries import Entry
+from upcycled.privacy.ledger.first_charges import LISTED, First, Seal, seal_from_json, seal_of, spread
+from upcycled.privacy.ledger.paper_claim import PaperOutput, PaperTilt
 
-FORMAT = 3
-"""Of files written now: strict, and chained. Format 2 has no chain; format 1 no number, no sizes and fewer fields."""
+FORMAT, LISTING = 4, 3
+"""Of files written now: strict, and chained. Format 3 lists the sizes of all its clients in the header, format 4 has
+each where it is first charged: see :mod:`upcycled.privacy.ledger.first_charges`. Format 2 has no chain; format 1 no
+number, no sizes and fewer fields."""
+MOST_CLIENTS = 2**31
+"""No federation has more, and no memory what a larger number in a file would ask for."""
 SIMULATION = "simulation: not private"
 
 
@@ -35,14 +41,17 @@ class Header:
     data_rounds: int
     """M, as planned."""
     sizes: Ints | None = None
-    """n_i of every client; None in files of format 1, and where a client knows its own only."""
+    """n_i of every client; None in files of format 1, and where a client knows its own only. Of a file of format 4 that
+    was read, zero where no line has it."""
+    sealed: Seal | None = None
+    """The sizes in short, as format 4 has them."""
     sampling: str | None = None
     participation: float | None = None
     paper: PaperClaim | None = None
     """What the paper claims for the mechanism, if it does."""
     account: Commitment | None = None
     """The terms of the holder's account that the run is charged to, if there is one."""
-    format: int = FORMAT
+    format: int = LISTING
 
     @property
     def is_chained(self) -> bool:
@@ -50,22 +59,49 @@ class Header:
         return self.format >= 3
 
     @property
+    def is_brief(self) -> bool:
+        """Whether what each client has its own of stands in the line that first charges it."""
+        return self.format >= 4
+
+    @property
+    def seal(self) -> Seal | None:
+        """The sizes of all clients in short; None if they are unknown."""
+        if self.sealed is not None or self.sizes is None:
+            return self.sealed
+        return seal_of(self.sizes)
+
+    @property
     def count(self) -> int | None:
         """What delta is held against: n of the largest client, or N where clients are protected; None if unknown."""
         if self.promise.unit == "client":
             return self.num_clients
+        if self.sealed is not None:
+            return self.sealed.largest
         return None if self.sizes is None else int(self.sizes.max())
+
+    def first(self, clients: Ints) -> First:
+        """Return what is to be said of clients that are charged for the first time."""
+        assert self.sizes is not None  # a brief header is that of a run which knows all sizes
+        return First(clients, self.sizes[clients], self.paper.numbers[clients] if _is_own(self.paper) else None)
+
+    def filled(self, firsts: Iterable[First]) -> Header:
+        """Return the brief header that was read, with what its lines say of each client."""
+        sizes, numbers = spread(self.num_clients, firsts)
+        return replace(self, sizes=sizes, paper=self.paper.of(numbers) if _is_own(self.paper) else None)
 
     def goes_on_as(self, other: Header) -> bool:
         """Whether both open the same run's ledger, whatever version of this package wrote them.
 
-        The other one may plan more data rounds: whether a run may be extended is not decided here.
+        The other one may plan more data rounds: whether a run may be extended is not decided here. Sizes are public, so
+        that a run of other ones is another.
         """
         mine, theirs = (
             (one.run, one.mechanism, one.noise, one.promise.unit, one.budget, one.num_clients, one.account)
             for one in (self, other)
         )
-        return mine == theirs and self.data_rounds <= other.data_rounds
+        seals = [one.seal for one in (self, other)]
+        has_other_sizes = None not in seals and seals[0] != seals[1]
+        return mine == theirs and not has_other_sizes and self.data_rounds <= other.data_rounds
 
     def completed(self, entries: Iterable[Entry]) -> Header:
         """Return the header of format 1 with the facts that only its entries show."""
@@ -87,6 +123,7 @@ def header_of(
     """Return the header of a run's ledger."""
     # A client that plans for itself knows its own size only.
     knows_all = setting.sizes.size == setting.num_clients
+    is_brief = knows_all and setting.num_clients > LISTED
     return Header(
         run=run,
         mechanism=mechanism.name,
@@ -98,8 +135,10 @@ def header_of(
         sizes=setting.sizes if knows_all else None,
         sampling=setting.sampling,
         participation=setting.participation,
+        sealed=seal_of(setting.sizes) if is_brief else None,
         paper=mechanism.paper if knows_all else None,
         account=account,
+        format=FORMAT if is_brief else LISTING,
     )
 
 
@@ -126,13 +165,30 @@ def to_json(header: Header) -> dict[str, Any]:
         "schedule": "fixed" if budget is None else "filtered",
         "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
         "num_clients": header.num_clients,
-        "sizes": None if header.sizes is None else header.sizes.tolist(),
+        "sizes": _sizes_to_json(header),
         "data_rounds_planned": header.data_rounds,
         "sampling": header.sampling,
         "participation": header.participation,
-        "paper": None if header.paper is None else header.paper.to_json(),
+        "paper": _paper_to_json(header),
         **({} if header.account is None else {"account": header.account.to_json()}),
     }
+
+
+def _sizes_to_json(header: Header) -> Any:
+    if header.is_brief:
+        return None if header.sealed is None else dict(vars(header.sealed))
+    return None if header.sizes is None else header.sizes.tolist()
+
+
+def _paper_to_json(header: Header) -> Any:
+    if header.is_brief and _is_own(header.paper):
+        return header.paper.brief()
+    return None if header.paper is None else header.paper.to_json()
+
+
+def _is_own(claim: PaperClaim | None) -> TypeGuard[PaperOutput | PaperTilt]:
+    """Whether a claim is one that a ledger's file can have."""
+    return isinstance(claim, PaperOutput | PaperTilt)
 
 
 def from_json(line: Mapping[str, Any]) -> Header:
@@ -160,6 +216,9 @@ def from_json(line: Mapping[str, Any]) -> Header:
 
 def _parsed(line: Mapping[str, Any], version: int) -> Header:
     num_clients, budget, noise = _whole(line, "num_clients", 1), line["budget"], line["noise"]
+    is_brief = version >= 4
+    if num_clients > MOST_CLIENTS:
+        raise ValueError(f"its num_clients is {shown(num_clients)}, and must be at most {MOST_CLIENTS}")
     if version == 1 and noise == SIMULATION:
         noise = "seeded"
     if noise not in ("seeded", "system"):
@@ -175,10 +234,11 @@ def _parsed(line: Mapping[str, Any], version: int) -> Header:
         budget=None if budget is None else Budget(budget["epsilon"], budget["delta"]),
         num_clients=num_clients,
         data_rounds=_whole(line, "data_rounds_planned", 0),
-        sizes=None if line.get("sizes") is None else _sizes(line["sizes"], num_clients),
+        sizes=None if is_brief or line.get("sizes") is None else _sizes(line["sizes"], num_clients),
+        sealed=seal_from_json(line["sizes"]) if is_brief else None,
         sampling=None if version == 1 else _text(line, "sampling"),
         participation=participation,
-        paper=_paper(line.get("paper"), num_clients),
+        paper=_paper(line.get("paper"), 0 if is_brief else num_clients),
         account=commitment_of(line["account"]) if "account" in line else None,
         format=version,
     )
@@ -192,7 +252,8 @@ def _sizes(value: object, num_clients: int) -> Ints:
 
 
 def _paper(value: Mapping[str, Any] | None, num_clients: int) -> PaperClaim | None:
-    claim = paper_claim.from_json(value)
+    """Return the claim, which is about so many clients; about none yet where lines below say what it rests on."""
+    claim = paper_claim.from_json(value, is_brief=num_clients == 0)
     if claim is not None and claim.num_clients != num_clients:
         raise ValueError(f"its paper's claim is not that of {num_clients} clients")
     return claim

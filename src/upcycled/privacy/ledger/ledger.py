@@ -242,8 +242,17 @@ class Ledger:
 
     @property
     def sizes(self) -> Ints | None:
-        """n_i of every client, which are public; None in files of format 1."""
+        """n_i of every client, which are public; None in files of format 1.
+
+        A file of format 4 has those of the clients that were charged: of others that is 0 where it was read.
+        """
         return self._header.sizes
+
+    @property
+    def sizes_digest(self) -> str | None:
+        """The SHA-256 of all clients' sizes, charged or not; None where they are not known."""
+        seal = self._header.seal
+        return None if seal is None else seal.sha256
 
     @property
     def sampling(self) -> str | None:

@@ -1,7 +1,7 @@
 """The ledger on disk: JSON lines, appended and forced to the disk before the releases they pay for leave.
 
-For its user alone, whatever the umask. Lines of format 3 are chained (see :mod:`upcycled.privacy.ledger.chain`); a run
-goes on in the format its file began with.
+For its user alone, whatever the umask. Lines of formats 3 and 4 are chained (see :mod:`upcycled.privacy.ledger.chain`);
+a run goes on in the format its file began with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.chain import START, canonical, linked, parsed
-from upcycled.privacy.ledger.entries import EXTENDED, Entry, from_line, to_line
+from upcycled.privacy.ledger.entries import CHARGED, EXTENDED, Entry, from_line, to_line
+from upcycled.privacy.ledger.first_charges import FIRST, Charged, First, first_from_json
 from upcycled.privacy.ledger.header import Header, from_json, to_json
 from upcycled.support.files import cannot_write
 
@@ -35,6 +36,8 @@ class Content:
     """The chain's value after each line, the header's first; none where lines are not chained."""
     length: int
     """Where its last whole line ends."""
+    charged: Charged | None
+    """Who is charged in it, where a line says more of clients that it is the first to charge."""
 
 
 class LedgerFile:
@@ -53,6 +56,7 @@ class LedgerFile:
         self.is_new = False
         """Whether every line in it is this run's own, written here."""
         self._is_flushed = True
+        self._header, self._charged = header, Charged(header.num_clients) if header.is_brief else None
         try:
             if path.exists() and path.stat().st_size > 0:
                 self._take_up(header)
@@ -64,7 +68,12 @@ class LedgerFile:
 
     def append(self, entry: Entry, *, durable: bool) -> None:
         """Append a line; with ``durable`` it is on the disk when this returns."""
-        self._append(to_line(entry), durable=durable)
+        if self._charged is None or entry.charge is None:
+            self._append(to_line(entry), durable=durable)
+            return
+        first = self._header.first(self._charged.new(entry.clients))
+        self._append(to_line(entry) | first.to_json(), durable=durable)
+        self._charged.add(first.clients)
 
     def flush(self) -> None:
         """Have all lines on the disk, those that cost nothing too."""
@@ -121,7 +130,7 @@ class LedgerFile:
                     f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
                 )
             self.found, self.tips, self.format = held.entries, held.tips, held.header.format
-            self.planned = held.header.data_rounds
+            self.planned, self._charged = held.header.data_rounds, held.charged
         length = 0 if held is None else held.length
         if length < len(content):
             # A line whose end is missing was cut off by a kill while it was written: its release never left.
@@ -180,14 +189,30 @@ def _content(content: bytes) -> Content | None:
         lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
     header = _of_line(1, from_json, lines[0])
     entries, planned = list[Entry](), header.data_rounds
+    charged, firsts = Charged(header.num_clients) if header.is_brief else None, list[First | None]()
     for number, line in enumerate(lines[1:], start=2):
-        entries.append(_of_line(number, partial(from_line, num_clients=header.num_clients, data_rounds=planned), line))
-        planned = entries[-1].round if entries[-1].kind == EXTENDED else planned
+        given = line.pop(FIRST, None) if charged is not None and line.get("kind") in CHARGED else None
+        entry = _of_line(number, partial(from_line, num_clients=header.num_clients, data_rounds=planned), line)
+        planned = entry.round if entry.kind == EXTENDED else planned
+        entries.append(entry)
+        firsts.append(None if charged is None else _of_line(number, partial(_first, header, charged, entry), given))
+    written = [to_line(one) | (first.to_json() if first else {}) for one, first in zip(entries, firsts, strict=True)]
     # From the values, not from what was parsed: what is read is what these bytes say, and nothing else.
-    tips = _tips(texts, [to_json(header), *map(to_line, entries)]) if is_chained else []
+    tips = _tips(texts, [to_json(header), *written]) if is_chained else []
     _check_order(header, entries)
     completed = header.completed(entries) if header.format == 1 else header
-    return Content(replace(completed, data_rounds=planned), entries, tips, length)
+    if charged is not None:
+        completed = header.filled(first for first in firsts if first is not None)
+    return Content(replace(completed, data_rounds=planned), entries, tips, length, charged)
+
+
+def _first(header: Header, charged: Charged, entry: Entry, given: object) -> First | None:
+    """Return what a line says of the clients that it is the first to charge; None where it charges nobody."""
+    if entry.charge is None or header.sealed is None:
+        return None
+    first = first_from_json(given, charged.new(entry.clients), header.sealed, header.paper is not None)
+    charged.add(first.clients)
+    return first
 
 
 def _of_line(number: int, read: Callable[[Any], T], value: Any) -> T:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,21 @@ class PaperOutput:
         )
         return found
 
+    @property
+    def numbers(self) -> Real:
+        """What it rests on that each client has its own of."""
+        return self.noise_std
+
+    def of(self, numbers: Real) -> PaperOutput:
+        """Return the claim with other such numbers."""
+        return replace(self, noise_std=numbers)
+
+    def brief(self) -> dict[str, Any]:
+        """Return the claim as plain values, without what each client has its own of."""
+        return {"theorem": "output", "clip_norm": float(self.clip_norm)}
+
     def to_json(self) -> dict[str, Any]:
-        return {"theorem": "output", "clip_norm": float(self.clip_norm), "noise_std": _floats(self.noise_std)}
+        return self.brief() | {"noise_std": _floats(self.noise_std)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,22 +76,38 @@ class PaperTilt:
             )
         return found
 
+    @property
+    def numbers(self) -> Real:
+        """What it rests on that each client has its own of."""
+        return self.alpha
+
+    def of(self, numbers: Real) -> PaperTilt:
+        """Return the claim with other such numbers."""
+        return replace(self, alpha=numbers)
+
+    def brief(self) -> dict[str, Any]:
+        """Return the claim as plain values, without what each client has its own of."""
+        return {"theorem": "objective", "a": float(self.a)}
+
     def to_json(self) -> dict[str, Any]:
-        return {"theorem": "objective", "a": float(self.a), "alpha": _floats(self.alpha)}
+        return self.brief() | {"alpha": _floats(self.alpha)}
 
 
 def _floats(values: Real) -> list[float]:
     return [float(value) for value in values]
 
 
-def from_json(value: Mapping[str, Any] | None) -> PaperOutput | PaperTilt | None:
-    """Return the claim that ``to_json`` was asked of; KeyError, TypeError or ValueError if it was none."""
+def from_json(value: Mapping[str, Any] | None, *, is_brief: bool = False) -> PaperOutput | PaperTilt | None:
+    """Return the claim that ``to_json``, or ``brief``, was asked of; KeyError, TypeError or ValueError if it was none.
+
+    A brief one is about no client yet.
+    """
     if value is None:
         return None
     if value["theorem"] == "output":
-        return PaperOutput(_number(value["clip_norm"]), _numbers(value["noise_std"]))
+        return PaperOutput(_number(value["clip_norm"]), numbers_of([] if is_brief else value["noise_std"]))
     if value["theorem"] == "objective":
-        return PaperTilt(_numbers(value["alpha"]), _number(value["a"]))
+        return PaperTilt(numbers_of([] if is_brief else value["alpha"]), _number(value["a"]))
     raise ValueError(f"the paper has no theorem {shown(value['theorem'])}")
 
 
@@ -86,5 +115,6 @@ def _number(value: object) -> float:
     return float(NOT_NEGATIVE.check("the paper's number", value))
 
 
-def _numbers(values: list[object]) -> Real:
+def numbers_of(values: Iterable[object]) -> Real:
+    """Return the numbers that a file has; InputError for what is none, or is below zero."""
     return np.array([_number(value) for value in values], dtype=np.float64)
