@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import platform
+import re
 from importlib.metadata import version
 
 import numpy as np
@@ -63,7 +64,7 @@ def summary(part, columns):
     """What is comparable on another machine: the columns without rounding, and of others tolerances and numbers."""
     kind = part.rpartition(".")[2]
     if kind == "json":
-        return {"same": [], "near": {}}
+        return {"same": [name for name, values in columns.items() if _is_text(values)], "near": {}}
     # Privacy loss distributions are on a grid, where another rounding of the last bit can move a little mass.
     closely = 1e-6 if "sampled" in columns.get("charge_kind", ()) else 1e-9
     near = {}
@@ -77,6 +78,12 @@ def summary(part, columns):
             finite = [x for x in numbers if math.isfinite(x)]
             near[name] = [closely, 0.0, len(numbers), len(finite), math.fsum(finite), max(finite, default=0.0)]
     return {"same": [name for name, values in columns.items() if not _has_floats(values)], "near": near}
+
+
+def _is_text(values):
+    """Whether there are sentences, and no number in them or beside them that another machine may round otherwise."""
+    found = _flat(values)
+    return bool(found) and all(isinstance(one, str) and " " in one and not re.search(r"\d\.\d", one) for one in found)
 
 
 def signature():
