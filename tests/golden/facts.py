@@ -64,7 +64,8 @@ def summary(part, columns):
     """What is comparable on another machine: the columns without rounding, and of others tolerances and numbers."""
     kind = part.rpartition(".")[2]
     if kind == "json":
-        return {"same": [name for name, values in columns.items() if _is_text(values)], "near": {}}
+        # What a comparison or a sweep notes may hang on its numbers.
+        return {"same": [name for name, values in columns.items() if name != "notes" and _is_text(values)], "near": {}}
     # Privacy loss distributions are on a grid, where another rounding of the last bit can move a little mass.
     closely = 1e-6 if "sampled" in columns.get("charge_kind", ()) else 1e-9
     near = {}
