@@ -87,6 +87,11 @@ def test_softmax_is_the_ranked_bound_with_evenly_shared_curvature() -> None:
         assert softmax == pytest.approx(ranked)
 
 
+def test_a_rank_is_a_whole_number() -> None:
+    with pytest.raises(InputError, match=r"rank is 1\.5, but it must be an integer >= 1"):
+        acc.ranked_objective_epsilon(alpha=3, u1=2, u2=1, rank=1.5, n=50, a=0.1, rounds=4)  # type: ignore[arg-type]
+
+
 def test_delta_composes_optimally_and_sizes_may_differ() -> None:
     each = acc.objective_round_epsilon(alpha=5, classes=2, norm_bound_squared=2, n=[100, 224], a=0.5)
     total = acc.objective_epsilon(alpha=5, classes=2, norm_bound_squared=2, n=[100, 224], a=0.5, rounds=40, delta=1e-5)

@@ -117,6 +117,9 @@ def test_an_epsilon_beyond_the_samplers_reach_is_infinite():
     assert np.isfinite(_epsilon(gdp_mu(epsilon=40.0, delta=1e-5), 10**6, 1e-5))
     assert _epsilon(20.0, 1, 1e-5) == np.inf
     assert np.isfinite(_epsilon(20.0, 0, 1e-5))  # a simulation's number is the formula's
+    # So many draws that their relative errors of 2^-44 add up to more than 2^-12; delta is too small for another way.
+    assert np.isfinite(_epsilon(1.0, 2**32, 1e-9))
+    assert _epsilon(1.0, 2**33, 1e-9) == np.inf
 
 
 def test_without_draws_every_number_is_the_formulas_own():

@@ -203,6 +203,11 @@ def test_sensitivities_take_one_size_per_client() -> None:
         (lambda: acc.sgd_sensitivity(lipschitz=2, lr=0.1, passes=1, batch=4, a=0.5), "n is None"),
         (lambda: acc.sgd_sensitivity(lipschitz=2, lr=0.1, passes=1, batch=0), "batch is 0"),
         (lambda: acc.sgd_sensitivity(lipschitz=2, lr=3, passes=1, batch=4, smoothness=1), "lr is 3"),
+        # The one that is furthest off is named.
+        (
+            lambda: acc.sgd_sensitivity(lipschitz=2, lr=[0.1, 5.0, 3.0], passes=1, batch=4, smoothness=1),
+            r"lr is 5\.0, but it must be at most 2/\(smoothness \+ a\) = 2",
+        ),
         (lambda: acc.gd_distance(lipschitz=2, smoothness=1, a=0, steps=5), "a is 0"),
         (lambda: acc.softmax_constants(classes=1, norm_bound=1, bias=True), "classes is 1"),
         (lambda: acc.softmax_constants(classes=2, norm_bound=-1, bias=True), "norm_bound is -1"),
