@@ -676,8 +676,9 @@ def test_whoever_is_in_no_round_of_a_run_needs_no_budget_for_it(tmp_path):
     dear = gaussian([0, 1], 100.0)
     with pytest.raises(up.InputError, match="client 'bob' has 100 %"):
         account.check([Cost(NAMES, dear, np.array([0, 1]))])
-    # Ann's round is a cheap one; nobody is in the dear ones, and sampled releases are not the account's at all.
-    paid = Cost(NAMES, gaussian([0, 1], 0.1), np.array([1, 0]))
+    # Bob would have no noise at all, but Ann alone is in that round; nobody is in the others, and sampled releases are
+    # not the account's at all.
+    paid = Cost(NAMES, Charge("gaussian", np.array([0, 1]), np.full(2, 0.1), np.array([1.0, 0.0])), np.array([1, 0]))
     nobodys = [Cost(NAMES, charge, np.array([0, 0])) for charge in (dear, sampled([0, 1], 0.1, 2.0, 3))]
     account.check([*nobodys, paid])
     assert account.share_of([*nobodys, paid]) == pytest.approx(0.01 / account.terms.pots[0].limit)
