@@ -678,10 +678,13 @@ def test_whoever_is_in_no_round_of_a_run_needs_no_budget_for_it(tmp_path):
         account.check([Cost(NAMES, dear, np.array([0, 1]))])
     # Bob would have no noise at all, but Ann alone is in that round; nobody is in the others, and sampled releases are
     # not the account's at all.
-    paid = Cost(NAMES, Charge("gaussian", np.array([0, 1]), np.full(2, 0.1), np.array([1.0, 0.0])), np.array([1, 0]))
+    cheap = Charge("gaussian", np.array([1, 0]), np.full(2, 0.1), np.array([0.0, 1.0]))
+    paid = Cost(NAMES, cheap, np.array([0, 1]))
     nobodys = [Cost(NAMES, charge, np.array([0, 0])) for charge in (dear, sampled([0, 1], 0.1, 2.0, 3))]
     account.check([*nobodys, paid])
     assert account.share_of([*nobodys, paid]) == pytest.approx(0.01 / account.terms.pots[0].limit)
+    with pytest.raises(up.InputError, match="client 'ann' has 100 %"):
+        account.check([Cost(NAMES, cheap, np.array([0, 1000]))])
 
 
 def test_a_refusal_says_when_numbers_of_real_noise_are_what_is_short(tmp_path):
