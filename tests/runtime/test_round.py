@@ -194,6 +194,18 @@ def test_a_round_takes_the_part_of_the_cohort_that_came(federation):
     assert after.memory.clients.tolist() == [1, 3]
 
 
+def test_a_bound_follows_the_releases_whether_or_not_their_charge_came_with_them(federation):
+    adaptive = up.privacy.UpdateClipping(clip_norm=0.3, noise_std=0.01, fill=0.9)
+    plan = make_plan(federation, spec_for(up.FedAvg(), privacy=adaptive))
+    run = start_run(plan)
+    asked, engine, noise = ask(plan, run), plan.engine.open(plan.task, 1), run.noise_for(plan, 1, 0)
+    whole = answer(plan, engine, asked, noise)
+    charged, _ = take(plan, run, asked, whole, noise)
+    bare, _ = take(plan, run, asked, replace(whole, charge=None), noise)
+    assert charged.state.clip_scale == bare.state.clip_scale != 1.0
+    assert np.array_equal(charged.state.server.model, bare.state.server.model)
+
+
 def test_a_repeated_round_draws_another_cohort_and_counts_as_the_same_round(federation):
     plan = make_plan(federation, spec_for(up.FedAvg(), participation=0.5))
     run = start_run(plan)
@@ -234,6 +246,7 @@ def test_the_spread_is_the_mean_squared_step_less_the_noise_in_it():
     assert spread(vectors, samples, [0.5, 1.5], kind="pure") == pytest.approx(7.75)  # of no known variance
     assert spread(vectors, samples, [9.0, 9.0], central=1.5) == pytest.approx(7.75 - 2 * 2.25)
     assert spread(vectors, samples, [3.0, 3.0]) == 0.0  # more noise than there is
+    assert spread(np.zeros((0, 2)), [], []) == 0.0  # of nobody
 
 
 def test_the_noise_of_a_weighted_mean_is_known_where_it_is_gaussian():
