@@ -24,7 +24,7 @@ import upcycled as up
 from tests.privacy.runs import QUIET, wide
 from upcycled.core.mechanism import Charge, Promise
 from upcycled.engines.sequential import Sequential
-from upcycled.privacy import Account
+from upcycled.privacy import Account, ModelClipping
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu
 from upcycled.privacy.accounting.renyi import (
     best_order,
@@ -39,7 +39,7 @@ from upcycled.privacy.accounts.account_file import AccountFile, Charged
 from upcycled.privacy.accounts.pots import Pot, commitment_of, make_pot
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
-from upcycled.runtime.holder.charging import costs_of
+from upcycled.runtime.holder.charging import begin_in_account, costs_of
 from upcycled.runtime.plan import make_plan, plan_of, with_data
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.round import answer, ask
@@ -443,6 +443,29 @@ def test_a_client_that_plans_for_itself_charges_its_own_account_under_its_own_na
         assert account.share(name) == pytest.approx(square / account.terms.pots[0].limit, rel=1e-12)
         assert account.share_of([cost]) == pytest.approx(3 * account.share(name), rel=1e-12)
         assert sum(account.share(other) > 0 for other in account.clients) == 1
+
+
+class Free:
+    """A mechanism of one's own that charges nothing."""
+
+    name = "free"
+
+    def fit(self, setting):
+        return dataclasses.replace(ModelClipping(1.0, 8.0).fit(setting), charge=lambda cohort: None)
+
+
+def test_a_run_without_charges_costs_nothing_and_a_server_without_data_notes_none(tmp_path):
+    data, account = wide(), opened(tmp_path / "a")
+    alone = {"algorithm": up.FedAvg(), "iterations": 3, **QUIET}
+    assert costs_of(make_plan(data, up.RunSpec(**alone))) == ()
+    assert costs_of(make_plan(data, up.RunSpec(**alone, privacy=Free()))) == ()
+    (cost,) = costs_of(make_plan(data, up.RunSpec(**alone, privacy=ModelClipping(1.0, 8.0))))
+    assert cost.times.tolist() == [3] * 4
+    spec = up.RunSpec(**study(), account=account.folder)
+    server, holder = plan_of(data.facts(), spec), make_plan(data, spec)
+    for plan, noted in ((server, False), (holder, True)):
+        assert begin_in_account(plan, plan.setting, "r").study == 1
+        assert (account.folder / "data.jsonl").exists() == noted
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained_or_written(tmp_path, monkeypatch):
