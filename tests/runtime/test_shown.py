@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from upcycled.runtime.display import batch_progress, run_progress
+from upcycled.runtime.display import batch_progress, run_plots, run_progress
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.display.notebook_area import NotebookArea, in_notebook
 from upcycled.runtime.display.run_progress import LiveProgress, Watched, cells
@@ -174,6 +174,13 @@ def test_a_plot_against_iterations_has_all_of_them(result, axes):
     (line,) = result.plot("kappa", against="iteration", ax=axes).lines
     assert line.get_xdata().tolist() == list(range(1, 13))
     assert line.get_ydata().tolist() == result.history.column("kappa")
+
+
+def test_epsilon_is_drawn_against_what_a_run_counts_and_nothing_else(result):
+    known = result.privacy.epsilon_over_rounds(result.privacy.default_delta)
+    assert run_plots.spent(result.privacy, "iteration") == (list(known.iterations), list(known.worst))
+    with pytest.raises(up.InputError, match="against is 'time'"):
+        run_plots.spent(result.privacy, "time")
 
 
 def test_a_comparison_is_drawn_as_means_over_seeds(comparison, axes):
