@@ -276,3 +276,16 @@ def test_fedprox_without_penalty_is_fedavg(federation):
     prox = up.train(federation, algorithm=up.FedProx(mu=0.0), **common)
     plain = up.train(federation, algorithm=up.FedAvg(), **common)
     assert np.array_equal(prox.params, plain.params)
+
+
+def halved(round, rounds):
+    return 0.5**round
+
+
+@pytest.mark.parametrize(("inner_lr", "inner"), [(0.05, [0.05, 0.05]), (None, [0.5, 0.25])])
+def test_a_scheduled_rate_reaches_the_steps_of_pfedme(inner_lr, inner):
+    solver = up.PFedMe(lam=2.0, inner_steps=3, inner_lr=inner_lr).solver(up.LocalSGD(halved))
+    first, second = solver.at(1, 2), solver.at(2, 2)
+    # K lr of four steps, at the round's own rate.
+    assert [one.step_sum(np.array([4])).tolist() for one in (first, second)] == [[2.0], [1.0]]
+    assert [one.inner_rate for one in (first, second)] == inner

@@ -62,7 +62,9 @@ def test_a_wrong_value_is_named_with_what_is_right(wrong, words):
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize(("fraction", "clients", "stragglers"), [(0.3, 30, 0.9), (1.0, 7, 0.5), (0.3, 30, 0.0)])
+@pytest.mark.parametrize(
+    ("fraction", "clients", "stragglers"), [(0.3, 30, 0.9), (1.0, 7, 0.5), (0.3, 30, 0.0), (1.0, 600, 0.5)]
+)
 def test_small_cohorts_of_many_rounds_are_drawn_at_once_and_are_those_of_one_round(fraction, clients, stragglers):
     who = Participation(fraction, stragglers=stragglers)
     for m in (1, 2, 56, 57, 58, 1000, 2**40):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from types import ModuleType
 
 import pytest
+import torch
 
 import upcycled as up
 from tests.experiments.small import small_file
@@ -31,9 +33,36 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of two edits within a second it would be believed
     small_file(tmp_path, OWN, ("seeds = [0, 1]", "seeds = [0]"))
     (tmp_path / "edited_rule.py").write_text(FILE)
+    (tmp_path / "edited_model.py").write_text(
+        "from torch import nn\n\nclass Part(nn.Linear):\n    def __init__(self):\n        super().__init__(2, 2)\n"
+    )
     sys.modules.pop("edited_rule", None)
     yield tmp_path
     sys.modules.pop("edited_rule", None)
+    sys.modules.pop("edited_model", None)
+
+
+def test_code_without_a_source_has_no_hash(here, monkeypatch):
+    import edited_rule
+
+    spec = up.RunSpec(algorithm=up.FedAvg(), upcycle=edited_rule.Mine())
+    assert set(own_code(spec)) == {"edited_rule"}
+    compiled = ModuleType("edited_rule")
+    compiled.__file__ = "edited_rule.so"
+    for other in (compiled, ModuleType("edited_rule")):  # the second as what is typed into a prompt
+        monkeypatch.setitem(sys.modules, "edited_rule", other)
+        assert own_code(spec) == {}
+    monkeypatch.delitem(sys.modules, "edited_rule")
+    assert own_code(spec) == {}
+
+
+def test_a_model_of_a_class_without_a_name_is_known_by_its_other_parts(here):
+    from edited_model import Part
+
+    class Nameless(torch.nn.Sequential):
+        pass
+
+    assert set(own_code(up.RunSpec(algorithm=up.FedAvg(), model=Nameless(Part())))) == {"edited_model"}
 
 
 def edit(folder):

@@ -138,6 +138,24 @@ def test_many_rounds_off_the_grid_cost_hardly_more_than_on_it() -> None:
     assert ours < rho + 2 * math.sqrt(rho * math.log(1e5))
 
 
+def test_a_delta_above_every_outcomes_chance_leaves_nothing_to_pay() -> None:
+    # One round's guess is right with p = 1/(1 + e^-0.1) = 0.525; two different ones' both with 0.289.
+    for epsilons, delta in (([0.1], 0.6), ([0.1, 0.2], 0.6)):
+        assert acc.pure_composition_epsilon(epsilons=epsilons, delta=delta) == 0
+        assert brute_force_delta(epsilons, 0.0) <= delta
+    assert acc.pure_round_epsilon(epsilon=0.5, rounds=1, delta=0.3) > 0.5  # what delta forgives is no part of epsilon
+
+
+def test_fractions_without_a_common_grid_are_spread_on_one_that_can_be_worked_with() -> None:
+    # Their denominators' product has 400 digits: no grid of that interval exists.
+    primes = [n for n in range(999_000, 10**6) if all(n % k for k in range(2, 1000))]
+    epsilons = [(n // 10) / n for n in primes]
+    assert len(epsilons) > 60
+    ours = acc.pure_composition_epsilon(epsilons=epsilons, delta=1e-6)
+    around = [acc.pure_composition_epsilon(epsilons=[e] * len(epsilons), delta=1e-6) for e in (min(epsilons), 0.1)]
+    assert around[0] < ours < around[1] * (1 + 1e-3)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "rounds", "delta"), [(3.0, 80, 1e-5), (0.2, 7, 1e-9), (1.0, 1, 0.0), (2.0, 30, 0.0)]
 )

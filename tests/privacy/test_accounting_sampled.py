@@ -12,6 +12,8 @@ from scipy.special import logsumexp
 
 from upcycled.core.errors import InputError
 from upcycled.privacy import accounting as acc
+from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
+from upcycled.privacy.accounting.sampled import quick_sampled_epsilon
 
 
 def log_ratio(x: np.ndarray, q: float, shift: float, adjacency: str) -> tuple[np.ndarray, np.ndarray]:
@@ -153,8 +155,6 @@ def test_replace_one_losses_compose_as_those_of_dp_accounting(q: float, z: float
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
-
     interval = 2 * (2 / z**2 + 20.4 / z) / points
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_ONE, interval)
     with np.errstate(all="ignore"):
@@ -165,8 +165,6 @@ def test_replace_one_losses_compose_as_those_of_dp_accounting(q: float, z: float
 
 @pytest.mark.parametrize("interval", [0.3, 0.05, 0.005])
 def test_every_grid_is_an_upper_bound(interval: float) -> None:
-    from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
-
     # Without sampling, 10 steps of z = 4 are a Gaussian of mu = 2 sqrt(10) / 4; with it they cost less.
     exact = acc.gaussian_epsilon(rounds=10, sensitivity=2, noise_std=4, delta=1e-5)
     assert replace_one_epsilon(1 - 1e-9, 4.0, 10, 1e-5, interval) >= exact
@@ -175,9 +173,51 @@ def test_every_grid_is_an_upper_bound(interval: float) -> None:
 
 
 def test_an_epsilon_beyond_what_exponentials_can_hold_is_found() -> None:
-    from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
-
     # z = 0.1: nearly every drawn record is told apart, 10 / 0.1^2 / 2 a time and more.
     found = replace_one_epsilon(0.5, 0.1, 100, 1e-5, 0.05)
     unsampled = acc.gaussian_epsilon(rounds=100, sensitivity=2, noise_std=0.1, delta=1e-5)
     assert 700 < found < unsampled
+
+
+@pytest.mark.parametrize(
+    ("q", "epsilon", "steps", "delta"),
+    [
+        pytest.param(0.008, 0.28, 10, 1e-7, id="a coarse grid is far off"),
+        pytest.param(0.0095, 0.79, 42, 1.25e-5, id="the first result spends too much"),
+        pytest.param(0.0343, 9.158, 8497, 4.71e-12, id="rounding is not small beside delta"),
+        pytest.param(0.0297, 3.68, 2777, 1.68e-12, id="nor is it here"),
+    ],
+)
+def test_the_noise_is_never_less_than_what_is_stated_in_the_end_needs(
+    q: float, epsilon: float, steps: int, delta: float
+) -> None:
+    args = {"q": q, "steps": steps, "delta": delta}
+    multiplier = acc.sampled_gaussian_noise_multiplier(**args, epsilon=epsilon)
+    assert acc.sampled_gaussian_epsilon(**args, noise_multiplier=multiplier) <= epsilon
+    assert acc.sampled_gaussian_epsilon(**args, noise_multiplier=multiplier * 0.995) > epsilon
+
+
+def test_a_rate_next_to_one_never_needs_more_noise_than_one() -> None:
+    args = {"epsilon": 1.0, "steps": 10, "delta": 1e-5}
+    whole = acc.sampled_gaussian_noise_multiplier(q=1.0, **args)
+    assert acc.sampled_gaussian_noise_multiplier(q=0.99999, **args) == whole
+    assert acc.sampled_gaussian_noise_multiplier(q=0.999, **args) < whole
+
+
+def test_a_quick_bound_of_nobody_or_no_step_is_zero_and_never_below_what_is_stated() -> None:
+    for q, steps in ((0.0, 10), (0.5, 0)):
+        for is_rough in (True, False):
+            assert quick_sampled_epsilon(q, 1.0, steps, 1e-5, is_rough=is_rough) == 0
+    stated = acc.sampled_gaussian_epsilon(q=0.1, noise_multiplier=1.2, steps=50, delta=1e-5)
+    rough, close = (quick_sampled_epsilon(0.1, 1.2, 50, 1e-5, is_rough=is_rough) for is_rough in (True, False))
+    assert rough > close >= stated * (1 - 1e-6)
+    assert close == pytest.approx(stated, rel=3e-3)
+
+
+def test_a_delta_that_covers_all_that_the_worlds_differ_by_leaves_an_epsilon_of_zero() -> None:
+    # One step's worlds are q (2 Phi(1/z) - 1) apart in total variation: 0.0683 for q = 0.1, z = 1.
+    apart = 0.1 * math.erf(1 / math.sqrt(2))
+    assert replace_one_epsilon(0.1, 1.0, 1, apart * 1.01, 1e-3) == 0
+    assert replace_one_epsilon(0.1, 1.0, 1, apart * 0.99, 1e-3) > 0
+    # All losses from 0 on have a mass below 0.9 together.
+    assert replace_one_epsilon(0.1, 1.0, 1, 0.9, 1e-3) == 0

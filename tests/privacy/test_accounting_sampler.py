@@ -91,6 +91,16 @@ def test_the_least_delta_that_is_named_is_accepted():
     assert part_of_delta(epsilon=2.0, delta=least * 1.001, draws=np.array([0, 10**7])).tolist() == [0.0, PARTS[-1]]
 
 
+def test_where_no_delta_would_do_the_largest_epsilon_is_named_and_accepted():
+    # (1 + e^epsilon) 2^-43 sqrt(N) = delta / 10 at epsilon = ln(delta / 10 / (2^-43 sqrt(N)) - 1).
+    largest = math.log(1e-5 / 10 / (ETA * math.sqrt(10**6)))
+    with pytest.raises(InputError, match=rf"^epsilon is 40.0, but it must be {largest:.3g} or less at delta 1e-05: "):
+        part_of_delta(epsilon=40.0, delta=1e-5, draws=np.array([1, 10**6]))
+    assert part_of_delta(epsilon=largest - 0.01, delta=1e-5, draws=np.array([10**6])).tolist() == [PARTS[-1]]
+    with pytest.raises(InputError):
+        part_of_delta(epsilon=largest + 0.01, delta=1e-5, draws=np.array([10**6]))
+
+
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 6.0, 9.0])
 @pytest.mark.parametrize("draws", [1, 10**4, 10**7, 10**9])
 def test_a_stated_epsilon_pays_for_its_draws_and_is_near_the_least_that_does(epsilon, draws):

@@ -24,7 +24,7 @@ import upcycled as up
 from tests.privacy.runs import QUIET, wide
 from upcycled.core.mechanism import Charge, Promise
 from upcycled.engines.sequential import Sequential
-from upcycled.privacy import Account
+from upcycled.privacy import Account, ModelClipping
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu
 from upcycled.privacy.accounting.renyi import (
     best_order,
@@ -35,10 +35,11 @@ from upcycled.privacy.accounting.renyi import (
     sampled_renyi,
 )
 from upcycled.privacy.accounts.account import Cost
-from upcycled.privacy.accounts.pots import Pot, make_pot
+from upcycled.privacy.accounts.account_file import AccountFile, Charged
+from upcycled.privacy.accounts.pots import Pot, commitment_of, make_pot
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
-from upcycled.runtime.holder.charging import costs_of
+from upcycled.runtime.holder.charging import begin_in_account, costs_of
 from upcycled.runtime.plan import make_plan, plan_of, with_data
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.round import answer, ask
@@ -444,6 +445,29 @@ def test_a_client_that_plans_for_itself_charges_its_own_account_under_its_own_na
         assert sum(account.share(other) > 0 for other in account.clients) == 1
 
 
+class Free:
+    """A mechanism of one's own that charges nothing."""
+
+    name = "free"
+
+    def fit(self, setting):
+        return dataclasses.replace(ModelClipping(1.0, 8.0).fit(setting), charge=lambda cohort: None)
+
+
+def test_a_run_without_charges_costs_nothing_and_a_server_without_data_notes_none(tmp_path):
+    data, account = wide(), opened(tmp_path / "a")
+    alone = {"algorithm": up.FedAvg(), "iterations": 3, **QUIET}
+    assert costs_of(make_plan(data, up.RunSpec(**alone))) == ()
+    assert costs_of(make_plan(data, up.RunSpec(**alone, privacy=Free()))) == ()
+    (cost,) = costs_of(make_plan(data, up.RunSpec(**alone, privacy=ModelClipping(1.0, 8.0))))
+    assert cost.times.tolist() == [3] * 4
+    spec = up.RunSpec(**study(), account=account.folder)
+    server, holder = plan_of(data.facts(), spec), make_plan(data, spec)
+    for plan, noted in ((server, False), (holder, True)):
+        assert begin_in_account(plan, plan.setting, "r").study == 1
+        assert (account.folder / "data.jsonl").exists() == noted
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_trained_or_written(tmp_path, monkeypatch):
     account, data = opened(tmp_path / "a", kind="gaussian", epsilon=1.0), wide()
     up.train(data, **study(iterations=2), account=account.folder)
@@ -647,3 +671,123 @@ def test_a_step_that_nobody_is_in_costs_nothing_and_a_grid_too_fine_costs_as_wit
     assert sampled_renyi(q=0.0, noise_multiplier=1.0, steps=5, order=4.0) == 0.0
     # So little noise that the integral would take billions of points: alpha (2/z)^2 / 2 is never too little.
     assert sampled_renyi(q=0.5, noise_multiplier=1e-4, steps=3, order=4.0) == pytest.approx(3 * 4 * (2 / 1e-4) ** 2 / 2)
+
+
+def test_a_closed_account_pays_for_nothing_any_more_and_is_closed_once(tmp_path):
+    account = opened(tmp_path / "a", kind="gaussian")
+    run, charge = begun(account), gaussian([0, 2], 0.1)
+    run.pay(entry(charge))
+    account.close()
+    closed = account.content
+    account.close()
+    assert account.content == closed
+    assert run.fits(charge).tolist() == [False, False]
+    with pytest.raises(up.BudgetSpentError, match="client 'ann' is left, and the account is closed"):
+        run.pay(entry(charge, 2))
+    with pytest.raises(up.InputError, match="is closed, but a run would be charged"):
+        begun(account, "another")
+    assert begun(account).study == run.study  # begun before: what it was charged for stays its own
+    # A run that charges nobody needs no account that is open.
+    account.check([Cost(NAMES, charge, np.array([0, 0]))])
+    with pytest.raises(up.InputError, match="is closed, but this run would be charged"):
+        account.check([Cost(NAMES, charge, np.array([0, 1]))])
+    assert account.content == closed
+
+
+def test_whoever_is_in_no_round_of_a_run_needs_no_budget_for_it(tmp_path):
+    account = opened(tmp_path / "a", kind="gaussian", epsilon=1.0)
+    dear = gaussian([0, 1], 100.0)
+    with pytest.raises(up.InputError, match="client 'bob' has 100 %"):
+        account.check([Cost(NAMES, dear, np.array([0, 1]))])
+    # Bob would have no noise at all, but Ann alone is in that round; nobody is in the others, and sampled releases are
+    # not the account's at all.
+    cheap = Charge("gaussian", np.array([1, 0]), np.full(2, 0.1), np.array([0.0, 1.0]))
+    paid = Cost(NAMES, cheap, np.array([0, 1]))
+    nobodys = [Cost(NAMES, charge, np.array([0, 0])) for charge in (dear, sampled([0, 1], 0.1, 2.0, 3))]
+    account.check([*nobodys, paid])
+    assert account.share_of([*nobodys, paid]) == pytest.approx(0.01 / account.terms.pots[0].limit)
+    with pytest.raises(up.InputError, match="client 'ann' has 100 %"):
+        account.check([Cost(NAMES, cheap, np.array([0, 1000]))])
+
+
+def test_a_refusal_says_when_numbers_of_real_noise_are_what_is_short(tmp_path):
+    account = opened(tmp_path / "a", kind="gaussian", draws=1000)
+    begun(account).pay(entry(gaussian([0], 0.01, draws=600)))
+    cost = Cost(NAMES, gaussian([0], 0.01, draws=150), np.array([3]))
+    with pytest.raises(up.InputError, match=r"left and 400 of its numbers of real noise, which buys 2 of its 3 data"):
+        account.check([cost])
+    account.check([Cost(NAMES, gaussian([0], 0.01, draws=150), np.array([2]))])
+
+
+def test_two_clients_of_one_name_and_a_charge_without_a_claim_are_refused(tmp_path):
+    account = opened(tmp_path / "a")
+    with pytest.raises(up.InputError, match="two of this run have the same"):
+        begun(account, clients=("ann", "bob", "ann"))
+    assert not account.studies
+    run, ones = begun(account), np.ones(1)
+    with pytest.raises(up.InputError, match="holds to an epsilon, but this mechanism claims none"):
+        run.pay(entry(Charge("none", np.array([0]), ones, ones)))
+    assert not Account.read(account.folder).charges
+
+
+def test_a_line_that_charges_nothing_is_damage(tmp_path):
+    account = opened(tmp_path / "a")
+    begun(account)
+    file = AccountFile(account.folder)
+    file.new_lines()
+    file.append(Charged(1, Entry(2, "upcycled", 1, 0, np.zeros(0, dtype=np.int64), None)))
+    with pytest.raises(up.InputError, match=r"is damaged \(a charge of nothing\)"):
+        Account.read(account.folder)
+
+
+def test_the_statement_says_what_adds_up_and_whose_server_is_trusted(tmp_path):
+    pots = [{"kind": "gaussian", "epsilon": 1.0, "delta": 1e-6}, {"kind": "pure", "epsilon": 0.5, "delta": 0.0}]
+    account = Account.open(tmp_path / "a", pots=pots)
+    begun(account)
+    items = dict(account.statement_items())
+    squares, pures = items["how"].split("; ")
+    assert squares.startswith(
+        f"a filter: squares of sensitivity / noise std add up to {account.terms.pots[0].limit:.6g}, "
+    )
+    assert pures == "a filter: pure epsilons add up to 0.5, epsilon 0.5 at delta 0"
+    assert "trusted" not in items["adversary"]
+    sums = dataclasses.replace(PROMISE, sees="aggregates")
+    account.begin("sums", "some", sums, NAMES, SIZES)
+    assert "of 1 studies aggregates only, whose servers are trusted" in dict(account.statement_items())["adversary"]
+
+
+@pytest.mark.parametrize(
+    ("pots", "words"),
+    [
+        ([], "one or more"),
+        (
+            [{"kind": "pure", "epsilon": 1.0, "delta": 0.0}, {"kind": "pure", "epsilon": 2.0, "delta": 0.0}],
+            "of its own",
+        ),
+        ([{"kind": "pure", "epsilon": 1.0, "delta": 0.0, "sigma": 2.0}], "has 'sigma', but it takes kind, epsilon"),
+    ],
+)
+def test_pots_that_no_account_can_have_are_refused(tmp_path, pots, words):
+    with pytest.raises(up.InputError, match=words):
+        Account.open(tmp_path / "a", pots=pots)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_mixed_pot_pays_for_so_many_draws_and_not_for_one_more():
+    # A thousandth of delta covers draws (1 + e^epsilon) 2^-125; for so large an epsilon that is a number to reach.
+    most = int(2.0**-10 * 1e-5 * 2.0**125 / (1 + math.exp(40.0)))
+    assert make_pot("mixed", 40.0, 1e-5).draws == pytest.approx(most, rel=1e-12)
+    make_pot("mixed", 40.0, 1e-5, draws=int(most * (1 - 1e-9)))
+    with pytest.raises(up.InputError, match="their sampler's end would not fit in delta"):
+        make_pot("mixed", 40.0, 1e-5, draws=int(most * (1 + 1e-9)))
+
+
+def test_terms_are_read_as_an_account_writes_them_and_not_otherwise(tmp_path):
+    written = opened(tmp_path / "a").terms.to_json()
+    assert commitment_of(written).to_json() == written
+    with pytest.raises(ValueError, match="its id is 7"):
+        commitment_of(written | {"id": 7})
+    (pot,) = written["pots"]
+    for other in (written | {"note": "x"}, written | {"pots": [{name: pot[name] for name in pot if name != "draws"}]}):
+        with pytest.raises(ValueError, match="not as an account writes them"):
+            commitment_of(other)

@@ -163,6 +163,10 @@ def test_without_noise_updates_fill_the_bound_as_asked():
         assert np.mean(np.minimum(1, norms / scale) ** 2) == pytest.approx(0.6, abs=1e-3)
 
 
+def test_a_round_without_releases_leaves_the_bound_where_it_is():
+    assert FollowReleases(0.6, 0.2, clip_norm=1.0).next_scale(0.7, np.zeros((0, 5)), np.zeros(0)) == 0.7
+
+
 def test_what_releases_say_of_the_bound_is_unbiased_and_no_louder_than_stated():
     rng, size, clients, std = np.random.default_rng(2), 40, 25, 0.4
     update = rng.normal(size=(clients, size))

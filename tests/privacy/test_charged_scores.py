@@ -328,6 +328,7 @@ REFUSED = {
     ),
     "sampled": ({"privacy": up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0)}, "cannot be charged"),
     "central": ({"privacy": up.privacy.CentralDPFedAvg(1.0, 1.0)}, "cannot be charged"),
+    "another loss": ({"loss": "binary_cross_entropy"}, "for the loss 'cross_entropy', but the loss is 'binary_cross"),
     "personal": ({"algorithm": up.PFedMe(lam=2.0)}, "never released"),
     "no privacy": ({"privacy": None}, "is given without privacy"),
     "no room": ({"privacy": ModelClipping(1.0, epsilon=0.05, delta=DELTA)}, "less than a hundredth"),

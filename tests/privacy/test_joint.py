@@ -16,6 +16,7 @@ from upcycled.privacy import DPSGD, CentralDPFedAvg, ErmOutput, Ledger, ModelCli
 from upcycled.privacy.accounting import gdp_epsilon, pure_composition_epsilon
 from upcycled.privacy.ledger.joint import (
     FIXED_ONLY,
+    charges_of,
     deltas_of_events,
     epsilon_of_events,
     events_as_json,
@@ -147,3 +148,29 @@ def test_what_moves_nothing_is_no_event_and_what_is_not_proven_has_delta_one():
     assert found == pytest.approx([up.privacy.gdp_delta(mu=1.0, epsilon=epsilon) for epsilon in (0.5, 1.0)])
     with pytest.raises(up.InputError, match="one ledger at least"):
         joint_epsilon([], DELTA)
+
+
+def test_who_is_in_no_round_or_left_out_of_one_has_spent_nothing():
+    gaussian, pure = (ErmOutput(norm_bound=1.0, noise_std=0.5), ObjectivePerturbation(2.0, norm_bound=1.0))
+    one, other = (ledger(each, 2, clients=(0, 1)) for each in (gaussian, pure))
+    before = joint_epsilon([one, other], DELTA)
+    assert before[2] == 0
+    assert (before[:2] > 0).all()
+    one.upcycled(3, 2)
+    one.leave_out(4, 3, 0, np.array([1, 2]))
+    assert joint_epsilon([one, other], DELTA).tolist() == before.tolist()
+    assert [len(charges_of(one, client)) for client in range(3)] == [2, 2, 0]
+    # What moves nothing tells nothing, however many numbers were drawn.
+    assert epsilon_of_events({}, 2**50, DELTA) == 0
+
+
+def test_deltas_of_several_kinds_go_back_to_their_epsilons():
+    events = {("GaussianDpEvent", 4.0, 1.0): 4, ("PoissonSampledDpEvent", 2.0, 0.1): 7}
+    epsilon = epsilon_of_events(events, 0, DELTA)
+    at, above = deltas_of_events(events, 0, [epsilon, epsilon + 0.5])
+    assert at == pytest.approx(DELTA, rel=1e-3)
+    assert above < at
+    # Real noise costs (1 + e^epsilon) 2^-43 sqrt(N) more.
+    assert deltas_of_events(events, 10**9, [1.0])[0] - deltas_of_events(events, 0, [1.0])[0] == pytest.approx(
+        (1 + math.e) * 2.0**-43 * math.sqrt(10**9), rel=1e-6
+    )

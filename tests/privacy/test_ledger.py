@@ -11,6 +11,7 @@ import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting
 from upcycled.core.errors import BudgetSpentError
 from upcycled.privacy import Budget, Ledger, ModelClipping, ObjectivePerturbation
+from upcycled.privacy.ledger.paper_claim import PaperTilt
 
 DELTA = 1e-5
 CLIPPED = ModelClipping(clip_norm=10.0, noise_std=0.8)
@@ -151,6 +152,36 @@ def test_the_statement_has_every_item(federation):
     assert "operating system's entropy" in real
     assert "simulation" not in real
     assert "no amplification is claimed" in real
+
+
+def test_an_overview_names_what_holds_the_run_to_its_epsilon(federation, tmp_path):
+    account = up.privacy.Account.open(tmp_path / "account", epsilon=9.0, delta=1e-3)
+    real = {
+        "privacy": ModelClipping(1.0, 8.0),
+        "noise": "system",
+        "budget": Budget(8.0, DELTA),
+        "ledger": tmp_path / "a",
+        "account": account.folder,
+    }
+    ledger = run(federation, iterations=2, **real).privacy
+    rows = dict(ledger.overview.rows)
+    assert rows["budget"] == "8.000 at delta 1e-05"
+    assert rows["account"] == account.id
+    assert rows["file"] == "anchored"
+    assert rows["worst client's epsilon"] == f"{ledger.max_epsilon(DELTA):.3f} at delta 1e-05"
+    plain = dict(run(federation, iterations=2).privacy.overview.rows)
+    assert not plain.keys() & {"budget", "account", "file"}
+    paper = run(federation, privacy=ObjectivePerturbation(20.0, paper_mode=True), iterations=2).privacy
+    assert paper.worst_in_words == dict(paper.overview.rows)["worst client's epsilon"] == "none is claimed"
+
+
+def test_the_papers_number_for_a_tilt_is_infinite_where_its_condition_fails():
+    # u2 <= n a / 2 with u2 = 0.11: a = 0.01 needs 22 samples.
+    rounds = np.array([3, 0])
+    few, many = (PaperTilt(np.full(2, 20.0), 0.01).epsilon(rounds, np.full(2, n), DELTA) for n in (21, 22))
+    assert few.tolist() == [np.inf, 0.0]
+    assert np.isfinite(many).all()
+    assert many[0] > 0
 
 
 def test_the_file_holds_each_charge_before_its_release_leaves(federation, tmp_path, monkeypatch):

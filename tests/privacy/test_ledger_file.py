@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting
 from upcycled.core.mechanism import Charge
-from upcycled.privacy import DPSGD, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
+from upcycled.privacy import DPSGD, Account, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
 from upcycled.privacy.ledger.entries import Entry, from_line, to_line
 from upcycled.privacy.ledger.ledger_file import run_of
 
@@ -135,6 +135,22 @@ def test_another_runs_file_is_refused_and_not_touched(tmp_path, other):
     with pytest.raises(up.InputError, match="holds the charges of another run"):
         opened(path, **other)
     assert path.read_bytes() == before
+
+
+def test_a_run_goes_on_under_the_account_that_paid_and_no_other(tmp_path):
+    mechanism, facts = ModelClipping(1.0, 8.0), setting()
+    fitted = mechanism.fit(facts)
+    accounts = [Account.open(tmp_path / str(i), epsilon=8.0, delta=1e-4) for i in range(2)]
+    payers = [one.begin("r", fitted.name, fitted.promise, ("a", "b", "c"), facts.sizes) for one in accounts]
+    path = tmp_path / "ledger"
+    asked = {"mechanism": fitted, "noise": "system", "setting": facts, "path": path, "run": "r"}
+    spend(Ledger(**asked, account=payers[0]), mechanism, [1])
+    before = path.read_bytes()
+    for payer, name in ((payers[1], accounts[1].id), (None, "none")):
+        with pytest.raises(up.InputError, match=f"account is '{name}', but it must be {accounts[0].id}: ledger"):
+            Ledger(**asked, account=payer)
+    assert path.read_bytes() == before
+    assert Ledger(**asked, account=payers[0]).rounds.tolist() == [0, 1, 1]
 
 
 def test_a_file_says_whose_it_is(tmp_path):

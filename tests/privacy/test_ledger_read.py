@@ -198,11 +198,18 @@ def test_only_clients_that_no_other_exceeds_are_computed():
 
 
 def test_no_noise_and_no_claim_are_infinite():
-    for one in (charge("gaussian", [0], noise_std=[0.0]), charge("none", [0])):
+    for one in (
+        charge("gaussian", [0], noise_std=[0.0]),
+        charge("sampled", [0], noise_std=[0.0], sampling_rate=[0.5], steps=[3]),
+        charge("tilted", [0], noise_std=[0.0], epsilon=[0.1], curvature=[0.1], rank=[1]),
+        charge("none", [0]),
+    ):
         ledger = opened()
         assert ledger.epsilon_over_rounds(DELTA).rounds == ()
         ledger.charge(1, 1, 0, one)
         assert ledger.epsilon_over_rounds(DELTA).worst == (math.inf,)
+        ledger.charge(2, 2, 0, one)
+        assert ledger.epsilon_over_rounds(DELTA).worst == (math.inf, math.inf)
         assert ledger.epsilon(DELTA).tolist() == [math.inf, 0.0, 0.0]
 
 
@@ -347,6 +354,21 @@ BAD = {
     "unhashable charge": (LINE, {"charge": []}, r"line 2 \(its charge is \[\]"),
     "missing part": (LINE, {"charge": "pure"}, r"line 2 \(it has no 'epsilon'\)"),
     "unknown kind": (LINE, {"kind": "gift"}, r"line 2 \(its kind is 'gift', which no ledger has\)"),
+    "pure scores": (
+        LINE,
+        {"kind": "scores", "charge": "pure", "epsilon": [1.0, 1.0]},
+        r"line 2 \(its scores are a charge",
+    ),
+    "scores again": (
+        LINE,
+        {"kind": "scores", "attempt": 1},
+        r"line 2 \(its scores are a charge 'gaussian' of 2 clients",
+    ),
+    "nobody moves": (
+        LINE,
+        {"charge": "sampled", "sensitivity": [1.0, 0.0], "sampling_rate": [0.5, 0.5], "steps": [3, 3]},
+        r"line 2 \(its sensitivity is not above zero\)",
+    ),
     "negative round": (LINE, {"round": -1}, r"line 2 \(its round is -1, and must be an integer >= 1\)"),
     "newer format": (HEADER, {"format": 5}, r"line 1 \(its format is 5, and this version of the package reads 1 to 4"),
     "older format": (HEADER, {"format": 2}, r"line 1 \(its 'chain' is not as a ledger writes it\)"),
@@ -354,6 +376,20 @@ BAD = {
     "other unit": (HEADER, {"unit": "house"}, r"line 1 \(its unit is 'house'"),
     "other sizes": (HEADER, {"sizes": [1, 2]}, r"line 1 \(its sizes are not those of 3 clients\)"),
     "no clients": (HEADER, {"num_clients": 0}, r"line 1 \(its num_clients is 0, and must be an integer >= 1\)"),
+    "no sentences": (HEADER, {"assumptions_checked": [1]}, r"line 1 \(its assumptions are no sentences\)"),
+    "one sentence": (HEADER, {"assumptions_trusted": "all"}, r"line 1 \(its assumptions are no sentences\)"),
+    "claimed by 1": (
+        HEADER,
+        {"is_claimed": 1},
+        r"line 1 \(its sampling_is_secret and is_claimed are not true or false",
+    ),
+    "secret by 0": (HEADER, {"sampling_is_secret": 0}, r"line 1 \(its sampling_is_secret and is_claimed are not true"),
+    "paper of two": (
+        HEADER,
+        {"paper": {"theorem": "output", "clip_norm": 1.0, "noise_std": [1.0, 1.0]}},
+        r"line 1 \(its paper's claim is not that of 3 clients\)",
+    ),
+    "no theorem": (HEADER, {"paper": {"theorem": "last"}}, r"line 1 \(the paper has no theorem 'last'\)"),
     "bad budget": (HEADER, {"budget": 3}, r"line 1 \(it holds a value of another type than a ledger's\)"),
     "no header": (HEADER, {"kind": "data"}, r"line 1 \(it does not open a run's ledger\)"),
 }

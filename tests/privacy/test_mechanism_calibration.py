@@ -74,6 +74,17 @@ def test_one_noise_for_all_is_what_the_neediest_client_needs(mechanism):
     assert epsilon.min() < 2.0 or np.unique(own).size == 1
 
 
+@pytest.mark.parametrize("delta", [1e-7, 1e-10])
+def test_an_epsilon_that_rounding_alone_would_exceed_is_refused(delta):
+    # Noise grows the grid, and the grid the sensitivity: each time 2^-20 sqrt(40 rounds 42 numbers) / mu-fold, mu being
+    # sqrt(2 pi) delta where epsilon is nearly zero. At the smaller delta that soon is no number any more.
+    asked = ModelClipping(10.0, epsilon=1e-9, delta=delta)
+    with pytest.raises(up.InputError, match="too small for a model of 42 parameters"), np.errstate(over="ignore"):
+        asked.fit(setting())
+    fitted, _ = spent(ModelClipping(10.0, epsilon=1e-3, delta=1e-5), setting())
+    assert np.isfinite(noise_std(fitted)).all()
+
+
 def test_the_calibrated_noise_of_erm_output_is_the_published_value():
     path = Path(__file__).parents[3] / "shared" / "spec" / "golden.json"
     wanted = [{"epsilon": 2, "rounds": 40, "L": 2, "a": 0.5, "n": 224, "std": 0.45035633}]

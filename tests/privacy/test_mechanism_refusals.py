@@ -76,6 +76,7 @@ def test_noise_is_given_in_exactly_one_way_and_never_without_clipping(kind, argu
         (lambda: ObjectivePerturbation(0.0, norm_bound=1.0), "alpha is 0.0"),
         (lambda: ObjectivePerturbation(epsilon=1.0, paper_mode=True), "paper mode claims no epsilon"),
         (lambda: ObjectivePerturbation(10.0, norm_bound=1.0, gamma=0), "gamma is 0"),
+        (lambda: GaussianObjective(0.5), "GaussianObjective has no norm_bound"),
         (lambda: Budget(0, 1e-5), "Budget epsilon is 0"),
     ],
 )

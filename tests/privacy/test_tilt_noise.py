@@ -111,6 +111,8 @@ def test_uniforms_near_zero_keep_all_their_bits_where_52_bits_would_end():
     assert near == 2.0**-65
     # A word of zeros is followed by another: 64 + 1 zeros, then the one.
     assert exponentials_from(scripted([0], [2], [0]), 1)[0] == 2.0**-67
+    # Fifteen of them are all that is looked at: the last counts as having its one at the end.
+    assert exponentials_from(scripted(*[[0]] * 15, [1]), 1)[0] == pytest.approx(961 * math.log(2), rel=1e-15)
     # Noise made of 52-bit uniforms never comes there: the gaps that a neighbour could fall into.
     assert -math.log(0.5 * 2.0**-52) < 37 < far
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import upcycled as up
+from upcycled.runtime.callbacks import as_callback
 
 QUIET = {"algorithm": up.FedAvg(), "engine": "sequential", "progress": False, "iterations": 6}
 
@@ -28,6 +29,12 @@ def test_an_object_needs_only_the_methods_it_has(federation):
     one = OnlyFinish()
     up.train(federation, callbacks=[one], **QUIET)
     assert one.ended == 1
+
+
+def test_what_is_a_callback_already_is_not_wrapped_again():
+    hooks = as_callback(lambda record: up.STOP)
+    assert as_callback(hooks) is hooks
+    assert hooks.record(None, None) is up.STOP
 
 
 @pytest.mark.parametrize("wrong", [3, "text", [7], [lambda: None], [lambda a, b, c: None], [int]])

@@ -227,6 +227,16 @@ def test_a_ledger_that_lacks_what_the_checkpoint_knows_is_refused(federation, tm
     assert len(up.train(federation, **arguments).history) == 6
 
 
+def test_a_checkpoint_without_a_head_goes_on_with_a_ledger_that_has_all_its_entries(federation, tmp_path, monkeypatch):
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": "system", "checkpoint": tmp_path}
+    with monkeypatch.context() as patch:
+        patch.setattr(up.privacy.Ledger, "head", None)  # as in earlier versions
+        stop_at(federation, 4, **arguments)
+    result = up.train(federation, **arguments)
+    assert result.privacy.rounds.tolist() == [6] * 4
+    assert result.privacy.chain == "unanchored"
+
+
 def test_the_ledger_of_another_private_run_is_refused(federation, tmp_path):
     arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": "system"}
     stop_at(federation, 4, checkpoint=tmp_path / "a", **arguments)

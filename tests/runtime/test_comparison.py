@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,24 @@ def test_a_wrong_comparison_is_refused_in_one_sentence(data, wrong, words):
     with pytest.raises(up.InputError) as error:
         up.compare(data, **(QUICK | wrong))
     assert words in str(error.value)
+
+
+def test_a_comparison_needs_test_samples_and_says_so(data):
+    with pytest.raises(up.InputError, match="data has no test part, but a comparison needs one"):
+        up.compare(replace(data, test=None), **QUICK)
+
+
+def test_an_overview_has_the_epsilon_of_private_runs_and_no_scores_of_restricted_ones(data):
+    private = QUICK | {"iterations": 4, "seeds": (0, 1), "privacy": up.privacy.ModelClipping(1.0, 8.0)}
+    rows = {row[0]: row[1:] for row in up.compare(data, **private).overview.rows}
+    simulated = "worst client's epsilon (simulation: not private)"
+    # Half as many data rounds: the vanilla runs and the upcycled ones have two each.
+    spent = up.train(data, **{k: v for k, v in private.items() if k != "seeds"} | {"iterations": 2}).privacy
+    assert rows[simulated] == (f"{spent.max_epsilon(1e-5):.3f}",) * 2
+    assert "accuracy %" in rows
+    real = {row[0]: row[1:] for row in up.compare(data, **private, noise="system").overview.rows}
+    assert "worst client's epsilon" in real
+    assert not any("accuracy" in name or "loss" in name for name in real)
 
 
 def test_one_seed_is_no_argument_of_a_comparison(data):

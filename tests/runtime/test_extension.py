@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,18 @@ class AnyRule:
         return up.Move(seen.iterates[-1], 0.0), own
 
 
+@dataclass(frozen=True)
+class MoreForLonger:
+    """A mechanism of one's own: its noise grows with the rounds, and it was given no epsilon."""
+
+    name = "own"
+
+    def fit(self, setting):
+        return up.privacy.ModelClipping(1.0, noise_std=0.1 * setting.data_rounds).fit(setting)
+
+
 REFUSED = {
+    "own mechanism": ({"privacy": MoreForLonger()}, "what a round of the mechanism charges depends on how many there"),
     "cosine": ({"local": up.LocalSGD(up.schedules.Cosine(0.1))}, "the schedule of local.lr depends on how many"),
     "precision": (
         {"aggregation": "precision", "privacy": up.privacy.UpdateClipping(1.0, noise_std=0.1)},

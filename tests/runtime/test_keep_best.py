@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 import upcycled as up
 from tests.experiments.small import small_file
 from upcycled.cli.main import main
+from upcycled.runtime.scorer import Chooser
 
 DATA = up.data.synthetic(0.5, 0.5, clients=5, dim=4, sizes=30, seed=0).with_validation(0.3, seed=1)
 # A rate that is too large, so that the last iterate is not the best.
@@ -92,6 +95,34 @@ def test_an_extended_run_keeps_the_best_of_the_longer_one(tmp_path):
     assert up.train(DATA, **slow | {"iterations": 3, "checkpoint": tmp_path / "slow"}).best.iteration == 3
     with pytest.raises(up.InputError, match="and the best iterate, which was scored as the last one, depends on how"):
         up.train(DATA, **slow | {"iterations": 6, "checkpoint": tmp_path / "slow"})
+
+
+def test_running_statistics_are_those_of_the_iterate_that_is_scored():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+    found = up.train(DATA, **ASKED | {"model": model, "keep_best": "loss", "participation": 1.0})
+    scored = found.best.model.eval()(torch.from_numpy(DATA.validation.x))
+    loss = torch.nn.functional.cross_entropy(scored, torch.from_numpy(DATA.validation.y).long())
+    assert found.best.score == pytest.approx(loss.item(), rel=1e-5)
+    assert found.best.score == found.history.column("validation_loss")[found.best.iteration - 1]
+
+
+def test_a_score_that_is_no_number_is_never_the_best():
+    run = SimpleNamespace(state=SimpleNamespace(iteration=2, server=SimpleNamespace(model=None), statistics=None))
+    for by, worse in (("loss", 9.0), ("accuracy", -9.0)):
+        chooser = Chooser(by, None, None)
+        assert chooser.better(None, run, math.nan) is None
+        first = chooser.better(None, run, worse)
+        assert chooser.better(first, run, math.nan) is first
+        assert chooser.better(first, run, 0.5).score == 0.5
+
+
+def test_a_loss_that_knows_no_right_answers_gives_no_accuracy_to_choose_by(monkeypatch):
+    monkeypatch.setattr("upcycled.runtime.scorer.score_module", lambda *given: SimpleNamespace(loss=1.0, accuracy=None))
+    state = SimpleNamespace(statistics=None, server=SimpleNamespace(model=None))
+    assert Chooser("loss", None, None).score(state) == 1.0
+    with pytest.raises(up.InputError, match="keep_best is 'accuracy', but the loss does not know right answers"):
+        Chooser("accuracy", None, None).score(state)
 
 
 def test_where_there_is_nothing_to_choose_on_it_is_refused():

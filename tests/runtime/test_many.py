@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -210,6 +211,59 @@ def test_a_worker_is_asked_to_stop_by_a_file(data, tmp_path):
     (tmp_path / "stop").touch()
     with pytest.raises(Stopped):
         reporter.record(record, None)
+
+
+def test_a_worker_that_is_told_to_stop_before_it_begins_does_nothing(data, tmp_path):
+    (tmp_path / "stop").touch()
+    refused = attempt_here(Parcel(planned(a_run(data, checkpoint=tmp_path / "kept"))), tmp_path, 0)
+    assert isinstance(refused, Stopped)
+    assert not (tmp_path / "0").exists()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_worker_on_another_thread_or_of_a_parent_without_a_folder_works_where_it_is(data, tmp_path):
+    # Handlers of signals are the main thread's to set.
+    parcel = Parcel(planned(a_run(data, "sequential")), here="")
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(attempt_here, parcel, tmp_path, 0).result()
+    assert bits(found) == bits(trained(a_run(data, "sequential")))
+
+
+def test_an_observer_that_failed_is_told_nothing_more_and_one_that_stops_stops_its_run_alone(data, tmp_path):
+    plan, record = planned(a_run(data)), trained(a_run(data)).history[0]
+    failing, stopping = Noting(fail_at=1), SimpleNamespace(record=lambda record, run: up.STOP)
+    mailboxes = [EventStream(tmp_path, i, plan, [one], Watched()) for i, one in enumerate((failing, stopping))]
+    for place, mailbox in enumerate(mailboxes):
+        reporter = _Reporter(tmp_path, place, moment=0.0)
+        reporter.start(plan, ())
+        reporter.record(record, None)
+        reporter.finish()
+        reporter.flush()
+        mailbox.deliver()
+    assert failing.told == [("start", 4, 0), 1]
+    assert isinstance(mailboxes[0].error, UpcycledError)
+    assert mailboxes[1].error is None
+    assert not (tmp_path / "0.stop").exists()
+    assert _Reporter(tmp_path, 1, moment=0.0).record(record, None) is up.STOP
+    assert _Reporter(tmp_path, 0, moment=0.0).record(record, None) is None
+
+
+def test_where_no_workers_may_be_runs_go_one_after_the_other_with_the_same_bits(data, monkeypatch):
+    runs = [a_run(data, "sequential", seed=seed) for seed in range(2)]
+    monkeypatch.setattr(many, "may_have_workers", lambda: False)
+    monkeypatch.setattr(many, "worker_pool", None)
+    found = up.train_many(runs, progress=False)
+    assert [bits(one) for one in found] == [bits(trained(run)) for run in runs]
+
+
+@pytest.mark.parametrize(("is_done", "kills"), [(True, 0), (False, 1)])
+def test_workers_are_killed_only_if_they_do_not_end_by_themselves(is_done, kills, monkeypatch):
+    killed, future = [], Future()
+    monkeypatch.setattr(many, "PATIENCE_SECONDS", 0.0)
+    if is_done:
+        future.set_result(None)
+    many._wait_or_kill([future], SimpleNamespace(shutdown=lambda **how: killed.append(how)))
+    assert killed == [{"wait": True, "kill_workers": True}] * kills
 
 
 def shown(table):

@@ -178,6 +178,13 @@ def test_a_plan_of_public_facts_has_nothing_to_train_on(federation):
         plan.task  # noqa: B018
 
 
+def test_what_a_plan_computes_is_not_changed_by_how_it_is_kept(federation):
+    plan = make_plan(federation, spec_for(up.FedAvg()))
+    assert plan.kept(progress=True).spec.progress
+    with pytest.raises(TypeError, match=r"\['iterations', 'seed'\] need a new plan"):
+        plan.kept(progress=True, seed=4, iterations=7)
+
+
 def test_a_round_takes_the_part_of_the_cohort_that_came(federation):
     """FedAvg over two of four clients is their mean weighted by n_i, and the others' memories stay."""
     spec = spec_for(up.Scaffold(), upcycle=None)
@@ -192,6 +199,18 @@ def test_a_round_takes_the_part_of_the_cohort_that_came(federation):
     expected = (sizes[:, None] * release.vectors).sum(axis=0) / sizes.sum()
     assert np.allclose(after.state.server.model, expected, atol=1e-6)
     assert after.memory.clients.tolist() == [1, 3]
+
+
+def test_a_bound_follows_the_releases_whether_or_not_their_charge_came_with_them(federation):
+    adaptive = up.privacy.UpdateClipping(clip_norm=0.3, noise_std=0.01, fill=0.9)
+    plan = make_plan(federation, spec_for(up.FedAvg(), privacy=adaptive))
+    run = start_run(plan)
+    asked, engine, noise = ask(plan, run), plan.engine.open(plan.task, 1), run.noise_for(plan, 1, 0)
+    whole = answer(plan, engine, asked, noise)
+    charged, _ = take(plan, run, asked, whole, noise)
+    bare, _ = take(plan, run, asked, replace(whole, charge=None), noise)
+    assert charged.state.clip_scale == bare.state.clip_scale != 1.0
+    assert np.array_equal(charged.state.server.model, bare.state.server.model)
 
 
 def test_a_repeated_round_draws_another_cohort_and_counts_as_the_same_round(federation):
@@ -234,6 +253,7 @@ def test_the_spread_is_the_mean_squared_step_less_the_noise_in_it():
     assert spread(vectors, samples, [0.5, 1.5], kind="pure") == pytest.approx(7.75)  # of no known variance
     assert spread(vectors, samples, [9.0, 9.0], central=1.5) == pytest.approx(7.75 - 2 * 2.25)
     assert spread(vectors, samples, [3.0, 3.0]) == 0.0  # more noise than there is
+    assert spread(np.zeros((0, 2)), [], []) == 0.0  # of nobody
 
 
 def test_the_noise_of_a_weighted_mean_is_known_where_it_is_gaussian():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 import types
 from dataclasses import replace
@@ -10,10 +12,10 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from upcycled.runtime.display import run_progress
+from upcycled.runtime.display import batch_progress, run_plots, run_progress
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.display.notebook_area import NotebookArea, in_notebook
-from upcycled.runtime.display.run_progress import LiveProgress
+from upcycled.runtime.display.run_progress import LiveProgress, Watched, cells
 from upcycled.support.overview import Overview
 
 MOST = 2000
@@ -77,11 +79,70 @@ def test_a_result_says_what_it_reached_and_what_it_cost(result):
     assert repr(result).startswith("<Result of upcycled fedavg, 12 iterations, 6 data rounds: accuracy ")
 
 
+def test_a_result_without_privacy_says_nothing_of_it(data):
+    found = up.train(data, **ASKED | {"iterations": 2})
+    rows = dict(found.overview.rows)
+    assert not any("privacy" in name or "epsilon" in name for name in rows)
+    assert rows["seed"] == "0"
+
+
 def test_a_result_before_the_first_iteration_and_one_that_ended_early_are_shown(data, result):
     nothing = replace(result, history=up.History(()), error=up.DivergedError("the model is not finite <b>"))
     assert "0 iterations, 0 data rounds" in repr(nothing)
     assert "the model is not finite &lt;b&gt;" in nothing._repr_html_()
     assert "History of 0 iterations" in str(nothing.history)
+
+
+def test_a_record_without_scores_has_empty_cells_and_one_without_accuracy_its_loss(result):
+    record = result.history[0]
+    assert cells(None) == ("", "", "")
+    assert cells(replace(record, loss=None, accuracy=None)) == ("data", "", "")
+    assert cells(replace(record, loss=0.25, accuracy=None)) == ("data", "", "0.2500")
+    run = Watched("x")
+    run.last, run.total = replace(record, loss=0.25, accuracy=None), 12
+    assert run.text.startswith("x: iteration ")
+    assert "loss 0.2500" in run.text
+    assert "accuracy" not in run.text
+
+
+def test_a_run_in_a_terminal_is_a_table_of_its_last_iterations(data, monkeypatch, capsys):
+    monkeypatch.setattr(run_progress, "is_terminal", lambda: True)
+    monkeypatch.setattr(run_progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(run_progress, "DRAW_SECONDS", 7.0)  # now and then, and in the end
+    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr(run_progress, "time", clock)
+    monkeypatch.setenv("COLUMNS", "120")
+    found = up.train(data, **ASKED | {"progress": True}, metrics=["kappa"])
+    out, err = capsys.readouterr()
+    assert out == ""
+    last = err[err.rindex("gradient steps") :]
+    rows = [line for line in last.splitlines() if "upcycled" in line or "data" in line]
+    shown = list(found.history)[-len(rows) :]
+    assert 2 <= len(rows) < 12
+    for line, record in zip(rows, shown, strict=True):
+        for text in (str(record.iteration), f"{100 * record.accuracy:.2f} %", f"{record.metrics['kappa']:.4f}"):
+            assert text in line
+    assert "12/12 iterations" in last
+
+
+def test_a_batch_in_a_terminal_is_drawn_until_it_is_over(monkeypatch, capsys):
+    monkeypatch.setattr(batch_progress, "is_terminal", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what is drawn is taken away again, and elsewhere never written
+    monkeypatch.setattr(batch_progress, "QUIET_SECONDS", 0.0)
+    table, waited = BatchProgress(2, True), []
+
+    def wait(seconds):
+        waited.append(seconds)
+        if len(waited) == 3:
+            table.run_done()
+        return len(waited) == 4  # after the silence, and twice drawn
+
+    monkeypatch.setattr(table, "_over", types.SimpleNamespace(wait=wait))
+    table._show()
+    assert waited == [0.0, *[batch_progress.DRAW_SECONDS] * 3]
+    drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert drawn.index("0 of 2 runs done, 0 %") < drawn.index("1 of 2 runs done, 50 %")
+    assert "iteration" not in drawn  # no run has begun
 
 
 def test_what_is_shown_of_a_restricted_run_does_not_depend_on_its_scores(restricted):
@@ -113,6 +174,13 @@ def test_a_plot_against_iterations_has_all_of_them(result, axes):
     (line,) = result.plot("kappa", against="iteration", ax=axes).lines
     assert line.get_xdata().tolist() == list(range(1, 13))
     assert line.get_ydata().tolist() == result.history.column("kappa")
+
+
+def test_epsilon_is_drawn_against_what_a_run_counts_and_nothing_else(result):
+    known = result.privacy.epsilon_over_rounds(result.privacy.default_delta)
+    assert run_plots.spent(result.privacy, "iteration") == (list(known.iterations), list(known.worst))
+    with pytest.raises(up.InputError, match="against is 'time'"):
+        run_plots.spent(result.privacy, "time")
 
 
 def test_a_comparison_is_drawn_as_means_over_seeds(comparison, axes):

@@ -3,6 +3,8 @@
 import json
 import pickle
 from dataclasses import fields
+from enum import Enum
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import upcycled as up
+from upcycled.runtime.checkpointing.fingerprint import as_words, plain_form
 from upcycled.runtime.spec import ARGUMENTS
 
 SPEC = up.RunSpec(algorithm=up.FedProx(mu=0.5), upcycle=0.7, iterations=8, seed=3, progress=False)
@@ -112,6 +115,18 @@ def test_the_plain_form_is_json_and_knows_modules_by_structure_and_weights():
         same.weight[0, 0] += 1e-3
     assert SPEC.replace(model=same).fingerprint != prints[0]
     assert json.loads(json.dumps(SPEC.replace(model=one).plain())) == SPEC.replace(model=one).plain()
+
+
+class Kind(Enum):
+    ONE = 1
+
+
+def test_plain_forms_are_the_same_for_the_same_value_and_words_show_what_they_stand_for():
+    assert plain_form([np.float32(0.5), np.int64(3), np.bool_(True)]) == plain_form([0.5, 3, True]) == [0.5, 3, True]
+    assert plain_form({"kind": Kind.ONE, "at": Path("a") / "b"}) == {"kind": "Kind.ONE", "at": "a/b"}
+    assert as_words(plain_form(schedule)) == f"{__name__}:schedule"
+    assert as_words(plain_form(nn.Linear(3, 2))) == "Linear(in_features=3, out_features=2, bias=True)"
+    assert as_words(plain_form(up.coefficients.LambdaHalf(schedule))) == f"LambdaHalf(lam={__name__}:schedule)"
 
 
 def schedule(m):

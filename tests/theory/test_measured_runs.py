@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import upcycled as up
 from tests.theory.byhand import added
+from upcycled.runtime.bound_probe import BoundProbe
 from upcycled.theory.empirical_risk import objective_for
 
 EXACT = {"progress": False, "engine": "sequential"}
@@ -90,6 +92,16 @@ def test_the_records_hold_the_paper_s_terms(unequal):
     squares = collected.gradient_norm**2
     assert collected.average == pytest.approx([squares[0], squares[:2].mean(), squares.mean()], rel=1e-14)
     assert collected.least.tolist() == [squares[0], squares[:2].min(), squares.min()]
+
+
+@pytest.mark.parametrize(("sent", "expected"), [([0.0, 0.0], {"residual": 0.0, "inexactness": 0.0}),
+                                                ([3.0, 4.0], {"residual": 10.0})])  # fmt: skip
+def test_where_the_gradient_is_zero_at_the_start_nothing_is_a_part_of_it(sent, expected):
+    # F_i = 0: of mu/2 ||x - w||^2 with mu = 2, at ||x - w|| = 5, a gradient of norm 10 is left; at w none.
+    flat = SimpleNamespace(client=lambda client, at: (0.0, np.zeros(2)))
+    probe = SimpleNamespace(_objective=flat, _mu=2.0)
+    release = SimpleNamespace(clients=np.array([0]), num_samples=np.array([7]), vectors=np.float32([sent]))
+    assert BoundProbe._local(probe, np.float32([0.0, 0.0]), release) == expected
 
 
 def test_the_residual_is_what_is_left_of_the_local_gradients(unequal):

@@ -350,8 +350,8 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
 
 def _kept_noise(algorithm: Algorithm) -> float:
     """Return which part of a round's noise energy is in the models of later rounds."""
-    if not isinstance(algorithm, NoiseGain) or algorithm.noise_gain is None:
-        return 1.0
+    assert isinstance(algorithm, NoiseGain)  # as checked, with its gain
+    assert algorithm.noise_gain is not None
     return (algorithm.noise_kept / algorithm.noise_gain) ** 2
 
 

@@ -161,9 +161,7 @@ class Spent:
         return [float("inf") for _ in points]
 
     def most(self, points: Iterable[Point], delta: float) -> float:
-        """Return the largest epsilon of points, an upper bound: for curves, where each number must be quick."""
-        if self.kind != "sampled":
-            return max(self.values(points, delta), default=0.0)
+        """Return the largest epsilon of sampled points, an upper bound: for curves, where each number must be quick."""
         # Rough bounds say which points can be the largest: few need a closer look.
         rough = sorted(((_quick_epsilon(point, delta, is_rough=True), point) for point in points), reverse=True)
         largest = 0.0
