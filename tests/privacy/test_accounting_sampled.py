@@ -221,3 +221,28 @@ def test_a_delta_that_covers_all_that_the_worlds_differ_by_leaves_an_epsilon_of_
     assert replace_one_epsilon(0.1, 1.0, 1, apart * 0.99, 1e-3) > 0
     # All losses from 0 on have a mass below 0.9 together.
     assert replace_one_epsilon(0.1, 1.0, 1, 0.9, 1e-3) == 0
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.003, 0.001])
+def test_hardly_any_noise_costs_hundreds_of_thousands_and_never_nothing(noise_multiplier: float) -> None:
+    """One interval of the grid is then past all exponentials; what follows without sampling is an upper bound.
+
+    A record in one batch of ten moves the sum by 2 clip norms, so its loss there is (2/z)^2 / 2 or so; the chance that
+    it is in none is 0.35.
+    """
+    rough, close = (quick_sampled_epsilon(0.1, noise_multiplier, 10, 1e-5, is_rough=r) for r in (True, False))
+    unsampled = acc.gdp_epsilon(mu=math.sqrt(10) * 2 / noise_multiplier, delta=1e-5)
+    assert (2 / noise_multiplier) ** 2 / 2 < close <= rough < unsampled
+    stated = acc.sampled_gaussian_epsilon(q=0.1, noise_multiplier=noise_multiplier, steps=10, delta=1e-5)
+    assert (2 / noise_multiplier) ** 2 / 2 < stated <= unsampled
+
+
+@pytest.mark.parametrize(("q", "steps"), [(1e-4, 1), (1e-5, 1), (1e-6, 5)])
+def test_noise_for_records_that_are_hardly_ever_drawn(q: float, steps: int) -> None:
+    """Where the chance to be drawn is below delta, none is needed: about a thousandth of what is without sampling."""
+    found = acc.sampled_gaussian_noise_multiplier(q=q, epsilon=1.0, steps=steps, delta=1e-5)
+    assert acc.sampled_gaussian_epsilon(q=q, noise_multiplier=found, steps=steps, delta=1e-5) <= 1.0
+    least = 1e-3 * 2 * math.sqrt(steps) / acc.gdp_mu(epsilon=1.0, delta=1e-5)
+    assert found > 0.98 * least
+    if q * steps < 1e-5:
+        assert found < 1.02 * least

@@ -42,6 +42,8 @@ _STEEP = 4.0
 """Steps by which a result that spends too much is corrected are this much shorter than what it spends too much."""
 _ROOM = 1e-4
 """The part of noise that a result has beyond the root."""
+_LEAST = 1e-3
+"""Less noise is not sought, as a part of what is needed without sampling: of records hardly ever drawn none is."""
 
 
 def sampled_gaussian_epsilon(
@@ -98,6 +100,9 @@ def sampled_gaussian_noise_multiplier(
 ) -> float:
     """Return the least noise multiplier, within one part in 1,000, whose ``sampled_gaussian_epsilon`` fits ``epsilon``.
 
+    It is not less than about a thousandth of what is needed without sampling: where a record is drawn with a chance of
+    delta or less, no noise at all would do.
+
     Args:
         q: the chance of a record to be in a step's batch.
         epsilon: what all steps together may cost.
@@ -126,11 +131,13 @@ def sampled_gaussian_noise_multiplier(
     on_grid = _replace_one if adjacency == "replace" else _grid_epsilon
 
     def excess(points: int, log_multiplier: float) -> float:
+        if log_multiplier < math.log(_LEAST * enough):
+            return 1.0
         spent = on_grid(q, math.exp(log_multiplier), int(steps), delta, adjacency, points)
         return math.log(max(spent, 1e-3 * epsilon) / epsilon)
 
     # The mean of many small steps is nearly that of Gaussian ones whose shift is q times as long.
-    near = math.log(enough * q)
+    near = math.log(enough * max(q, _LEAST))
     found, slope = _by_slope(excess, near) or (_grid_by_grid(excess, math.log(enough)), _STEEP)
     # What is returned was looked at itself, on a grid that what is stated in the end only refines, and refining lowers
     # epsilon: no noise is ever smaller than needed.
@@ -224,8 +231,11 @@ def _grid_epsilon(q: float, noise_multiplier: float, steps: int, delta: float, a
     accountant = PLDAccountant(relation, value_discretization_interval=interval)
     step = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(noise_multiplier))
     with np.errstate(all="ignore"):
-        accountant.compose(step, steps)
-        return float(accountant.get_epsilon(delta))
+        try:
+            accountant.compose(step, steps)
+            return float(accountant.get_epsilon(delta))
+        except OverflowError:  # so little noise that losses are past all exponentials: what is not sampled bounds it
+            return math.inf
 
 
 def _replace_one(q: float, noise_multiplier: float, steps: int, delta: float, adjacency: str, points: int) -> float:
