@@ -73,6 +73,14 @@ def test_objective_perturbation_outside_its_theorem_is_refused() -> None:
         acc.paper_objective_alpha(epsilon=1, u1=1, u2=1, n=10, mu=0.5, rounds=3)
 
 
+def test_one_client_outside_the_theorem_is_enough_to_refuse() -> None:
+    run = {"u1": 1, "u2": 0.11, "mu": 0.2, "rounds": 80}
+    with pytest.raises(InputError, match="u2"):  # 0.5 * 1 * 0.2 = 0.1
+        acc.paper_objective_alpha(epsilon=8, n=[224, 1], **run)
+    with pytest.raises(InputError, match=r"epsilon is 0\.001"):  # 2.8 u2 M/(n mu) = 0.55
+        acc.paper_objective_alpha(epsilon=[8, 0.001], n=224, **run)
+
+
 def test_every_paper_docstring_says_that_it_is_not_to_be_relied_on() -> None:
     for function in (acc.paper_epsilon, acc.paper_delta, acc.paper_noise_std, acc.paper_rounds_within):
         words = " ".join(str(function.__doc__).split())

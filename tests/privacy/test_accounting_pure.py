@@ -166,6 +166,15 @@ def test_the_round_epsilon_spends_the_total_and_never_more(epsilon: float, round
     assert total == pytest.approx(epsilon, rel=1e-9)
 
 
+def test_equal_rounds_never_add_up_to_more_than_was_asked_by_rounding() -> None:
+    places = [(epsilon, rounds) for epsilon in (0.1, 0.7, 1.1) for rounds in range(1, 100)]
+    assert any(math.fsum([epsilon / rounds] * rounds) > epsilon for epsilon, rounds in places)
+    for epsilon, rounds in places:
+        each = acc.pure_round_epsilon(epsilon=epsilon, rounds=rounds, delta=0)
+        assert math.fsum([each] * rounds) <= epsilon
+        assert each == pytest.approx(epsilon / rounds, rel=1e-15)
+
+
 @pytest.mark.parametrize(
     ("epsilons", "delta", "words"),
     [

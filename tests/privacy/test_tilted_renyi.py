@@ -158,3 +158,11 @@ def test_calibrated_noise_spends_epsilon_and_where_none_is_enough_that_is_said()
     assert 2 * (1 - 1e-6) < spent <= 2.0
     with pytest.raises(InputError, match="no noise reaches it in 80 rounds"):
         tilted_noise_std(moves=4 / 45, epsilon=1.0, delta=1e-5, **(about | {"curvature": 2 / 45, "rounds": 80}))
+
+
+def test_noise_smaller_than_what_a_record_moves_is_found_too():
+    about = {"curvature": 1e-4, "rank": 1, "cover": 0.0, "rounds": 1, "delta": 1e-5}
+    found = tilted_noise_std(moves=0.5, epsilon=50.0, **about)
+    assert found < 0.5
+    assert tilted_epsilon(squares=(0.5 / found) ** 2, **about) <= 50.0
+    assert tilted_epsilon(squares=(0.5 / (0.99 * found)) ** 2, **about) > 50.0
