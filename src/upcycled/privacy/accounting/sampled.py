@@ -42,8 +42,8 @@ _STEEP = 4.0
 """Steps by which a result that spends too much is corrected are this much shorter than what it spends too much."""
 _ROOM = 1e-4
 """The part of noise that a result has beyond the root."""
-_LEAST = 1e-3
-"""Less noise is not sought, as a part of what is needed without sampling: of records hardly ever drawn none is."""
+_LEAST = 0.01
+"""Less noise is not sought, or less than a thousandth of what is needed without sampling: of some none is needed."""
 
 
 def sampled_gaussian_epsilon(
@@ -100,8 +100,8 @@ def sampled_gaussian_noise_multiplier(
 ) -> float:
     """Return the least noise multiplier, within one part in 1,000, whose ``sampled_gaussian_epsilon`` fits ``epsilon``.
 
-    It is not less than about a thousandth of what is needed without sampling: where a record is drawn with a chance of
-    delta or less, no noise at all would do.
+    Less than 0.01, or than a thousandth of what is needed without sampling, is not sought: where a record is drawn with
+    a chance of delta or less, no noise at all would do.
 
     Args:
         q: the chance of a record to be in a step's batch.
@@ -129,15 +129,16 @@ def sampled_gaussian_noise_multiplier(
         return enough
 
     on_grid = _replace_one if adjacency == "replace" else _grid_epsilon
+    least = min(_LEAST, 1e-3 * enough)
 
     def excess(points: int, log_multiplier: float) -> float:
-        if log_multiplier < math.log(_LEAST * enough):
+        if log_multiplier < math.log(least):
             return 1.0
         spent = on_grid(q, math.exp(log_multiplier), int(steps), delta, adjacency, points)
         return math.log(max(spent, 1e-3 * epsilon) / epsilon)
 
     # The mean of many small steps is nearly that of Gaussian ones whose shift is q times as long.
-    near = math.log(enough * max(q, _LEAST))
+    near = math.log(max(enough * q, least))
     found, slope = _by_slope(excess, near) or (_grid_by_grid(excess, math.log(enough)), _STEEP)
     # What is returned was looked at itself, on a grid that what is stated in the end only refines, and refining lowers
     # epsilon: no noise is ever smaller than needed.
