@@ -6,6 +6,7 @@ A worker has one thread, and ends by itself: when it was idle for a while, or at
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -30,6 +31,8 @@ def worker_pool(processes: int) -> Any:
 
 def are_warm(processes: int) -> bool:
     """Say whether so many workers live already: nothing waits for them to begin."""
+    if "loky" not in sys.modules:  # nobody has asked for any: no pool is made to find that out
+        return False
     living = [worker for worker in worker_pool(processes)._processes.values() if worker.is_alive()]
     return len(living) >= processes
 

@@ -184,10 +184,10 @@ def _together(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:
     longest_first = sorted(jobs, key=lambda job: -_work(job.plan))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threaded = [job for job in longest_first if job.plan.engine.runs_without_lock]
+    separate = [job for job in longest_first if not job.plan.engine.runs_without_lock]
     is_tiny = all(_work(job.plan) < TINY_ROUND * job.plan.data_rounds for job in threaded)
     if is_tiny and _pay_for_processes(threaded, cores):
-        threaded = []
-    separate = [job for job in longest_first if job not in threaded]
+        threaded, separate = [], longest_first
     if threaded:
         yield from _in_threads(threaded, table, (RUNS_PER_CORE if is_tiny else 1) * cores)
     if separate:

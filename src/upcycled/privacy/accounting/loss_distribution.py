@@ -133,9 +133,8 @@ def _epsilon(masses: Real, delta: float, interval: float) -> float:
     scaled = np.cumsum((masses[first:] * np.exp(interval * np.maximum(last - places, -_MOST / interval)))[::-1])[::-1]
     divergence = above[first:] - scaled * np.exp(interval * np.minimum(places - last, _MOST / interval))
     k = int(np.flatnonzero(divergence > delta).max(initial=-1)) + 1
-    if (
-        k == 0
-    ):  # the first point that was looked at is enough: 0, or a bound where one interval is past all exponentials
+    if k == 0:
+        # The first point that was looked at is enough: 0, or a bound where one interval is past all exponentials.
         return interval * first
     k = min(k, places.size - 1)
     return max(0.0, interval * last + math.log((above[first + k] - delta) / scaled[k])) if scaled[k] > 0 else math.inf

@@ -43,7 +43,7 @@ _STEEP = 4.0
 _ROOM = 1e-4
 """The part of noise that a result has beyond the root."""
 _LEAST = 0.01
-"""Less noise is not sought, or less than a thousandth of what is needed without sampling: of some none is needed."""
+"""Less noise than this, or than a thousandth of what is needed without sampling, is not sought."""
 
 
 def sampled_gaussian_epsilon(
