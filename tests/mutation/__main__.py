@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import os
 import random
 import resource
@@ -58,7 +59,8 @@ WATCHED = {
 }
 CASE = pytest.StashKey[int]()
 FEW, FIRST = 2, 25  # cases of a test that come first; tests that are tried at first
-MOST_CPU, MOST_NAPS = 120, 12000  # seconds, and tenths of a second, for one mutant; more means that it does not end
+MOST_CPU, MOST_NAPS = 240, 12000  # seconds, and tenths of a second, for one mutant; more means that it does not end
+ENOUGH_CPU = 60  # seconds after which no further test is begun: what so many tests did not notice survived
 
 
 def main() -> int:
@@ -123,20 +125,20 @@ def note(results: Path, mutant: Mutant, outcome: str, by: str) -> None:
     sys.__stdout__.flush()
 
 
-def in_fork(work) -> tuple[str, str]:
-    """Return how a mutant fared: ``work`` gives the name of a test that fails, or None."""
+def in_fork(work, most_cpu: int = MOST_CPU) -> tuple[str, str]:
+    """Return how a mutant fared, and why: ``work`` gives the name of a test that fails, and how many were run."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         try:
-            resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU + 5))
+            resource.setrlimit(resource.RLIMIT_CPU, (most_cpu, most_cpu + 5))
             sink = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(sink, stream)
             with contextlib.redirect_stdout(io.StringIO()):
-                failed = work()
-            os.write(writing, ("survived\n" if failed is None else f"killed\n{failed}").encode()[:2000])
+                failed, run = work()
+            os.write(writing, (f"survived\n{run}" if failed is None else f"killed\n{failed}").encode()[:2000])
         except BaseException as error:  # of ours: a test's own is seen by pytest
             os.write(writing, f"unknown\n{error!r}".encode()[:2000])
         finally:
@@ -155,12 +157,12 @@ def in_fork(work) -> tuple[str, str]:
     return (outcome, by) if outcome else ("killed", "it does not end")
 
 
-def tested_anew(mutant: Mutant, files: list[str]) -> str | None:
+def tested_anew(mutant: Mutant, files: list[str]) -> tuple[str | None, str]:
     """Run tests in this process, which has not loaded the package, with the mutant in the place of its module."""
     load_anew(PACKAGE, ROOT / mutant.path, mutant.number)
     seen = First()
     pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[seen])
-    return seen.name
+    return seen.name, f"all tests of {len(files)} files"
 
 
 class First:
@@ -193,15 +195,16 @@ class EachInFork:
             note(self.results, mutant, outcome, by)
         # A test that fails without any mutant has found nothing.
         found = {by for _, by in self.killers}
-        outcome, by = in_fork(lambda: first_failing(session, [item for item in session.items if item.nodeid in found]))
+        killers = [item for item in session.items if item.nodeid in found]
+        outcome, by = in_fork(lambda: first_failing(session, killers), most_cpu=10 * MOST_CPU)
         if outcome != "survived":
             raise session.Interrupted(f"{by} fails with the sound modules, too")
         return True
 
-    def failing(self, session: pytest.Session, mutant: Mutant) -> str | None:
-        """Return the first test that fails with the mutant in this process."""
+    def failing(self, session: pytest.Session, mutant: Mutant) -> tuple[str | None, str]:
+        """Return the first test that fails with the mutant in this process, and how many were run."""
         replace_code(PACKAGE, ROOT / mutant.path, mutant.number)
-        return first_failing(session, self.chosen(session.items, mutant))
+        return first_failing(session, self.chosen(session.items, mutant), ENOUGH_CPU)
 
     def chosen(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         """Return the tests for a mutant: first those that found others, and those that reach little else."""
@@ -223,14 +226,17 @@ class EachInFork:
         return found if self.is_again else found[:FIRST]
 
 
-def first_failing(session: pytest.Session, chosen: list[pytest.Item]) -> str | None:
-    seen = First()
+def first_failing(
+    session: pytest.Session, chosen: list[pytest.Item], enough: float = math.inf
+) -> tuple[str | None, str]:
+    seen, run = First(), 0
     session.config.pluginmanager.register(seen)
     for item, then in zip(chosen, [*chosen[1:], None], strict=True):
+        run += 1
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=then)
-        if seen.name is not None:
+        if seen.name is not None or sum(os.times()[:4]) > enough:
             break
-    return seen.name
+    return seen.name, f"{run} of {len(chosen)} tests"
 
 
 class Reached:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -38,6 +39,20 @@ def test_the_noises_and_the_advice_of_the_privacy_page_are_those_of_the_cells():
 
 def test_the_tables_of_the_page_of_reuse_are_those_of_the_cells():
     assert is_current(reuse.PAGE, reuse.blocks(Cells(reuse.CELLS)))
+
+
+def test_the_readme_says_of_reuse_what_the_page_says():
+    """Its four numbers are the page's, rounded: mean gains of three studies, and the first one's at epsilon 0.5."""
+    page, readme = reuse.PAGE.read_text(), " ".join((ROOT / "README.md").read_text().split())
+    prox, dyn, objective = (
+        float(re.search(rf"^- {re.escape(of)}: mean gain \+([0-9.]+)", page, re.MULTILINE)[1])
+        for of in ("FedProx, ErmOutput", "FedDyn by n_i, ErmOutput", "FedProx (mu 1), ObjectivePerturbation")
+    )
+    small = float(re.search(r"^- FedProx, ErmOutput.*?\+([0-9.]+) at 0\.5", page, re.MULTILINE)[1])
+    assert f"gain {prox:.1f} points over the best of three baselines for FedProx" in readme
+    assert (
+        f"({small:.1f} at epsilon 0.5), {objective:.1f} with objective perturbation and {dyn:.1f} for FedDyn" in readme
+    )
 
 
 def test_the_bounds_of_the_theory_page_are_those_of_the_cells():
