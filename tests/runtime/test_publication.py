@@ -119,6 +119,17 @@ def test_personal_models_of_a_restricted_run_are_its_holders(data):
     assert watcher.runs[-1].private.names == ("model",)
 
 
+def test_a_restricted_run_warns_its_holder_alone_that_most_samples_are_scaled_down(data):
+    erm = up.privacy.ErmOutput(norm_bound=0.1, epsilon=4.0, delta=1e-5)
+    given = {**PRIVATE, **QUIET, "algorithm": up.FedProx(mu=0.5), "privacy": erm}
+    watcher = Watcher()
+    result = up.train(data, **{**given, "callbacks": [watcher]})
+    assert any("norm_bound" in words for words in result.private.notes)
+    assert (result.notes, watcher.plan.warned, watcher.plan.notes) == ((), (), ())
+    public = up.train(replace(data, public=True), **given)
+    assert any("norm_bound" in words for words in public.notes)
+
+
 def test_callbacks_of_a_restricted_run_see_no_sample(data):
     watcher = Watcher()
     up.train(data, **PRIVATE | QUIET, callbacks=[watcher])

@@ -289,7 +289,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
             field="charged_scores",
         )
     on_data = (task, choose_engine(plan.spec.engine, task))
-    bound, is_restricted = plan.mechanism.norm_bound, plan.spec.has_real_noise and not data.public
+    bound = plan.mechanism.norm_bound
     return replace(
         plan,
         on_data=on_data,
@@ -298,7 +298,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         notes=data.notes,
         names=data.names,
         records_hash=None if plan.spec.account_path is None else hash_of_shards(data.train),
-        warned=() if bound is None or is_restricted else about_projection(data.train, bound),
+        warned=() if bound is None else about_projection(data.train, bound),
     )
 
 
