@@ -6,6 +6,7 @@ import gc
 import hashlib
 import itertools
 import os
+import random
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,16 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     config.addinivalue_line("filterwarnings", "ignore:A worker .* while some jobs:UserWarning")
     config.addinivalue_line("filterwarnings", "ignore:Trying to resize an executor with running jobs:UserWarning")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Let no test draw from where another left off: a model without a seed of its own is the same in every order."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    import torch  # not above: see pytest_configure
+
+    torch.manual_seed(0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -63,12 +63,6 @@ def world(model, labels, x):
     return step, plan
 
 
-def torch_model(*layers):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(*layers)
-
-
 class Functional(nn.Module):
     """Dropout that is no layer: nobody sees it from outside."""
 
@@ -92,10 +86,12 @@ class Recurrent(nn.Module):
 
 
 DROPPING = {
-    "dropout": lambda: torch_model(nn.Dropout(0.5), nn.Linear(8, 2)),
-    "dropout twice": lambda: torch_model(nn.Dropout(0.3), nn.Linear(8, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, 2)),
-    "alpha dropout": lambda: torch_model(nn.AlphaDropout(0.5), nn.Linear(8, 2)),
-    "dropout of features": lambda: torch_model(
+    "dropout": lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 2)),
+    "dropout twice": lambda: nn.Sequential(
+        nn.Dropout(0.3), nn.Linear(8, 5), nn.ReLU(), nn.Dropout(0.5), nn.Linear(5, 2)
+    ),
+    "alpha dropout": lambda: nn.Sequential(nn.AlphaDropout(0.5), nn.Linear(8, 2)),
+    "dropout of features": lambda: nn.Sequential(
         nn.Unflatten(1, (4, 2)), nn.Dropout1d(0.5), nn.Flatten(), nn.Linear(8, 2)
     ),
     "a function": Functional,
@@ -139,7 +135,7 @@ def test_two_worlds_with_dropout_are_not_told_apart_better_than_claimed():
     flipped[0] = 1
     steps, plan = [], None
     for labels in (np.zeros(40, np.int64), flipped):
-        step, plan = world(torch_model(nn.Dropout(0.9), nn.Linear(200, 2, bias=False)), labels, x)
+        step, plan = world(nn.Sequential(nn.Dropout(0.9), nn.Linear(200, 2, bias=False)), labels, x)
         steps.append(step)
     direction = steps[1](Drawn(0)) - steps[1](Drawn())
     scores = [
