@@ -75,8 +75,10 @@ def test_objective_perturbation_outside_its_theorem_is_refused() -> None:
 
 def test_one_client_outside_the_theorem_is_enough_to_refuse() -> None:
     run = {"u1": 1, "u2": 0.11, "mu": 0.2, "rounds": 80}
-    with pytest.raises(InputError, match="u2"):  # 0.5 * 1 * 0.2 = 0.1
+    with pytest.raises(InputError, match=r"u2 is 0\.11, .* = 0\.1$"):  # 0.5 * 1 * 0.2: the client that is furthest off
         acc.paper_objective_alpha(epsilon=8, n=[224, 1], **run)
+    with pytest.raises(InputError, match=r"u2 is 20\.0, .* = 19$"):  # 20 - 19 is more than 3 - 2.5
+        acc.paper_objective_epsilon(alpha=4, u1=1, u2=[3, 20], n=[10, 76], mu=0.5, rounds=3)
     with pytest.raises(InputError, match=r"epsilon is 0\.001"):  # 2.8 u2 M/(n mu) = 0.55
         acc.paper_objective_alpha(epsilon=[8, 0.001], n=224, **run)
 
