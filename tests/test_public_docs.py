@@ -9,6 +9,7 @@ import re
 import textwrap
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,7 +132,19 @@ def test_the_walk_finds_what_users_call() -> None:
     assert {"up.train", "up.compare", "up.train_many", "up.data.load", "up.data.partition.iid"} <= FUNCTIONS.keys()
     assert {"up.FederatedData.from_arrays", "up.FederatedData.split", "up.privacy.Ledger.read"} <= FUNCTIONS.keys()
     assert {"up.privacy.gdp_epsilon", "up.privacy.audit.one_run", "up.theory.report"} <= FUNCTIONS.keys()
-    assert {f"up.{kind.__name__}" for kind in ALGORITHMS.values()} <= CLASSES.keys()
+    missing = {f"up.{kind.__name__}" for kind in ALGORITHMS.values()} - CLASSES.keys()
+    assert not missing, (
+        f"export {sorted(missing)} in upcycled/__init__.py: its import, its line in the lazy table, __all__"
+    )
+
+
+def test_the_readme_and_the_tests_by_hand_have_every_algorithm() -> None:
+    root = Path(__file__).parents[1]
+    listed = (root / "README.md").read_text().partition("- **Algorithms**:")[2].partition("\n- **")[0]
+    by_hand = (root / "tests/algorithms/test_hand_derived.py").read_text()
+    for kind in ALGORITHMS.values():
+        assert kind.__name__.lower() in listed.lower(), f"README's list of algorithms lacks {kind.__name__}"
+        assert kind.__name__ in by_hand, f"two rounds of {kind.__name__} by hand belong into test_hand_derived.py"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

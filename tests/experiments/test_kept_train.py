@@ -115,7 +115,8 @@ def test_a_run_that_cannot_be_named_is_written_and_not_begun_twice(data, capsys)
         loss=lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
     )
     up.train(data, spec, results="r/own")
-    assert "<lambda> has no name that a later process could find it by: this run is written" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "<lambda> (given as loss) has no name that a later process could find it by: this run is written" in said
     assert json.loads(Path("r/own/seed-0/summary.json").read_text())["error"] is None
     with pytest.raises(up.InputError, match="holds a finished run that cannot be given back: results must be another"):
         up.train(data, spec, results="r/own")

@@ -92,7 +92,7 @@ def test_a_schedule_given_as_a_function_is_known_again_by_its_name(federation, t
 def test_a_function_without_a_name_trains_and_cannot_be_kept(federation, tmp_path):
     nameless = QUIET | {"upcycle": up.coefficients.LambdaHalf(lambda m: 1 / m)}
     assert len(up.train(federation, **nameless).history) == 6
-    with pytest.raises(up.InputError, match=r"<lambda> has no name that a later process could find it by"):
+    with pytest.raises(up.InputError, match=r"<lambda> \(given as upcycle\) has no name that a later"):
         up.train(federation, checkpoint=tmp_path / "kept", **nameless)
     assert not (tmp_path / "kept").exists()
 

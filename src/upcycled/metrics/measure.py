@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError, reason_of, unknown
+from upcycled.core.errors import InputError, reason_of, shown, unknown
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.objective import Objective, TargetKind
 from upcycled.losses.table import OBJECTIVES
@@ -138,12 +138,19 @@ def _value(metric: Metric, targets: NDArray[Any], predictions: NDArray[Any], is_
         with _without_warnings(), np.errstate(all="ignore"):
             # Copies: a function that writes into them changes nobody else's.
             value = metric.function(targets.copy(), predictions.copy())
-        return None if value is None else float(value)
     except Exception as error:
         if is_silent:
             return None
         reason = f"failed with {type(error).__name__}: {reason_of(error)}"
-        raise InputError(f"{metric.name!r} {reason}; it must return a number", field="metrics") from error
+        raise InputError(f"{metric.name!r} {reason}", field="metrics") from error
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        if is_silent:
+            return None
+        raise InputError(
+            f"{metric.name!r} returned {shown(value)}; it must return a number", field="metrics"
+        ) from error
 
 
 _FILTERS = Lock()

@@ -190,7 +190,12 @@ class RunSpec:
     @cached_property
     def _form(self) -> tuple[dict[str, Any], tuple[str, ...]]:
         opaque: list[str] = []
-        return {name: plain_form(value, opaque.append) for name, value in self.settings().items()}, tuple(opaque)
+        form: dict[str, Any] = {}
+        for name, value in self.settings().items():
+            codes: list[str] = []
+            form[name] = plain_form(value, codes.append)
+            opaque += [f"{code} (given as {name})" for code in codes]
+        return form, tuple(opaque)
 
     def plain(self) -> dict[str, Any]:
         """Return what determines the run's bits in plain values: modules by structure and weights, code by its name."""

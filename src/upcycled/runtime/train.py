@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ from upcycled.support.formats import fixed, significant
 from upcycled.support.lock import locked
 
 ENDED_EARLY = (BudgetSpentError, DivergedError)
+_MUCH_WORSE = 10.0
+"""A loss of so many times that of no features is no mere overconfidence."""
 """What ends a run whose result so far is worth having."""
 
 
@@ -216,7 +219,7 @@ def _about_learning(plan: Plan, history: History) -> tuple[str, ...]:
         known = baseline((), plan.objective, plan.task.train.y, test.y, plan.objective.num_outputs(plan.facts.classes))
     if last.accuracy is not None and "accuracy" in known:
         if last.accuracy > known["accuracy"]:
-            return ()
+            return _about_confidence(last.loss, known.get("loss", math.inf), plan)
         reached, plainly = (f"{fixed(value, 2, 100)} %" for value in (last.accuracy, known["accuracy"]))
         return (f"the model is no better than the majority class: accuracy {reached}, against {plainly}{mend}",)
     if "loss" not in known or last.loss < known["loss"]:
@@ -224,3 +227,12 @@ def _about_learning(plan: Plan, history: History) -> tuple[str, ...]:
     what = "the mean" if plan.objective.targets == "numbers" else "the labels' shares"
     reached, plainly = significant(last.loss), significant(known["loss"])
     return (f"the model is no better than {what} of the training targets: loss {reached}, against {plainly}{mend}",)
+
+
+def _about_confidence(loss: float, plainly: float, plan: Plan) -> tuple[str, ...]:
+    """Say so where right answers are many, and the wrong ones given with such confidence that steps were too long."""
+    if loss <= _MUCH_WORSE * plainly:
+        return ()
+    mend = "; try a smaller local.lr" if plan.setting is None else "; try more epsilon or clients"
+    against = f"loss {significant(loss)}, against {significant(plainly)} of the classes' shares"
+    return (f"the model is very sure of wrong answers: {against}{mend}",)
