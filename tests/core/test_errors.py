@@ -19,6 +19,7 @@ from upcycled.core.errors import (
     check_number,
     limits_of,
     reason_of,
+    suggest,
 )
 
 
@@ -176,3 +177,9 @@ def test_of_somebody_elses_error_the_first_line_is_told():
     assert reason_of(RuntimeError("\n  shapes (3,)  differ.\n\nstack of calls")) == "shapes (3,) differ"
     assert reason_of(MemoryError()) == "MemoryError"
     assert len(reason_of(ValueError("x" * 10_000))) == 160
+
+
+def test_a_name_in_another_unicode_form_is_told_apart_from_its_twin():
+    assert suggest("e\u0301tat", ["\u00e9tat"]) == (
+        "; '\u00e9tat' looks the same and is other characters: copy it from there (known: \u00e9tat)"
+    )

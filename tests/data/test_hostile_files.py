@@ -51,6 +51,23 @@ def test_a_good_archive_is_read(tmp_path):
     assert up.data.load(archive(tmp_path / "a.npz")).num_clients == 2
 
 
+@pytest.mark.parametrize(("columns", "rows"), [(300_000, 0), (300_000, 1), (90_000, 0)])
+def test_a_table_wider_than_one_is_read_with_is_refused_by_its_header(tmp_path, monkeypatch, columns, rows):
+    def not_read(*args, **kwargs):
+        raise AssertionError("read")
+
+    monkeypatch.setattr("pandas.read_csv", not_read)
+    names = ",".join(f"f{i}" for i in range(columns))
+    (tmp_path / "wide.csv").write_text(f"c,y,{names}\n" + ("a,0" + columns * ",1" + "\n") * rows)
+    with pytest.raises(InputError) as error:
+        up.data.load(tmp_path / "wide.csv", client="c", label="y")
+    assert str(error.value).endswith(
+        "has no rows, but it must have at least one sample for every client"
+        if columns < 100_000
+        else "has more than 100,000 columns, but a table must have no more: keep such samples in an .npz"
+    )
+
+
 @pytest.mark.parametrize(
     "values",
     [

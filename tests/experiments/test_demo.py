@@ -44,6 +44,17 @@ def test_upcycled_runs_have_as_many_iterations_and_half_of_the_data_rounds_and_m
             assert seed.summary["messages"] == 2 * rounds * 9  # down and up, 30 % of 30 clients
 
 
+def test_kernels_are_compiled_before_the_first_row_is_timed(tmp_path, monkeypatch):
+    from upcycled.experiments import demo as module
+
+    seen = []
+    monkeypatch.setattr(module, "train", lambda data, spec: seen.append((spec.iterations, spec.privacy is None)))
+    monkeypatch.setattr(module, "prepare_batch", lambda *args: seen.append("batch") or (_ for _ in ()).throw(KeyError))
+    with pytest.raises(KeyError):
+        run_demo(contestants(2, 2, str(tmp_path / "out")), "upcycled demo")
+    assert seen == [(1, True), (1, False), "batch"]
+
+
 def test_two_of_them_end_at_the_proven_epsilon_and_the_others_promise_nothing(demo):
     _, found = demo
     epsilons = [worst_epsilon(outcome) for _, outcome in found.rows]

@@ -19,6 +19,7 @@ from upcycled.core.errors import DivergedError, InputError
 from upcycled.experiments import batch as batch_module
 from upcycled.experiments.batch import Options, run_experiment
 from upcycled.experiments.results import plain
+from upcycled.experiments.seed_lines import seed_line
 from upcycled.runtime.executor import Failed
 from upcycled.support.files import WriteError, write_together, write_whole
 from upcycled.support.lock import InUseError, locked
@@ -315,7 +316,8 @@ def test_a_stopped_run_goes_on_where_it_was_and_ends_in_the_same_bits(here):
     folder = here / "results" / "small" / "seed-0"
     assert not (folder / "summary.json").exists()
     seen = []
-    run("seeds=[0]", watch=lambda experiment, seed: [Watcher(seed, seen)])
+    again = run("seeds=[0]", watch=lambda experiment, seed: [Watcher(seed, seen)]).seeds[0]
+    assert seed_line(again) == f"seed 0 finished, from the checkpoint of an earlier command on: {again.folder}"
     assert seen == [(0, "start", 3), (0, 4), (0, "end")]
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     assert (folder / "clients.jsonl").read_bytes() == (whole / "clients.jsonl").read_bytes()

@@ -272,6 +272,15 @@ def test_a_sweep_shows_its_ranking_and_its_choice(tmp_path):
     assert "test data took no part in the choice" in words
 
 
+def test_a_sweep_beside_an_experiments_seeds_is_named_because_it_has_a_page_of_its_own(folder, tmp_path):
+    home = shutil.copytree(folder / "fedavg-upcycled", tmp_path / "one")
+    (home / "sweep").mkdir()
+    (home / "sweep" / "sweep.json").write_text("{}")
+    where = f"sweep is not on this page and has one of its own: upcycled report {home / 'sweep'}"
+    assert collect(home).problems == (where,)
+    assert where in words_of(render(collect(home)))
+
+
 def test_the_convergence_record_is_drawn_beside_its_bound(tmp_path):
     raw = {"name": "theory", "iterations": 6, "data": DATA, "results": str(tmp_path)}
     raw |= {"algorithm": {"name": "fedprox", "mu": 40.0}, "upcycle": {"coefficient": 0.5}}

@@ -254,3 +254,12 @@ def test_a_wrong_hyper_parameter_is_named_where_it_is_made(make, words):
     with pytest.raises(up.InputError) as error:
         make()
     assert words in str(error.value)
+
+
+def test_labels_that_are_counted_from_1_are_warned_of_unless_classes_were_given():
+    xs, ys = [np.eye(3, dtype=np.float32)] * 2, [np.array([1, 2, 3])] * 2
+    few = {"algorithm": up.FedAvg(), "iterations": 1, "progress": False}
+    (words,) = up.train(up.FederatedData.from_arrays(xs, ys), **few).notes
+    assert words == "no sample is of class 0, the least is 1: take 1 off the labels, or give num_classes"
+    assert up.train(up.FederatedData.from_arrays(xs, ys, num_classes=4), **few).notes == ()
+    assert up.train(up.FederatedData.from_arrays(xs, [y - 1 for y in ys]), **few).notes == ()

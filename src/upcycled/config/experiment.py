@@ -19,9 +19,20 @@ from upcycled.config.overrides import UNSET, Overrides, parse_overrides, put, va
 from upcycled.config.ranges import Range, as_values, is_range
 from upcycled.config.registry import CLIENTS, LOCALS, TABLES, Choice, PrivacyTable, keys_within, places
 from upcycled.config.sources import DataTable, Logistic, LstmTable, ModelTable, model_arguments
-from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, Seed, Table, Word
+from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, MachineCount, Seed, Table, Word
 from upcycled.config.wording import Place, from_validation, in_keys, named
-from upcycled.core.errors import COUNT, SEED, InputError, check_path, home_path, reason_of, shown, suggest, unknown
+from upcycled.core.errors import (
+    COUNT,
+    MACHINE_COUNT,
+    SEED,
+    InputError,
+    check_path,
+    home_path,
+    reason_of,
+    shown,
+    suggest,
+    unknown,
+)
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
@@ -101,7 +112,7 @@ class Experiment(Table):
         description="a folder name of letters, digits, '.', '_', '-' and '+' that starts with a letter or digit, "
         "at most 100 of them and 200 bytes"
     )
-    iterations: Count = Field(default=100, description=COUNT.phrase)
+    iterations: MachineCount = Field(default=100, description=MACHINE_COUNT.phrase)
     seeds: Annotated[tuple[Seed, ...], AsTuple, AfterValidator(_different)] = Field(
         default=(0,), description=f"a list of one or more different {SEED.plural}"
     )
@@ -399,15 +410,17 @@ def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            read = file.read(LARGEST_FILE + 1)  # no more: a device has no end
+        if len(read) > LARGEST_FILE:
+            raise InputError(f"the file has more than {LARGEST_FILE} bytes, and an experiment file must have fewer")
+        text = read.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError("the file does not exist, but it must be an experiment file (TOML)") from None
     except UnicodeDecodeError as error:
         raise InputError(f"byte {error.start} is not UTF-8 text, but it must be a TOML file in UTF-8") from None
     except OSError as error:
         raise InputError(f"the file cannot be read ({error.strerror}), but it must be a TOML file") from None
-    if len(text) > LARGEST_FILE:
-        raise InputError(f"the file has {len(text)} characters, but an experiment file has at most {LARGEST_FILE}")
     if _LONG_KEY.search(text):  # the time that Python's parser takes for one grows with the cube of its parts
         raise InputError(
             "the file has a key of very many parts, which is nested too deeply: it must be such as local.lr"
@@ -416,6 +429,8 @@ def _read(path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else reason_of(error)
+        if "set_int_max_str_digits" in reason:  # Python's advice to programmers
+            reason = "an integer has thousands of digits"
         raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 from pydantic import Field as Key
 
-from upcycled.core.errors import COUNT, FRACTION, SEED, Limits, limits_of
+from upcycled.core.errors import COUNT, FRACTION, MACHINE_COUNT, SEED, Limits, limits_of
 
 AsTuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 """Lists of the file become tuples, so that a table can be compared and never changes."""
@@ -63,6 +63,7 @@ def within(limits: Limits) -> BeforeValidator:
 
 Fraction = Annotated[float, within(FRACTION)]
 Count = Annotated[int, within(COUNT)]
+MachineCount = Annotated[int, within(MACHINE_COUNT)]
 Seed = Annotated[int, within(SEED)]
 Word = Annotated[str, Key(min_length=1)]
 

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -246,12 +247,19 @@ def suggest(word: str, options: Iterable[str]) -> str:
     known = list(options)
     # What is far longer than every name is near to none; comparing would take the product of both lengths.
     is_name = len(word) <= LONGEST_QUOTE and len(known) <= MOST_COMPARED
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5) if is_name else []
+    alike = [name for name in known if is_name and _composed(name) == _composed(word)]
+    near = alike or (difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5) if is_name else [])
     initials = "".join(part[:1] for part in word.lower().split("_"))
     near = near or [name for name in known if len(name) > 1 and name == initials]
     hint = f"; did you mean '{near[0]}'?" if near else ""
+    if alike:
+        hint = f"; '{alike[0]}' looks the same and is other characters: copy it from there"
     more = f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else ""
     return f"{hint} (known: {', '.join(known[:MOST_NAMES])}{more})"
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def unknown(field: str, value: object, options: Iterable[str]) -> InputError:

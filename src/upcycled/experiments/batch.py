@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -60,6 +60,8 @@ class SeedOutcome:
     """The numbers of a run that went to its end; of one that stopped they are in its folder only."""
     error: str | None = None
     """Why it stopped: it diverged, or nobody could pay for a round."""
+    went_on: bool = False
+    """Whether it was begun by an earlier command, which left a checkpoint."""
 
     def as_json(self) -> dict[str, Any]:
         about = {"seed": self.seed, "status": self.status, "folder": str(self.folder), "error": self.error}
@@ -283,12 +285,13 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
                     note_other_data(variant.folder(seed), variant.data)
                 outcomes[i, seed] = _found(seed, variant.folder(seed), summary)
                 options.tell(variant.experiment, outcomes[i, seed])
+    begun = {place for place in todo if has_checkpoints(batch.variants[place[0]].checkpoint(place[1]))}
     table = BatchProgress(len(todo), options.progress)
     with named(batch.source), in_keys(PLAN_KEYS), table.shown():
         for start in range(0, len(todo), AT_ONCE):
             for (i, seed), result in _train(batch.variants, todo[start : start + AT_ONCE], table, options):
                 variant = batch.variants[i]
-                outcomes[i, seed] = _kept(variant, seed, result, options)
+                outcomes[i, seed] = replace(_kept(variant, seed, result, options), went_on=(i, seed) in begun)
                 options.tell(variant.experiment, outcomes[i, seed])
     return [
         Outcome(variant.experiment, tuple(outcomes[i, seed] for seed in variant.experiment.seeds))

@@ -14,7 +14,8 @@ def seed_line(outcome: SeedOutcome) -> str:
         return f"seed {outcome.seed} stopped: {outcome.error}"
     if outcome.status == "reused":
         return f"seed {outcome.seed} is already there with this config and was not run again"
-    return f"seed {outcome.seed} finished: {outcome.folder}"
+    how = ", from the checkpoint of an earlier command on" if outcome.went_on else ""
+    return f"seed {outcome.seed} finished{how}: {outcome.folder}"
 
 
 def tell_failures(experiment: Experiment, outcome: SeedOutcome) -> None:

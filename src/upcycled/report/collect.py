@@ -139,6 +139,11 @@ def collect(folder: Path) -> Results:
     parts = [_part(reader, home, seeds) for home, seeds in homes.items()]
     if not any(part.seeds for part in parts):
         raise InputError(_nothing(folder, parts, reader.problems))
+    reader.problems.extend(
+        f"{reader.place(path.parent)} is not on this page and has one of its own: upcycled report {path.parent}"
+        for home in homes
+        for path in sorted(path for name in DOCUMENTS for path in home.glob(f"*/{name}.json"))
+    )
     return Results(folder.resolve().name, _ordered(parts, documents), documents, tuple(reader.problems))
 
 

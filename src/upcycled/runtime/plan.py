@@ -298,8 +298,16 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         notes=data.notes,
         names=data.names,
         records_hash=None if plan.spec.account_path is None else hash_of_shards(data.train),
-        warned=() if bound is None else about_projection(data.train, bound),
+        warned=(*_about_labels(data), *(() if bound is None else about_projection(data.train, bound))),
     )
+
+
+def _about_labels(data: FederatedData) -> tuple[str, ...]:
+    """Say so where labels seem to be counted from 1: a model learns that nothing is of class 0, and is scored alike."""
+    if data.targets != "classes" or "classes" not in data.inferred or not data.train.num_rows or data.train.y.min() < 1:
+        return ()
+    least = int(data.train.y.min())
+    return (f"no sample is of class 0, the least is {least}: take {least} off the labels, or give num_classes",)
 
 
 def _to_choose_on(plan: Plan, data: FederatedData) -> Shards:

@@ -14,7 +14,7 @@ from torch import nn
 from upcycled.aggregators import as_aggregator
 from upcycled.core.aggregator import Aggregator
 from upcycled.core.algorithm import METHODS, NAMES, Algorithm
-from upcycled.core.errors import COUNT, SEED, InputError, check_fields, check_path, plain_number, unknown
+from upcycled.core.errors import COUNT, MACHINE_COUNT, SEED, InputError, check_fields, check_path, plain_number, unknown
 from upcycled.core.mechanism import Mechanism
 from upcycled.core.own_objects import check_members, check_names
 from upcycled.core.sampler import Participation, Sampler
@@ -108,7 +108,7 @@ class RunSpec:
     loss: object = None
     upcycle: object = None
     aggregation: str | Aggregator = "samples"
-    iterations: Annotated[int, COUNT] = 100
+    iterations: Annotated[int, MACHINE_COUNT] = 100
     local: Local | None = None
     participation: float | Sampler = 1.0
     sampling: str = "fixed"

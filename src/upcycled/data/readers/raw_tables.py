@@ -130,12 +130,27 @@ def _unpacked_parquet(file: Path) -> int:
     return int(max(8 * about.num_rows * about.num_columns, sum(groups)))
 
 
+MOST_COLUMNS = 100_000
+_LONGEST_HEADER = 2**26
+
+
 def check_cells_fit(file: Path, separator: bytes) -> None:
     """Refuse a .csv whose cells need more memory than there is: an empty one is a byte there and eight here.
+
+    Before that one with more columns than a table is read with in seconds: each is an array of its own, and costs as
+    much in a file without rows.
 
     Raises:
         InputError: in one sentence.
     """
+    with file.open("rb") as stream:
+        header = stream.readline(_LONGEST_HEADER)
+        columns, has_rows = header.count(separator) + 1, bool(stream.read(1))
+    if columns > MOST_COLUMNS or len(header) == _LONGEST_HEADER:
+        many = f"more than {MOST_COLUMNS:,} columns"
+        raise InputError(f"has {many}, but a table must have no more: keep such samples in an .npz", field=str(file))
+    if not has_rows and columns > MOST_COLUMNS // 100:  # fewer are counted by those who know what rows are for
+        raise InputError("has no rows, but it must have at least one sample for every client", field=str(file))
     limit = memory_limit()
     if limit is None or 8 * file.stat().st_size <= limit:  # no file has more cells than bytes
         return

@@ -46,6 +46,14 @@ function drawRows(host, { rows, limits, log, xName, unit = "", width, title }) {
   });
 }
 
+// A name and the words beside it share a line, where a letter is some 7.5 pixels wide: shorter words first, then a
+// shorter name.
+function fitted(label, row, width) {
+  const room = (words) => Math.floor((width - 4) / 7.5) - words.length - 2;
+  const words = label.length <= room(row.words) ? row.words : row.short;
+  return [label.length <= room(words) ? label : `${label.slice(0, Math.max(8, room(words) - 1))}…`, words];
+}
+
 function rowOf(row, scale, y, tall, width, isNarrow) {
   const group = make("g", { class: `series c${row.part.colour}`, "data-part": row.part.id });
   const base = y + (isNarrow ? 40 : 24) + tall;
@@ -60,9 +68,10 @@ function rowOf(row, scale, y, tall, width, isNarrow) {
   group.append(make("line", { x1: left, x2: right, y1: base, y2: base, class: "axis" }));
   const middle = scale.at(row.median);
   group.append(make("path", { d: `M${middle} ${base + 1}l-5 8h10z`, class: "dot" }));
-  group.append(make("text", { x: 0, y: y + 14, class: "strong" }, row.part.label));
+  const [label, words] = isNarrow ? [row.part.label, row.short] : fitted(row.part.label, row, width);
+  group.append(make("text", { x: 0, y: y + 14, class: "strong" }, label));
   // On a phone the words go under the name.
   const place = isNarrow ? { x: 0, y: y + 30 } : { x: width - 4, y: y + 14, class: "end" };
-  group.append(make("text", place, isNarrow ? row.short : row.words));
+  group.append(make("text", place, words));
   return group;
 }
