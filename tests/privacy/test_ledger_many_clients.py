@@ -262,7 +262,7 @@ FORGED = {
         {"paper": {"theorem": "output", "clip_norm": 10.0, "noise_std": [0.8]}},
         "its 'paper' is not",
     ),
-    "too many clients": (1, {"num_clients": 10**18}, "must be at most"),
+    "too many clients": (1, {"num_clients": 2**31 + 1}, "must be at most 2147483648"),
 }
 
 

@@ -155,6 +155,40 @@ def test_pure_charges_add_up_or_compose_optimally(tmp_path):
     assert read.epsilon(DELTA)[0] == pytest.approx(composed.get_epsilon_for_delta(DELTA), rel=1e-6)
 
 
+def test_the_statement_of_pure_charges_has_the_plain_sum_beside_a_delta_and_not_beside_none(tmp_path):
+    ledger = opened(tmp_path / "a", mechanism=UpdateClipping(1.0, 0.8))  # of which the paper claims nothing
+    ledger.charge(1, 1, 0, charge("pure", [0, 1], epsilon=[0.1, 0.3]))
+    assert "the plain sum, at delta = 0, is 0.3 for the worst client" in ledger.statement(DELTA)
+    assert "the plain sum" not in ledger.statement(0.0)
+
+
+def test_a_long_history_of_pure_charges_is_stated_after_sixty_of_them():
+    ledger = opened(data_rounds=200)
+    for m in range(1, 201):
+        ledger.charge(m, m, 0, charge("pure", [0], epsilon=[0.01]))
+    found = ledger.epsilon_over_rounds(0.0)
+    assert len(found.worst) == 60
+    assert found.worst[-1] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("name", ["steps", "rank", "draws"])
+def test_counts_of_a_charge_end_where_floats_have_every_integer(name):
+    kind = {"steps": "sampled", "rank": "tilted", "draws": "gaussian"}[name]
+    numbers = {"sampled": {"sampling_rate": [0.5], "steps": [1]}, "tilted": {"epsilon": [1.0], "curvature": [0.1]}}
+    whole = numbers.get(kind, {}) | ({"rank": [1]} if kind == "tilted" else {})
+    opened().charge(1, 1, 0, charge(kind, [0], **whole | {name: np.array([2**53])}))
+    with pytest.raises(up.InputError, match=f"its {name} is 9.0072e\\+15, and must be from 0 to 9.0072e\\+15"):
+        opened().charge(1, 1, 0, charge(kind, [0], **whole | {name: np.array([2**53 + 2])}))
+
+
+def test_the_noise_of_an_upcycled_run_is_said_to_be_integers_too(tmp_path):
+    """An upcycled iteration has no charge, and so no draws; the words are about those that have."""
+    ledger = opened(tmp_path / "a", noise="system")
+    ledger.charge(1, 1, 0, charge("gaussian", [0, 1], draws=np.array([3, 3])))
+    ledger.upcycled(2, 1)
+    assert "sampled up to a proven error" in ledger.statement(DELTA)
+
+
 def test_a_client_that_pays_more_often_can_be_the_worst():
     ledger = opened()
     ledger.charge(1, 1, 0, charge("pure", [0, 1], epsilon=[0.1, 0.3]))
