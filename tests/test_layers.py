@@ -103,6 +103,7 @@ def test_core_needs_nothing_but_torch_and_numpy(path):
         "sys",
         "traceback",
         "typing",
+        "unicodedata",
     }
     assert outside <= standard
 

@@ -215,7 +215,15 @@ COARSE: tuple[str, ...] = ()
 SOLVES = ("erm_output", "bolt_on_sgd", "objective_perturbation", "gaussian_objective")
 
 
-@pytest.mark.parametrize(("mechanism", "name"), [one for one in EVERY if one[0] not in SOLVES or one[1] != "pfedme"])
+@pytest.mark.parametrize(
+    ("mechanism", "name"),
+    [
+        # Every algorithm and every mechanism at once, and the other pairs where there is time.
+        pytest.param(*one, marks=() if one[0] == "update_clipping" or one[1] == "fedprox" else pytest.mark.slow)
+        for one in EVERY
+        if one[0] not in SOLVES or one[1] != "pfedme"
+    ],
+)
 def test_every_local_mechanism_with_every_algorithm(federation, mechanism, name):
     given = {"iterations": 2, "participation": 0.7}
     if mechanism not in SOLVES:

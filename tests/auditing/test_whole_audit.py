@@ -131,7 +131,7 @@ def test_a_sound_mechanism_passes_with_at_least_19_of_20_seeds(name):
         pytest.param(
             LOCAL | {"engine": "fused", "algorithm": {"name": "feddyn", "alpha": 0.5}}, marks=pytest.mark.slow
         ),
-        LOCAL | {"engine": "fused", "algorithm": {"name": "pfedme"}},
+        pytest.param(LOCAL | {"engine": "fused", "algorithm": {"name": "pfedme"}}, marks=pytest.mark.slow),
     ],
 )
 def test_noise_inside_of_steps_has_the_scale_that_its_own_recursion_gives(changes):

@@ -276,7 +276,9 @@ def test_another_separator_is_refused_with_the_right_one(tmp_path, mark, name, d
     )
 
 
-@pytest.mark.parametrize("kinds", ["iii", "ifi", "bfi", "ggg", "gfu"])
+@pytest.mark.parametrize(
+    "kinds", ["iii", "bfi", *(pytest.param(one, marks=pytest.mark.slow) for one in ("ifi", "ggg", "gfu"))]
+)
 def test_a_wide_table_has_every_value_in_its_column(kinds, file):
     """More columns than are taken at once, of whole numbers, fractions, truths, gaps and unsigned ones, in turn."""
     made = {"i": int, "f": lambda value: value + 0.5, "b": lambda value: value % 2 == 0, "g": int, "u": int}

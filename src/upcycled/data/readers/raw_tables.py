@@ -20,6 +20,7 @@ from upcycled.core.errors import InputError, check_path
 from upcycled.data.readers.npz import unreadable
 from upcycled.support.compressed import check_unpacked
 from upcycled.support.extras import needs
+from upcycled.support.formats import count
 
 TABLES = (".csv", ".parquet", ".xlsx")
 OTHER_MARKS = ((";", "';'"), ("\t", "a tab"), ("|", "'|'"), (",", "a comma"))
@@ -147,7 +148,7 @@ def check_cells_fit(file: Path, separator: bytes) -> None:
         header = stream.readline(_LONGEST_HEADER)
         columns, has_rows = header.count(separator) + 1, bool(stream.read(1))
     if columns > MOST_COLUMNS or len(header) == _LONGEST_HEADER:
-        many = f"more than {MOST_COLUMNS:,} columns"
+        many = f"more than {count(MOST_COLUMNS)} columns"
         raise InputError(f"has {many}, but a table must have no more: keep such samples in an .npz", field=str(file))
     if not has_rows and columns > MOST_COLUMNS // 100:  # fewer are counted by those who know what rows are for
         raise InputError("has no rows, but it must have at least one sample for every client", field=str(file))
