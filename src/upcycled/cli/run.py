@@ -77,6 +77,7 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 
 def _show(outcome: Outcome) -> None:
+    from upcycled.privacy.mechanisms.table import claim_word, epsilon_called
     from upcycled.support.statistics import mean_and_sd
 
     experiment = outcome.experiment
@@ -104,8 +105,11 @@ def _show(outcome: Outcome) -> None:
     for spent in [seed.summary["privacy"] for seed in outcome.seeds if seed.summary and seed.summary.get("privacy")][
         :1
     ]:
+        # Summaries of earlier versions do not name the mechanism as its ledger does.
+        named = spent.get("mechanism") or (experiment.privacy.mechanism if experiment.privacy else "")
+        called = epsilon_called(claim_word(named))
         print(
-            f"Privacy ({spent['noise']}): proven epsilon {epsilon(spent['epsilon']['max'])} for the worst client, "
+            f"Privacy ({spent['noise']}): {called} {epsilon(spent['epsilon']['max'])} for the worst client, "
             f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; "
             f"{spent.get('scope', 'this run only')}: seeds add up."
         )

@@ -211,6 +211,8 @@ def _privacy(result: Result) -> dict[str, Any] | None:
     epsilons = ledger.epsilon(delta)
     paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
     return {
+        "mechanism": ledger.mechanism,
+        "claim": ledger.claim,
         "is_simulation": ledger.is_simulation,
         "noise": SIMULATION if ledger.is_simulation else ledger.noise,
         "delta": delta,

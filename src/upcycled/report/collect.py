@@ -32,6 +32,8 @@ DOCUMENTS = ("compare", "sweep", "demo")
 """What a command writes about a folder of several experiments, as ``<name>.json``."""
 
 
+UNNAMED = "an unnamed mechanism"
+
 @dataclass(frozen=True)
 class Seed:
     """One finished run."""
@@ -49,8 +51,10 @@ class Seed:
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
     plain: tuple[tuple[str, str], ...] = ()
-    """What its ledger protects, for those whose records they are; none where it has none that can be read."""
     """How far a private run's ledger, held against the summary's head, shows that it is whole."""
+    """What its ledger protects, for those whose records they are; none where it has none that can be read."""
+    mechanism: str = UNNAMED
+    """What a private run's ledger, its summary or, before both named it, its file calls the mechanism."""
 
     @property
     def is_restricted(self) -> bool:
@@ -227,7 +231,7 @@ def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
         config = config or reader.read(folder / "config.toml", tomllib.loads, {})
         if not (folder / "summary.json").exists():
             unfinished.append(reader.place(folder))
-        elif (seed := _seed(reader, folder)) is not None and seed.summary.get("error") is not None:
+        elif (seed := _seed(reader, folder, config)) is not None and seed.summary.get("error") is not None:
             stopped.append(_stopped(seed))
         elif seed is not None:
             seeds.append(seed)
@@ -247,7 +251,7 @@ def _stopped(seed: Seed) -> str:
     return f"{said}; what it released cost the worst client epsilon {general(worst, 6)} at delta {general(delta)}"
 
 
-def _seed(reader: _Reader, folder: Path) -> Seed | None:
+def _seed(reader: _Reader, folder: Path, config: Row) -> Seed | None:
     summary = reader.read(folder / "summary.json", _table)
     if summary is None:
         return None
@@ -264,7 +268,9 @@ def _seed(reader: _Reader, folder: Path) -> Seed | None:
         reader.read(folder / "clients.jsonl", _lines, ()),
         reader.read(folder / "evaluation.json", _table),
     )
-    return _with_ledger(reader, folder, seed)
+    asked = config.get("privacy")
+    named = asked.get("mechanism", UNNAMED) if isinstance(asked, dict) else UNNAMED
+    return _with_ledger(reader, folder, replace(seed, mechanism=str((seed.privacy or {}).get("mechanism", named))))
 
 
 def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
@@ -287,8 +293,8 @@ def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
     contradicts = contradiction(privacy, worst)
     if contradicts is not None:
         reader.problems.append(f"{reader.place(ledgers[-1])} {contradicts}")
-    plain = plain_words(ledger.promise, ledger.is_simulation, worst, float(delta))
-    return replace(seed, spent=spent, evidence=evidence(ledger), plain=plain)
+    plain = plain_words(ledger.promise, ledger.claim, ledger.is_simulation, worst, float(delta))
+    return replace(seed, spent=spent, evidence=evidence(ledger), plain=plain, mechanism=ledger.mechanism)
 
 
 def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part, ...]:

@@ -39,7 +39,7 @@ class Client:
 
     names: tuple[str, ...]
     epsilon: float
-    """As stated: the ledger's, or the account's so far; infinite where none is proven."""
+    """As stated: the ledger's, or the account's so far; infinite where there is none."""
     events: Mapping[Event, int] | None
     draws: int
 
@@ -64,6 +64,8 @@ class Claim:
     """Of the worst client; of an account the budget, which is the claim."""
     spent: float
     """Of the worst client by the charges so far; of a run it is epsilon."""
+    word: str
+    """What epsilon is: proven, or whose claim."""
     unit: str
     clients: tuple[Client, ...]
     items: tuple[tuple[str, str], ...]
@@ -127,6 +129,7 @@ def claim_of_ledger(ledger: Ledger, delta: float, title: str) -> Claim:
         delta,
         worst,
         worst,
+        ledger.claim,
         ledger.promise.unit,
         _grouped(found),
         ledger.statement_items(delta),
@@ -146,6 +149,7 @@ def claim_of_account(account: Account, title: str) -> Claim:
         terms.delta,
         terms.epsilon,
         max((epsilon for _, epsilon, _ in found), default=0.0),
+        account.claim,
         terms.unit,
         _grouped(found or [("", 0.0, [])]),
         account.statement_items(),

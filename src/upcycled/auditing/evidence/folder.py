@@ -58,7 +58,12 @@ def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | N
     if audit is not None:
         files["audit.json"] = _audit(Path(audit))
     clients = [client.as_json(claim.delta) for client in claim.clients]
-    about = {"delta": claim.delta, "claimed_epsilon": _finite(claim.epsilon), "is_account": claim.is_account}
+    about = {
+        "delta": claim.delta,
+        "claimed_epsilon": _finite(claim.epsilon),
+        "claim": claim.word,
+        "is_account": claim.is_account,
+    }
     files["events.json"] = _json({**about, "neighbours": "replace one", "clients": clients})
     files["verify.py"] = SCRIPT.encode()
     files["STATEMENT.md"] = statement(claim).encode()

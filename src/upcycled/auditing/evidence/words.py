@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from upcycled.auditing.evidence.claims import Claim
+from upcycled.privacy.mechanisms.table import PROVEN, epsilon_called
 from upcycled.support.formats import epsilon, fixed, general
 
 SCRIPT = '''\
@@ -50,6 +51,8 @@ print("recomputed, within the claim of", claim, "at delta", document["delta"], "
 def statement(claim: Claim) -> str:
     """Return the statement in plain words."""
     lines = [f"# What is claimed: {claim.title}", ""]
+    if claim.word != PROVEN:
+        lines += [f"**Epsilon is {claim.word}.**", ""]
     lines += [f"- **{topic}**: {words}" for topic, words in claim.items]
     if claim.is_simulation:
         lines += ["", "**This was a simulation: its noise follows from a seed, and it protects nobody.**"]
@@ -65,8 +68,9 @@ def for_a_board(claim: Claim) -> str:
         "",
         f"Whoever sees everything that was released learns little about {unit}. Precisely: suppose that {unit} is "
         "exchanged for any other, and somebody who knows all other data, and both candidates, tries to tell from all "
-        f"releases which of the two was used. The claim is epsilon {epsilon(claim.epsilon)} at delta "
-        f"{general(claim.delta)}.{so_far} For the client that spent most it means, whatever test is used:",
+        f"releases which of the two was used. The claim is {epsilon_called(claim.word)} "
+        f"{epsilon(claim.epsilon)} at delta {general(claim.delta)}.{so_far} For the client that spent "
+        "most it means, whatever test is used:",
         "",
         "| wrong accusations (false positives) | misses at least (false negatives) |",
         "|---|---|",
@@ -82,6 +86,8 @@ def for_a_board(claim: Claim) -> str:
         "Not covered: " + dict(claim.items).get("not covered", "what was not released"),
         "",
     ]
+    if claim.word != PROVEN:
+        lines.insert(2, f"**The epsilon below is {claim.word}.**\n")
     if claim.is_simulation:
         lines.insert(2, "**A simulation: none of this protects anybody.**\n")
     return "\n".join(lines)
@@ -134,6 +140,11 @@ def about_verifying(claim: Claim, files: Sequence[str]) -> str:
         "audit`), that the data were what is said, that nothing else was released, or that the holder, who has the "
         "key, did not write all of it anew.",
     ]
+    if claim.word != PROVEN:
+        lines.append(
+            f"\nEpsilon is {claim.word}: what `verify.py` recomputes follows from the sensitivities that the charges "
+            "state, and nothing here shows that those are right."
+        )
     if claim.is_account:
         lines.append(
             "\nThe account's claim is its budget, held by a filter; what `verify.py` recomputes is the spending so far "

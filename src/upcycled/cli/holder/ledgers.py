@@ -37,6 +37,7 @@ def _run(args: argparse.Namespace) -> int:
     paths = [_file(text) for text in args.ledgers]
     ledgers = [Ledger.read(path) for path in paths]
     delta = number_of("delta", args.delta)
+    from upcycled.privacy.mechanisms.table import PROVEN, claim_word
     delta = min(ledger.default_delta for ledger in ledgers) if delta is None else delta
     together = joint_epsilon(ledgers, delta)
     rounds = [int(sum(each)) for each in zip(*(ledger.rounds for ledger in ledgers), strict=True)]
@@ -45,6 +46,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.json:
         clients = [
             {
+    claim = claim_word(*(ledger.mechanism for ledger in ledgers))
                 "client": i,
                 "rounds": rounds[i],
                 "epsilon": float(together[i]) if together[i] < float("inf") else None,
@@ -56,7 +58,7 @@ def _run(args: argparse.Namespace) -> int:
             for path, ledger in zip(paths, ledgers, strict=True)
         ]
         document = {"delta": delta, "ledgers": one_by_one, "clients": clients, "simulated": simulated}
-        print_json({**document, "holds": FIXED_ONLY})
+        print_json({**document, "claim": claim, "holds": FIXED_ONLY})
         return 0
     each = [ledger.epsilon(delta) for ledger in ledgers]
     shown = order if args.clients else order[:MOST_ROWS]
@@ -75,6 +77,8 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
+    if claim != PROVEN:
+        print(f"Epsilon is {claim}.")
 def _file(text: str) -> Path:
     path = Path(text)
     if path.is_dir():

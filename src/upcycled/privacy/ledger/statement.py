@@ -112,8 +112,8 @@ def evidence(ledger: Ledger) -> str:
 def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
     if not ledger.promise.is_claimed:
         return "epsilon", "none is claimed, this is not private"
-    proven = ledger.epsilon(delta)
-    worst, middle, best = general(proven.max()), general(np.median(proven)), general(proven.min())
+    every = ledger.epsilon(delta)
+    worst, middle, best = general(every.max()), general(np.median(every)), general(every.min())
     words = f"{worst} for the worst client, {middle} median, {best} best; {scope_of(_id_of(ledger))}"
     if ledger.kind == "pure" and delta > 0:
         words += f"; the plain sum, at delta = 0, is {general(ledger.max_epsilon(0.0))} for the worst client"
@@ -121,7 +121,7 @@ def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
         paper = general(ledger.paper_epsilon(delta).max())
         words += f"; the paper's formula would print {paper} at most, which rests on an assumption that is not proven "
         words += "for this model"
-    return "epsilon (proven)", words
+    return f"epsilon ({ledger.claim})", words
 
 
 def _id_of(ledger: Ledger) -> str | None:
