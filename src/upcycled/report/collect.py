@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.plain_words import plain_words
+from upcycled.privacy.ledger.run_folder import ledger_files
 from upcycled.privacy.ledger.statement import contradiction, evidence
 from upcycled.support.files import PRIVATE, check_format
 from upcycled.support.formats import general
@@ -31,8 +32,8 @@ SEED_FILES = ("summary.json", "metrics.jsonl")
 DOCUMENTS = ("compare", "sweep", "demo")
 """What a command writes about a folder of several experiments, as ``<name>.json``."""
 
-
 UNNAMED = "an unnamed mechanism"
+
 
 @dataclass(frozen=True)
 class Seed:
@@ -50,8 +51,8 @@ class Seed:
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
-    plain: tuple[tuple[str, str], ...] = ()
     """How far a private run's ledger, held against the summary's head, shows that it is whole."""
+    plain: tuple[tuple[str, str], ...] = ()
     """What its ledger protects, for those whose records they are; none where it has none that can be read."""
     mechanism: str = UNNAMED
     """What a private run's ledger, its summary or, before both named it, its file calls the mechanism."""
@@ -277,7 +278,7 @@ def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
     """Return the seed with what its ledger says; with real noise there may be one an attempt, the finished one last."""
     privacy = seed.privacy or {}
     delta, head = privacy.get("delta"), privacy.get("head")
-    ledgers = sorted(folder.glob("ledger*.jsonl"), key=lambda path: (len(path.name), path.name))
+    ledgers = ledger_files(folder)
     if not ledgers or not isinstance(delta, int | float):
         return replace(seed, evidence="missing; the numbers are the summary's" if privacy and not ledgers else None)
     if len(ledgers) > 1:
