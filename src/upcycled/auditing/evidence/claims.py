@@ -67,6 +67,18 @@ class Claim:
     word: str
     """What epsilon is: proven, or whose claim."""
     unit: str
+    sees: str
+    """What the adversary sees: releases, or aggregates only."""
+    sites: int
+    """How many clients there are."""
+    rounds: int
+    """Data rounds that a client was charged for, at most."""
+    numbers: int | None
+    """The length of what a client sends; None where it is not known, or not the same in all studies."""
+    limit: float | None
+    """The epsilon that an account holds all studies to; None where nothing does."""
+    has_scores: bool
+    """Whether noisy scores were released, and charged."""
     clients: tuple[Client, ...]
     items: tuple[tuple[str, str], ...]
     """The statement: topics, and what is said of each."""
@@ -119,8 +131,8 @@ def missed(wrongly: float, epsilons: Real, deltas: Real) -> float:
     return float(max(bounds.max(), 0.0))
 
 
-def claim_of_ledger(ledger: Ledger, delta: float, title: str) -> Claim:
-    """Return a run's claim."""
+def claim_of_ledger(ledger: Ledger, delta: float, title: str, numbers: int | None = None) -> Claim:
+    """Return a run's claim; ``numbers`` is the length of what a client sends."""
     epsilons = ledger.epsilon(delta)
     found = [(str(i), float(epsilons[i]), charges_of(ledger, i)) for i in range(epsilons.size)]
     worst = float(epsilons.max())
@@ -131,6 +143,12 @@ def claim_of_ledger(ledger: Ledger, delta: float, title: str) -> Claim:
         worst,
         ledger.claim,
         ledger.promise.unit,
+        ledger.promise.sees,
+        epsilons.size,
+        int(ledger.rounds.max()),
+        numbers,
+        None if ledger.account is None else ledger.account.epsilon,
+        any(entry.kind == "scores" for entry in ledger),
         _grouped(found),
         ledger.statement_items(delta),
         is_account=False,
@@ -151,6 +169,13 @@ def claim_of_account(account: Account, title: str) -> Claim:
         max((epsilon for _, epsilon, _ in found), default=0.0),
         account.claim,
         terms.unit,
+        # Where one study's server is trusted, the claim over all of them is against those who see aggregates.
+        "aggregates" if any(study.sees == "aggregates" for study in account.studies) else "releases",
+        len(account.clients),
+        max(map(account.rounds, account.clients), default=0),
+        None,
+        terms.epsilon,
+        any(one.entry.kind == "scores" for one in account.charges),
         _grouped(found or [("", 0.0, [])]),
         account.statement_items(),
         is_account=True,

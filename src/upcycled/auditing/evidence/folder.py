@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 import upcycled
+from upcycled.auditing.evidence.board import for_a_board
 from upcycled.auditing.evidence.claims import Claim, claim_of_account, claim_of_ledger
-from upcycled.auditing.evidence.words import SCRIPT, about_verifying, for_a_board, statement
+from upcycled.auditing.evidence.words import SCRIPT, about_verifying, statement
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 from upcycled.privacy.accounts.account import Account
@@ -23,7 +26,7 @@ from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.extras import missing
 from upcycled.support.files import write_together
 
-LEDGER = "ledger.jsonl"
+LEDGER, MODEL = "ledger.jsonl", "model.safetensors"
 
 
 def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | None = None) -> tuple[Claim, list[str]]:
@@ -100,8 +103,20 @@ def _of_run(place: Path) -> tuple[Claim, Any, dict[str, bytes]]:
     if not attempts:
         raise InputError(f"{place} has no {LEDGER}, but evidence is a ledger first of all")
     ledger = read_beside(attempts[-1])
-    claim = claim_of_ledger(ledger, float(privacy["delta"]), f"run {ledger.run}")
+    claim = claim_of_ledger(ledger, float(privacy["delta"]), f"run {ledger.run}", _numbers(place / MODEL))
     return claim, head, {LEDGER: attempts[-1].read_bytes(), "config.toml": config}
+
+
+def _numbers(path: Path) -> int | None:
+    """Return how many numbers the model has, which is the length of what a client sends; None where it is not there."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            found: int = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+            return found
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is damaged, but it says how many numbers a client sent: {error}") from None
 
 
 def _versions() -> dict[str, Any]:

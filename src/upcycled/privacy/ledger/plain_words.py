@@ -43,6 +43,15 @@ def best_guess(epsilon: float, delta: float) -> float:
     return 1.0 - (1.0 - delta) / (1.0 + math.exp(epsilon)) if epsilon < 700 else 1.0
 
 
+def guesses_of_100(epsilon: float, delta: float) -> str:
+    """Return :func:`best_guess` in cases of 100, rounded upwards: a limit must not look lower than it is.
+
+    >>> guesses_of_100(1.0, 1e-5), guesses_of_100(math.inf, 0.0)
+    ('73.2', '100.0')
+    """
+    return fixed(math.ceil(min(best_guess(epsilon, delta), 1.0) * 1000 - 1e-9) / 10, 1)
+
+
 def plain_words(
     promise: Promise, claim: str, is_simulation: bool, worst: float, delta: float
 ) -> tuple[tuple[str, str], ...]:
@@ -72,13 +81,11 @@ def _how_far(promise: Promise, claim: str, worst: float, delta: float) -> str:
     if not math.isfinite(worst):
         return "no limit is proven"
     chance = best_guess(worst, delta)
-    # Upwards: a limit must not look lower than it is.
-    percent = fixed(math.ceil(min(chance, 1.0) * 1000 - 1e-9) / 10, 1)
     whose = f"two candidates for one {promise.unit}, as likely as each other"
     whose_claim = "" if claim == PROVEN else f", {claim}"
     words = (
         f"somebody who knows {KNOWN[promise.unit]} and has {whose}, guesses which of them is in the data right at most "
-        f"{percent} times in 100, where 50 is chance (epsilon {epsilon_in_words(worst)}, delta {general(delta)}, the "
-        f"worst client's{whose_claim})"
+        f"{guesses_of_100(worst, delta)} times in 100, where 50 is chance (epsilon {epsilon_in_words(worst)}, delta "
+        f"{general(delta)}, the worst client's{whose_claim})"
     )
     return f"{words}: that is next to no limit" if chance >= HARDLY else words
