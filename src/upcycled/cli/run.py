@@ -77,6 +77,7 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 
 def _show(outcome: Outcome) -> None:
+    from upcycled.privacy.ledger.statement import repeats_words
     from upcycled.privacy.mechanisms.table import claim_word, epsilon_called
     from upcycled.support.statistics import mean_and_sd
 
@@ -113,6 +114,11 @@ def _show(outcome: Outcome) -> None:
             f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; "
             f"{spent.get('scope', 'this run only')}: seeds add up."
         )
+    for seed in outcome.seeds:
+        spent = (seed.summary or {}).get("privacy") or {}
+        if repeats := spent.get("repeats"):
+            words = repeats_words(repeats["charges"], spent["epsilon"]["max"], repeats["epsilon_without"])
+            print(f"Seed {seed.seed}: {words}.")
     for name in names:
         known = mean_and_sd(((seed.summary or {}).get("metrics") or {}).get(name) for seed in outcome.seeds)
         learnt_nothing = mean_and_sd(((seed.summary or {}).get("baseline") or {}).get(name) for seed in outcome.seeds)

@@ -372,8 +372,8 @@ class Ledger:
 
     @property
     def repeated(self) -> int:
-        """Rounds that were charged again because the run was stopped and went on; none in a simulation."""
-        charges = [entry.key for entry in self._entries if entry.kind == "data"]
+        """Charges that were made again because the run had stopped and went on; none in a simulation."""
+        charges = [entry.key for entry in self._entries if entry.charge is not None]
         return len(charges) - len(set(charges))
 
     @property
@@ -483,6 +483,15 @@ class Ledger:
         """
         self._check_delta(delta)
         return self._spent.worst(delta)
+
+    def epsilon_without_repeats(self, delta: float) -> float:
+        """Return what :meth:`max_epsilon` would be had nothing been charged again after the run had stopped."""
+        self._check_delta(delta)
+        once = Spent(self._header.num_clients)
+        for entry in {entry.key: entry for entry in self._entries if entry.charge is not None}.values():
+            assert entry.charge is not None
+            once.add(entry.charge, entry.rounds)
+        return once.worst(delta)
 
     def epsilon_over_rounds(self, delta: float) -> EpsilonOverRounds:
         """Return the worst client's epsilon after each charge (rounds, scores); the last is :meth:`max_epsilon`.

@@ -32,6 +32,7 @@ def statement_items(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]
         ("data rounds charged", f"{rounds.min()} to {rounds.max()} a client; upcycled iterations cost nothing"),
         *_scores(ledger),
         _epsilons(ledger, delta),
+        *_repeats(ledger, delta),
         ("checked", "; ".join(promise.checked) or "nothing"),
         ("the user's word", "; ".join(promise.trusted) or "public constants do not come from private data"),
         ("sampling of clients", _sampling(ledger)),
@@ -140,13 +141,26 @@ def _sampling(ledger: Ledger) -> str:
     return f"public ({ledger.sampling}, {general(part)} of the clients); no amplification is claimed"
 
 
-def _repeats(ledger: Ledger) -> str:
+def repeats_words(charges: int, epsilon: float | None, without: float | None) -> str:
+    """Say that charges were made again after a run had stopped, and what they made of its epsilon.
+
+    >>> repeats_words(2, 2.018, 2.0)
+    '2 charges are repeats, made with new noise after the run had stopped, which is why epsilon is 2.018 and not 2'
+    """
+    are = "1 charge is a repeat" if charges == 1 else f"{charges} charges are repeats"
+    said = f"{are}, made with new noise after the run had stopped"
+    if epsilon is None or without is None or not math.isfinite(epsilon):  # summaries have null for infinity
+        return said
+    return f"{said}, which is why epsilon is {general(epsilon)} and not {general(without)}"
+
+
+def _repeats(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]:
     if ledger.repeated == 0:
-        return ""
-    return (
-        f"; {ledger.repeated} rounds were repeated after the run was stopped, each with new noise and its own charge: "
-        "the epsilon holds if stopping did not depend on what was released"
-    )
+        return ()
+    words = repeats_words(ledger.repeated, ledger.max_epsilon(delta), ledger.epsilon_without_repeats(delta))
+    if ledger.budget is None:
+        words += "; it holds if stopping did not depend on what was released"
+    return (("paid again", words),)
 
 
 def _extended(ledger: Ledger) -> str:
@@ -161,7 +175,7 @@ def _extended(ledger: Ledger) -> str:
 
 def _schedule(ledger: Ledger) -> str:
     if ledger.budget is None:
-        return f"fixed before the first round, as are noise and participation{_repeats(ledger)}{_extended(ledger)}"
+        return f"fixed before the first round, as are noise and participation{_extended(ledger)}"
     out, most, delta = int((ledger.left_out > 0).sum()), general(ledger.budget.epsilon), general(ledger.budget.delta)
     return (
         f"a filter holds every client within epsilon {most} at delta {delta}, which is the claim whatever the rounds "
