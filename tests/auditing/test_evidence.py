@@ -10,6 +10,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from scipy.stats import norm
 
 import upcycled as up
 from tests.privacy.runs import QUIET, wide
+from upcycled.auditing.evidence.board import paragraph
 from upcycled.auditing.evidence.claims import claim_of_account, claim_of_ledger, recomputed
 from upcycled.auditing.evidence.folder import write_evidence
 from upcycled.cli.main import main
@@ -24,6 +26,7 @@ from upcycled.privacy import Account, Ledger
 from upcycled.privacy.accounting import gdp_epsilon
 
 DELTA = 1e-5
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "ethics-board.md"
 FILES = {
     *("BOARD.md", "STATEMENT.md", "VERIFY.md", "config.toml", "curve.csv", "curve.png", "events.json", "head.json"),
     *("ledger.jsonl", "verify.py", "versions.json"),
@@ -234,6 +237,62 @@ def test_the_boards_table_is_the_gaussians_trade_off_and_groups_grow_with_mu(tmp
     assert claim.is_simulation
     clipped = up.train(wide(), **asked | {"privacy": up.privacy.ModelClipping(1.0, 20.0)}).privacy
     assert len({epsilon for _, epsilon, _ in claim_of_ledger(clipped, DELTA, "it").groups()}) == 1
+
+
+QUOTED = "\n".join(line.removeprefix(">").strip() for line in PAGE.read_text().splitlines() if line.startswith(">"))
+
+
+def test_the_boards_page_is_the_paragraph_of_the_documentation_filled_in(seed, tmp_path):
+    """Whatever stands in brackets there is filled in, in its order; every other word is the same."""
+    account = Account.open(tmp_path / "account", epsilon=4.0, delta=DELTA)
+    (tmp_path / "paid.toml").write_text(EXPERIMENT.replace('"small"', '"paid"') + f'account = "{account.folder}"\n')
+    assert main(["run", "paid.toml", "--quiet"]) == 0
+    write_evidence("results/paid/seed-0", tmp_path / "evidence")
+    board = (tmp_path / "evidence" / "BOARD.md").read_text()
+    shown, not_covered = (" ".join(part.split()) for part in QUOTED.split("\n\n"))
+    words = [re.escape(part) for part in re.split(r"\[[^]]*\]", shown)]
+    filled = re.search("(.+)".join(words), board)
+    assert filled is not None
+    ledger = Ledger.read("results/paid/seed-0/ledger.jsonl")
+    worst = ledger.max_epsilon(DELTA)
+    # 20 features and a bias for two classes; three clients, four data rounds.
+    right = math.ceil(1000 * (math.exp(worst) + DELTA) / (1 + math.exp(worst))) / 10
+    assert filled.groups() == ("3", "4", "42", f"{worst:.3f}", "1e-05", f"{right:.1f}", "4")
+    assert not_covered in board
+
+    write_evidence(seed, tmp_path / "alone")
+    alone = (tmp_path / "alone" / "BOARD.md").read_text()
+    assert "No account holds all studies" in alone
+    assert "held to epsilon" not in alone
+
+
+def test_the_boards_page_of_an_account_is_about_all_its_studies(studies, tmp_path):
+    write_evidence(studies.folder, tmp_path / "evidence")
+    board = (tmp_path / "evidence" / "BOARD.md").read_text()
+    assert f"The records stay at {len(studies.clients)} sites. In each of at most 11 data rounds a site sends" in board
+    assert (
+        "all studies together satisfy differential privacy with epsilon 4.000 and delta 1e-05 for each single" in board
+    )
+
+
+def test_the_boards_paragraph_names_a_trusted_server_whole_clients_and_noisy_scores():
+    usual = {"sites": "3", "rounds": "4", "numbers": None, "epsilon": "1", "delta": "0.01", "guesses": "74"}
+    central = paragraph(**usual, account=None, unit="client", sees="aggregates")
+    assert "to a server that is trusted with it" in central
+    assert "for all records of a site together" in central
+    assert "but not against the server" in central
+    assert "including the organisers" not in central
+    scored = paragraph(**usual, account=None, has_scores=True)
+    assert "nothing else that is computed from records leaves it but noisy counts" in scored
+
+
+def test_a_model_that_cannot_be_read_is_no_length_of_what_was_sent(seed, tmp_path):
+    (seed / "model.safetensors").write_bytes(b"no model")
+    with pytest.raises(up.InputError, match="is damaged, but it says how many numbers"):
+        write_evidence(seed, tmp_path / "evidence")
+    (seed / "model.safetensors").unlink()
+    write_evidence(seed, tmp_path / "evidence")
+    assert "a site sends one vector, the result" in (tmp_path / "evidence" / "BOARD.md").read_text()
 
 
 def test_a_sampled_run_states_groups_by_the_rule_that_always_holds(tmp_path):

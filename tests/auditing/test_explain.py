@@ -155,7 +155,7 @@ def test_a_file_without_privacy_says_plainly_that_nothing_is_protected():
 
 def test_the_papers_mode_claims_no_epsilon():
     found = explain(file_with({"mechanism": "objective_perturbation", "alpha": 5.0, "paper_mode": True}), "a.toml")
-    assert found.variants[0].row()["epsilon (proven)"] == "none is claimed"
+    assert found.variants[0].row()["epsilon"] == "none is claimed"
     assert found.as_json()["variants"][0]["epsilon"] is None
     assert found.as_json()["variants"][0]["clients"][0]["epsilon"] is None
 

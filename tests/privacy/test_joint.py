@@ -121,6 +121,52 @@ def test_the_command_composes_files_and_says_when_that_holds(tmp_path, capsys):
     assert main(["privacy", "ledger", str(tmp_path / "c")]) == 2
 
 
+def summed_up(made, file, **changes):
+    """Write the summary of a run beside its ledger."""
+    said = {"head": made.head.as_json(), "delta": DELTA, "epsilon": {"max": made.max_epsilon(DELTA)}, **changes}
+    (file.parent / "summary.json").write_text(json.dumps({"privacy": said}))
+
+
+def test_the_command_holds_a_ledger_against_the_head_in_the_summary_beside_it(tmp_path, capsys):
+    file = tmp_path / "ledger.jsonl"
+    made = ledger(ModelClipping(1.0, 8.0), 3, path=file)
+    whole = file.read_bytes()
+    unanchored = f"{file} is unanchored: lines at the end may be missing, and epsilon too small."
+
+    assert main(["privacy", "ledger", str(file)]) == 0
+    assert unanchored in capsys.readouterr().out
+
+    summed_up(made, file)
+    assert main(["privacy", "ledger", str(file)]) == 0
+    assert "unanchored" not in capsys.readouterr().out
+
+    file.write_bytes(whole[: whole[:-1].rindex(b"\n") + 1])  # the last charge is gone
+    assert main(["privacy", "ledger", str(file)]) == 2
+    assert "has 3 whole lines, but it had 4 by its head" in capsys.readouterr().err
+    file.write_bytes(whole[:-5])  # the last charge is torn
+    assert main(["privacy", "ledger", str(tmp_path)]) == 2
+
+    # A summary without a head still says what the run spent.
+    summed_up(made, file, head=None)
+    assert main(["privacy", "ledger", str(file)]) == 2
+    assert "but the run's summary states" in capsys.readouterr().err
+
+
+def test_a_summarys_head_is_of_the_last_attempt_and_made_by_the_holders_key_where_that_is_there(tmp_path, capsys):
+    first, last = tmp_path / "ledger.jsonl", tmp_path / "ledger-10.jsonl"
+    ledger(ModelClipping(1.0, 8.0), 1, path=first, run="first")
+    ledger(ModelClipping(1.0, 8.0), 1, path=tmp_path / "ledger-9.jsonl", run="ninth")
+    summed_up(ledger(ModelClipping(1.0, 8.0), 2, path=last, run="last"), last)
+    assert main(["privacy", "ledger", str(first), str(last), "--json"]) == 0
+    assert [one["chain"] for one in json.loads(capsys.readouterr().out)["ledgers"]] == ["unanchored", "anchored"]
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "ledger.key").write_bytes(bytes(32))
+    assert main(["privacy", "ledger", str(last)]) == 2  # no key made this head
+    (tmp_path / "summary.json").write_text("{")
+    assert main(["privacy", "ledger", str(last)]) == 2
+    assert "summary.json is damaged, but it has the head" in capsys.readouterr().err
+
+
 def test_a_group_of_records_counts_as_often_as_it_has_records():
     # An event's number is 2 std / sensitivity: four releases of mu = 1/2 are one of mu = 1, and three records' of 3.
     epsilon, gaussian = 0.5, {("GaussianDpEvent", 4.0, 1.0): 4}

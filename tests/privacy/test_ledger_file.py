@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 
 import numpy as np
 import pytest
@@ -68,7 +70,23 @@ def test_with_real_noise_what_is_repeated_is_charged_again(tmp_path, mechanism):
     assert (again.epsilon(DELTA) >= before).all()
     assert again.epsilon(DELTA)[1] > before[1]  # client 1 is in rounds 4 and 5
     assert again.repeated == 1
-    assert "1 rounds were repeated after the run was stopped" in again.statement(DELTA)
+    # What it would have cost without: the same rounds in a ledger that was never closed.
+    whole = opened(None, mechanism, "system")
+    spend(whole, mechanism, range(1, 6))
+    assert again.epsilon_without_repeats(DELTA) == pytest.approx(whole.max_epsilon(DELTA), rel=1e-12)
+    assert whole.repeated == 0
+    said, words = (
+        dict(again.statement_items(DELTA)),
+        "1 charge is a repeat, made with new noise after the run had stopped",
+    )
+    assert said["paid again"].startswith(words)
+    stated = re.search(r"which is why epsilon is (\S+) and not (\S+);", said["paid again"])
+    assert (stated is None) == (not math.isfinite(whole.max_epsilon(DELTA)))
+    if stated is not None:
+        both = again.max_epsilon(DELTA), whole.max_epsilon(DELTA)
+        assert [float(number) for number in stated.groups()] == pytest.approx(both, rel=1e-5)
+        assert both[0] > both[1]
+    assert "paid again" not in dict(whole.statement_items(DELTA))
     assert lines_of(opened(tmp_path / "a", mechanism, "system")) == lines_of(again)
 
 

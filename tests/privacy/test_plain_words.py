@@ -15,8 +15,8 @@ from upcycled.privacy.ledger.plain_words import best_guess, plain_words
 RECORD = Promise(released="a model", checked=())
 
 
-def said(promise=RECORD, is_simulation=False, worst=1.0, delta=0.0):
-    return dict(plain_words(promise, is_simulation, worst, delta))
+def said(promise=RECORD, is_simulation=False, worst=1.0, delta=0.0, claim="proven"):
+    return dict(plain_words(promise, claim, is_simulation, worst, delta))
 
 
 def test_the_limit_on_guesses_holds_for_the_best_test_of_gaussian_noise_and_is_tight_for_randomised_response():

@@ -37,7 +37,7 @@ class Scenario:
     plan: Plan
     delta: float
     epsilon: Real
-    """The proven epsilon of every client."""
+    """The epsilon of every client; what it is called says the ledger's claim."""
     plain_epsilon: Real | None
     """The plain sum of pure rounds, at delta = 0; None elsewhere."""
     paper_epsilon: Real | None
@@ -88,10 +88,12 @@ class Scenario:
             lasts = "to the end" if self.stops_after is None else f"{self.stops_after} data rounds"
             cells |= {"budget": f"{significant(budget.epsilon)} at {budget.delta:g}", "budget lasts": lasts}
         if not self.ledger.promise.is_claimed:
-            cells |= {"epsilon (proven)": "none is claimed"}
+            cells |= {"epsilon": "none is claimed"}
         else:
             spread = _spread(self.epsilon)
-            cells |= {f"epsilon (proven), {SPREAD[of]}": significant(value) for of, value in spread.items()}
+            cells |= {
+                f"epsilon ({self.ledger.claim}), {SPREAD[of]}": significant(value) for of, value in spread.items()
+            }
             if self.plain_epsilon is not None and self.delta > 0:
                 cells |= {"epsilon at delta = 0 (plain sum), worst": significant(self.plain_epsilon.max())}
         if paper is not None:
@@ -174,7 +176,7 @@ def explain(experiment: Experiment, source: str, delta: float | None = None) -> 
     size = f"The model has {count(own.plan.layout.size)} parameters: a release of it is so many numbers."
     remarks = (size, *_remarks(experiment, variants), *charged, *_read_off(data.inferred))
     ledger = own.ledger
-    plain = plain_words(ledger.promise, ledger.is_simulation, float(own.epsilon.max()), own.delta)
+    plain = plain_words(ledger.promise, ledger.claim, ledger.is_simulation, float(own.epsilon.max()), own.delta)
     return Explanation(words, tuple(variants), remarks, tuple(found), plain)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.privacy import Ledger
+from upcycled.privacy.mechanisms.table import PROVEN
 from upcycled.runtime.plan import Plan
 from upcycled.support.formats import general
 
@@ -29,6 +30,18 @@ class Claim:
     """Where the claim rests on the Gaussian formula."""
     paper_epsilon: float | None = None
     unit: str = "record"
+    word: str = PROVEN
+    """What the epsilon is: proven, or whose claim."""
+
+    @property
+    def title(self) -> str:
+        """What stands over the number."""
+        return f"claimed ({PROVEN})" if self.word == PROVEN else self.word
+
+    @property
+    def called(self) -> str:
+        """What a sentence calls it."""
+        return f"the {PROVEN} claim" if self.word == PROVEN else f"what is {self.word}"
 
 
 @dataclass(frozen=True)
@@ -82,11 +95,11 @@ class Audit:
             word = "is refuted" if self.is_paper_broken else "was not refuted by this attack"
             paper = general(self.claim.paper_epsilon, 4)
             lines.append(f"the paper's number, {paper}, {word}; it is not what is claimed here")
-        claim = self.claim.epsilon
+        called, claim = self.claim.called, self.claim.epsilon
         if self.tested == "paper" and self.claim.paper_epsilon is not None:
-            claim = self.claim.paper_epsilon
+            called, claim = "the paper claim", self.claim.paper_epsilon
         verdict = "BROKEN" if self.is_broken else "not refuted by this attack"
-        lines.append(f"the {self.tested} claim, epsilon {general(claim, 4)} for this round, is {verdict}")
+        lines.append(f"{called}, epsilon {general(claim, 4)} for this round, is {verdict}")
         return tuple(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -122,7 +135,7 @@ def claim_of(ledger: Ledger, clients: Ints, delta: float | None) -> Claim:
     if charge.kind == "gaussian" and (charge.noise_std > 0).all():
         mu = float((charge.sensitivity / charge.noise_std).max())
     epsilon = float(ledger.epsilon(delta)[clients].max())
-    return Claim(epsilon, delta, mu, paper, ledger.promise.unit)
+    return Claim(epsilon, delta, mu, paper, ledger.promise.unit, ledger.claim)
 
 
 def check_claim(plan: Plan, stated: Claim, claim: str) -> None:

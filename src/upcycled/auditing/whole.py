@@ -105,7 +105,7 @@ class WholeAudit:
         lines = [f"BROKEN ({one.probe}): {one.wrong}" for one in self.findings if one.wrong is not None]
         epsilon = general(self.claim.epsilon, 4)
         verdict = "BROKEN" if self.is_broken else "not refuted by this audit"
-        return (*lines, f"the proven claim, epsilon {epsilon} a round for the worst client, is {verdict}")
+        return (*lines, f"{self.claim.called}, epsilon {epsilon} a round for the worst client, is {verdict}")
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values; None stands for infinity."""

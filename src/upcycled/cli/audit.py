@@ -115,6 +115,6 @@ def _show(found: Audit) -> None:
     rows = [["epsilon", fixed(found.epsilon_lower, 4), fixed(claim.epsilon, 4), fixed(claim.paper_epsilon, 4)]]
     if found.mu_lower is not None:
         rows.append(["mu (Gaussian)", fixed(found.mu_lower, 4), fixed(claim.mu, 4), NONE])
-    print_table(found.title, ("", "found, at least", "claimed (proven)", "paper's number"), rows)
+    print_table(found.title, ("", "found, at least", claim.title, "paper's number"), rows)
     for line in found.sentences:
         print(line)

@@ -45,7 +45,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--equal-epsilon",
         action="store_true",
-        help="as many iterations each, at the same proven epsilon (else: as many data rounds each)",
+        help="as many iterations each, at the same epsilon (else: as many data rounds each)",
     )
     parser.add_argument(
         "--algorithms", metavar="A,B", help="several; others than the file's have their default parameters"

@@ -77,6 +77,8 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 
 def _show(outcome: Outcome) -> None:
+    from upcycled.privacy.ledger.statement import repeats_words
+    from upcycled.privacy.mechanisms.table import claim_word, epsilon_called
     from upcycled.support.statistics import mean_and_sd
 
     experiment = outcome.experiment
@@ -104,11 +106,19 @@ def _show(outcome: Outcome) -> None:
     for spent in [seed.summary["privacy"] for seed in outcome.seeds if seed.summary and seed.summary.get("privacy")][
         :1
     ]:
+        # Summaries of earlier versions do not name the mechanism as its ledger does.
+        named = spent.get("mechanism") or (experiment.privacy.mechanism if experiment.privacy else "")
+        called = epsilon_called(claim_word(named))
         print(
-            f"Privacy ({spent['noise']}): proven epsilon {epsilon(spent['epsilon']['max'])} for the worst client, "
+            f"Privacy ({spent['noise']}): {called} {epsilon(spent['epsilon']['max'])} for the worst client, "
             f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; "
             f"{spent.get('scope', 'this run only')}: seeds add up."
         )
+    for seed in outcome.seeds:
+        spent = (seed.summary or {}).get("privacy") or {}
+        if repeats := spent.get("repeats"):
+            words = repeats_words(repeats["charges"], spent["epsilon"]["max"], repeats["epsilon_without"])
+            print(f"Seed {seed.seed}: {words}.")
     for name in names:
         known = mean_and_sd(((seed.summary or {}).get("metrics") or {}).get(name) for seed in outcome.seeds)
         learnt_nothing = mean_and_sd(((seed.summary or {}).get("baseline") or {}).get(name) for seed in outcome.seeds)

@@ -87,7 +87,7 @@ class Outcome:
 
     @property
     def worst_epsilon(self) -> float | None:
-        """The largest proven epsilon of a client in a seed; None without privacy, or where none is proven."""
+        """The largest epsilon of a client in a seed; None without privacy, or where none is finite."""
         spent = [(seed.summary or {}).get("privacy") for seed in self.seeds]
         found = [one["epsilon"]["max"] for one in spent if one is not None]
         return None if not found or None in found else max(found)

@@ -30,7 +30,7 @@ NOT_SHOWN = "scores are the data holder's own"
 """The verdict of restricted runs, and the reason why there is none."""
 EQUAL_WORDS = {
     "work": "at equal work: as many data rounds each",
-    "epsilon": "at equal proven epsilon: as many iterations, noise calibrated to the same epsilon",
+    "epsilon": "at equal epsilon: as many iterations, noise calibrated to the same epsilon",
 }
 
 

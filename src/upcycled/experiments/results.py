@@ -211,11 +211,16 @@ def _privacy(result: Result) -> dict[str, Any] | None:
     epsilons = ledger.epsilon(delta)
     paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
     return {
+        "mechanism": ledger.mechanism,
+        "claim": ledger.claim,
         "is_simulation": ledger.is_simulation,
         "noise": SIMULATION if ledger.is_simulation else ledger.noise,
         "delta": delta,
         "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
         "paper_epsilon": None if paper is None else {"max": float(paper.max()), "median": float(np.median(paper))},
+        "repeats": {"charges": ledger.repeated, "epsilon_without": ledger.epsilon_without_repeats(delta)}
+        if ledger.repeated
+        else None,
         "statement": ledger.statement(delta).splitlines(),
         "statement_items": ledger.statement_items(delta),
         "head": None if ledger.head is None else ledger.head.as_json(),

@@ -96,7 +96,7 @@ def numbers_of(record: Record) -> dict[str, float]:
 
 
 def epsilons_of(plan: Plan) -> dict[int, float]:
-    """Return the worst client's proven epsilon after each charge, by iteration, from the run's ledger on the disk.
+    """Return the worst client's epsilon after each charge, by iteration, from the run's ledger on the disk.
 
     For the end of a run: a process of its own may have written the file.
     """

@@ -1,12 +1,11 @@
 """Privacy: mechanisms that decide what leaves a client, the ledger, accounting, and the audit.
 
-``epsilon`` is always proven for what the code did; the paper's numbers are called ``paper_epsilon``. To add a
-mechanism: write its file, and add it here and to ``MECHANISMS``.
+The ``epsilon`` of a mechanism of this package is always proven for what the code did, that of another is called its
+claim; the paper's numbers are called ``paper_epsilon``. To add a mechanism: write its file, and add it here and to
+``MECHANISMS`` in ``mechanisms/table.py``.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from upcycled.core.errors import BudgetSpentError
 from upcycled.core.mechanism import Charge, Promise, Release
@@ -24,21 +23,7 @@ from upcycled.privacy.mechanisms.dpsgd import DPSGD
 from upcycled.privacy.mechanisms.erm_output import ErmOutput
 from upcycled.privacy.mechanisms.gaussian_objective import GaussianObjective
 from upcycled.privacy.mechanisms.objective_perturbation import ObjectivePerturbation
-
-MECHANISMS: dict[str, type[Any]] = {
-    made.name: made
-    for made in (
-        ModelClipping,
-        UpdateClipping,
-        ErmOutput,
-        BoltOnSGD,
-        ObjectivePerturbation,
-        GaussianObjective,
-        DPSGD,
-        CentralDPFedAvg,
-    )
-}
-"""The mechanisms by name."""
+from upcycled.privacy.mechanisms.table import MECHANISMS
 
 __all__ = [
     "DPSGD",

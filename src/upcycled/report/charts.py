@@ -22,7 +22,7 @@ MOST_SHOWN = 8
 AXES = ("iteration", "data_round", "megabytes", "seconds", "epsilon")
 CLIENT_CHARTS = {
     "accuracy": ("accuracy of a client (%)", " %", 0.0, 100.0),
-    "epsilon": ("proven epsilon of a client", "", 0.0, math.inf),
+    "epsilon": ("epsilon of a client", "", 0.0, math.inf),
 }
 LEFT, RIGHT, TOP, BOTTOM = 52, 512, 10, 262
 """Where the axes of a still picture lie, in 520 by 300."""

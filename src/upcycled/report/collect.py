@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.plain_words import plain_words
+from upcycled.privacy.ledger.run_folder import ledger_files
 from upcycled.privacy.ledger.statement import contradiction, evidence
 from upcycled.support.files import PRIVATE, check_format
 from upcycled.support.formats import general
@@ -30,6 +31,8 @@ DEEPEST = 4
 SEED_FILES = ("summary.json", "metrics.jsonl")
 DOCUMENTS = ("compare", "sweep", "demo")
 """What a command writes about a folder of several experiments, as ``<name>.json``."""
+
+UNNAMED = "an unnamed mechanism"
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,11 @@ class Seed:
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
+    """How far a private run's ledger, held against the summary's head, shows that it is whole."""
     plain: tuple[tuple[str, str], ...] = ()
     """What its ledger protects, for those whose records they are; none where it has none that can be read."""
-    """How far a private run's ledger, held against the summary's head, shows that it is whole."""
+    mechanism: str = UNNAMED
+    """What a private run's ledger, its summary or, before both named it, its file calls the mechanism."""
 
     @property
     def is_restricted(self) -> bool:
@@ -232,7 +237,7 @@ def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
         config = config or reader.read(folder / "config.toml", tomllib.loads, {})
         if not (folder / "summary.json").exists():
             unfinished.append(reader.place(folder))
-        elif (seed := _seed(reader, folder)) is not None and seed.summary.get("error") is not None:
+        elif (seed := _seed(reader, folder, config)) is not None and seed.summary.get("error") is not None:
             stopped.append(_stopped(seed))
         elif seed is not None:
             seeds.append(seed)
@@ -252,7 +257,7 @@ def _stopped(seed: Seed) -> str:
     return f"{said}; what it released cost the worst client epsilon {general(worst, 6)} at delta {general(delta)}"
 
 
-def _seed(reader: _Reader, folder: Path) -> Seed | None:
+def _seed(reader: _Reader, folder: Path, config: Row) -> Seed | None:
     summary = reader.read(folder / "summary.json", _table)
     if summary is None:
         return None
@@ -269,14 +274,16 @@ def _seed(reader: _Reader, folder: Path) -> Seed | None:
         reader.read(folder / "clients.jsonl", _lines, ()),
         reader.read(folder / "evaluation.json", _table),
     )
-    return _with_ledger(reader, folder, seed)
+    asked = config.get("privacy")
+    named = asked.get("mechanism", UNNAMED) if isinstance(asked, dict) else UNNAMED
+    return _with_ledger(reader, folder, replace(seed, mechanism=str((seed.privacy or {}).get("mechanism", named))))
 
 
 def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
     """Return the seed with what its ledger says; with real noise there may be one an attempt, the finished one last."""
     privacy = seed.privacy or {}
     delta, head = privacy.get("delta"), privacy.get("head")
-    ledgers = sorted(folder.glob("ledger*.jsonl"), key=lambda path: (len(path.name), path.name))
+    ledgers = ledger_files(folder)
     if not ledgers or not isinstance(delta, int | float):
         return replace(seed, evidence="missing; the numbers are the summary's" if privacy and not ledgers else None)
     if len(ledgers) > 1:
@@ -292,8 +299,8 @@ def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
     contradicts = contradiction(privacy, worst)
     if contradicts is not None:
         reader.problems.append(f"{reader.place(ledgers[-1])} {contradicts}")
-    plain = plain_words(ledger.promise, ledger.is_simulation, worst, float(delta))
-    return replace(seed, spent=spent, evidence=evidence(ledger), plain=plain)
+    plain = plain_words(ledger.promise, ledger.claim, ledger.is_simulation, worst, float(delta))
+    return replace(seed, spent=spent, evidence=evidence(ledger), plain=plain, mechanism=ledger.mechanism)
 
 
 def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from upcycled.privacy.mechanisms.table import PROVEN, epsilon_called
 from upcycled.report.charts import MOST_SHOWN, Drawn, chart_data, drawn, known_axes, metrics_of, scored_on, still
 from upcycled.report.collect import Results, number
 from upcycled.report.convergence import assumptions, bounds, record_of, theory_charts
@@ -20,7 +21,7 @@ from upcycled.report.curves import SCORES
 from upcycled.report.distributions import client_table
 from upcycled.report.final_model import pictures
 from upcycled.report.findings import comparison, notes, ranking
-from upcycled.report.privacy_costs import costs, has_curve, is_any_simulated
+from upcycled.report.privacy_costs import claim_of, costs, has_curve, is_any_simulated
 from upcycled.report.scores import known, lines, metric_of, worst_epsilon
 from upcycled.report.settings import (
     algorithm_of,
@@ -67,6 +68,9 @@ def render(results: Results, title: str | None = None) -> str:
     charts = chart_data(every, scored)
     records = [record_of(one.part, one.curve) for one in every]
     charts["theory"] = theory_charts(records)
+    claim = claim_of(every)
+    called = epsilon_called(claim)
+    charts["epsilon"] = called[0].upper() + called[1:]
     for part, record in zip(charts["parts"], records, strict=True):
         part["theory"] = record
     documents = results.documents
@@ -90,7 +94,8 @@ def render(results: Results, title: str | None = None) -> str:
                 dict.fromkeys(algorithm_of(part) or one.label for part, one in zip(parts, every, strict=True))
             ),
             sources=list(dict.fromkeys(filter(None, (dict(data_words(part)).get("source") for part in parts)))),
-            facts=_facts(every),
+            facts=_facts(every, claim),
+            claim=claim,
             problems=results.problems,
             unfinished=[place for part in results.parts for place in (*part.unfinished, *part.stopped)],
             comparison=comparison(documents.get("compare", {})),
@@ -133,6 +138,7 @@ def _environment() -> Environment:
     found.filters |= {name: getattr(formats, name) for name in FILTERS}
     found.globals |= {
         "NONE": formats.NONE,
+        "PROVEN": PROVEN,
         "interval": formats.interval,
         "known": known,
         "metric_of": metric_of,
@@ -162,7 +168,7 @@ def _warned(every: Sequence[Drawn]) -> list[str]:
     return [f"{', '.join(labels)}: {words}" if len(every) > 1 else words for words, labels in said.items()]
 
 
-def _facts(every: Sequence[Drawn]) -> list[tuple[str, str]]:
+def _facts(every: Sequence[Drawn], claim: str) -> list[tuple[str, str]]:
     """Return the few numbers to know before reading on."""
     seeds = [seed for one in every for seed in one.part.seeds]
     facts = [("Experiments", str(len(every))), ("Runs", str(len(seeds)))]
@@ -174,7 +180,8 @@ def _facts(every: Sequence[Drawn]) -> list[tuple[str, str]]:
     clients = list(dict.fromkeys(filter(None, (dict(data_words(one.part)).get("clients") for one in every))))
     facts += [("Clients", " / ".join(clients))] if 0 < len(clients) <= 2 else []
     worst = [epsilon for seed in seeds if not math.isnan(epsilon := worst_epsilon(seed))]
-    facts += [("Worst ε of a run", formats.epsilon(max(worst)))] if worst else [("Privacy", "none")]
+    whose = "" if claim == PROVEN else f", {claim}"
+    facts += [(f"Worst ε of a run{whose}", formats.epsilon(max(worst)))] if worst else [("Privacy", "none")]
     return facts
 
 

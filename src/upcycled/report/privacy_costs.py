@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from upcycled.privacy.ledger.header import SIMULATION
+from upcycled.privacy.mechanisms.table import claim_word
 from upcycled.report.charts import Drawn
 from upcycled.report.collect import Row, Seed, number
 from upcycled.report.scores import private_seeds, worst_epsilon
@@ -26,6 +27,8 @@ class Cost:
     paper: float
     """What the paper's formula prints, which is no guarantee; NaN if it has none for the mechanism."""
     noise: str | None
+    claim: str
+    """What the epsilon is: proven, or whose claim."""
     scope: str
     """What the epsilon is about: this run only, or a part of an account."""
     statement: tuple[tuple[str, str], ...]
@@ -50,6 +53,7 @@ def _cost(one: Drawn, worst: Seed) -> Cost:
         number(table.get("median")) if isinstance(table, dict) else math.nan,
         _paper(privacy.get("paper_epsilon")),
         str(privacy["noise"]) if "noise" in privacy else None,
+        claim_word(worst.mechanism),
         str(privacy.get("scope", "this run only")),
         tuple(_statement(privacy, worst.evidence)),
     )
@@ -86,6 +90,11 @@ def is_simulation(seed: Seed) -> bool:
     said = seed.privacy or {}
     # Summaries of earlier versions have the words alone.
     return bool(said.get("is_simulation", said.get("noise") == SIMULATION))
+
+
+def claim_of(every: Sequence[Drawn]) -> str:
+    """Return what the page's epsilons are: proven, or whose claim."""
+    return claim_word(*(seed.mechanism for one in every for seed in private_seeds(one.part)))
 
 
 def is_any_simulated(every: Sequence[Drawn]) -> bool:

@@ -90,7 +90,7 @@ def known(seed: Seed, name: str) -> float | None:
 
 
 def worst_epsilon(seed: Seed) -> float:
-    """Return a run's worst proven epsilon: NaN without privacy, infinite where none is proven."""
+    """Return a run's worst epsilon: NaN without privacy, infinite where none is stated."""
     if seed.privacy is None:
         return math.nan
     table = seed.privacy.get("epsilon")

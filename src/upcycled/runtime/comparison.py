@@ -204,7 +204,7 @@ def compare(
     """Run vanilla and upcycled over seeds in one batch; further arguments are those of :func:`train`.
 
     ``equal="work"``: as many data rounds each, so the vanilla runs have half the iterations; same clients, bytes and
-    charges. ``equal="epsilon"``: as many iterations each, with noise calibrated to the same proven epsilon, so the
+    charges. ``equal="epsilon"``: as many iterations each, with noise calibrated to the same epsilon, so the
     mechanism must be given ``epsilon=``.
 
     Args:

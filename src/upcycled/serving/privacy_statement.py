@@ -19,7 +19,7 @@ class PrivacyStatement:
     is_simulation: bool
     """Whether the noise follows from a seed, so that it protects nobody."""
     epsilon: float | None
-    """Proven for the worst client; None where none is."""
+    """Of the worst client, proven or whose claim it is, as the statement says; None where there is none."""
     delta: float
     unit: str
     """``"record"`` or ``"client"``: whose replacement is hard to notice."""

@@ -39,7 +39,7 @@ class Client:
 
     names: tuple[str, ...]
     epsilon: float
-    """As stated: the ledger's, or the account's so far; infinite where none is proven."""
+    """As stated: the ledger's, or the account's so far; infinite where there is none."""
     events: Mapping[Event, int] | None
     draws: int
 
@@ -64,7 +64,21 @@ class Claim:
     """Of the worst client; of an account the budget, which is the claim."""
     spent: float
     """Of the worst client by the charges so far; of a run it is epsilon."""
+    word: str
+    """What epsilon is: proven, or whose claim."""
     unit: str
+    sees: str
+    """What the adversary sees: releases, or aggregates only."""
+    sites: int
+    """How many clients there are."""
+    rounds: int
+    """Data rounds that a client was charged for, at most."""
+    numbers: int | None
+    """The length of what a client sends; None where it is not known, or not the same in all studies."""
+    limit: float | None
+    """The epsilon that an account holds all studies to; None where nothing does."""
+    has_scores: bool
+    """Whether noisy scores were released, and charged."""
     clients: tuple[Client, ...]
     items: tuple[tuple[str, str], ...]
     """The statement: topics, and what is said of each."""
@@ -117,8 +131,8 @@ def missed(wrongly: float, epsilons: Real, deltas: Real) -> float:
     return float(max(bounds.max(), 0.0))
 
 
-def claim_of_ledger(ledger: Ledger, delta: float, title: str) -> Claim:
-    """Return a run's claim."""
+def claim_of_ledger(ledger: Ledger, delta: float, title: str, numbers: int | None = None) -> Claim:
+    """Return a run's claim; ``numbers`` is the length of what a client sends."""
     epsilons = ledger.epsilon(delta)
     found = [(str(i), float(epsilons[i]), charges_of(ledger, i)) for i in range(epsilons.size)]
     worst = float(epsilons.max())
@@ -127,7 +141,14 @@ def claim_of_ledger(ledger: Ledger, delta: float, title: str) -> Claim:
         delta,
         worst,
         worst,
+        ledger.claim,
         ledger.promise.unit,
+        ledger.promise.sees,
+        epsilons.size,
+        int(ledger.rounds.max()),
+        numbers,
+        None if ledger.account is None else ledger.account.epsilon,
+        any(entry.kind == "scores" for entry in ledger),
         _grouped(found),
         ledger.statement_items(delta),
         is_account=False,
@@ -146,7 +167,15 @@ def claim_of_account(account: Account, title: str) -> Claim:
         terms.delta,
         terms.epsilon,
         max((epsilon for _, epsilon, _ in found), default=0.0),
+        account.claim,
         terms.unit,
+        # Where one study's server is trusted, the claim over all of them is against those who see aggregates.
+        "aggregates" if any(study.sees == "aggregates" for study in account.studies) else "releases",
+        len(account.clients),
+        max(map(account.rounds, account.clients), default=0),
+        None,
+        terms.epsilon,
+        any(one.entry.kind == "scores" for one in account.charges),
         _grouped(found or [("", 0.0, [])]),
         account.statement_items(),
         is_account=True,

@@ -6,32 +6,33 @@ import hashlib
 import io
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 import upcycled
+from upcycled.auditing.evidence.board import for_a_board
 from upcycled.auditing.evidence.claims import Claim, claim_of_account, claim_of_ledger
-from upcycled.auditing.evidence.words import SCRIPT, about_verifying, for_a_board, statement
+from upcycled.auditing.evidence.words import SCRIPT, about_verifying, statement
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.accounts.account_file import FILE as ACCOUNT
-from upcycled.privacy.ledger.ledger import Ledger
-from upcycled.privacy.ledger.statement import contradiction
+from upcycled.privacy.ledger.run_folder import ledger_files, read_beside
 from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.extras import missing
-from upcycled.support.files import PRIVATE, write_together
+from upcycled.support.files import write_together
 
-LEDGER = "ledger.jsonl"
+LEDGER, MODEL = "ledger.jsonl", "model.safetensors"
 
 
 def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | None = None) -> tuple[Claim, list[str]]:
     """Write the evidence for a run's epsilon, or for an account's.
 
-    Of a run only what everybody may see is read.
+    Of a run only what everybody may see is read, and the holder's key where it is there: it shows whose the head is.
 
     Args:
         source: a seed's folder of a finished run, the results folder of a single seed, or an account's folder.
@@ -58,7 +59,12 @@ def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | N
     if audit is not None:
         files["audit.json"] = _audit(Path(audit))
     clients = [client.as_json(claim.delta) for client in claim.clients]
-    about = {"delta": claim.delta, "claimed_epsilon": _finite(claim.epsilon), "is_account": claim.is_account}
+    about = {
+        "delta": claim.delta,
+        "claimed_epsilon": _finite(claim.epsilon),
+        "claim": claim.word,
+        "is_account": claim.is_account,
+    }
     files["events.json"] = _json({**about, "neighbours": "replace one", "clients": clients})
     files["verify.py"] = SCRIPT.encode()
     files["STATEMENT.md"] = statement(claim).encode()
@@ -93,26 +99,24 @@ def _of_run(place: Path) -> tuple[Claim, Any, dict[str, bytes]]:
     if not isinstance(privacy, dict):
         raise InputError(f"{place} holds a run without privacy: there is no epsilon to give evidence of")
     head = privacy.get("head")
-    # A run that was begun anew has a file for each attempt; the last is the one that the summary speaks of.
-    attempts = [path for k in range(1, 10_000) if (path := place / _attempt(k)).exists()]
+    attempts = ledger_files(place)
     if not attempts:
         raise InputError(f"{place} has no {LEDGER}, but evidence is a ledger first of all")
-    ledger = Ledger.read(attempts[-1], head=head, key=_key_of(place) if head else None)
-    contradicts = contradiction(privacy, ledger.max_epsilon(float(privacy["delta"])))
-    if contradicts is not None:
-        raise InputError(f"{attempts[-1]} {contradicts}")
-    claim = claim_of_ledger(ledger, float(privacy["delta"]), f"run {ledger.run}")
+    ledger = read_beside(attempts[-1])
+    claim = claim_of_ledger(ledger, float(privacy["delta"]), f"run {ledger.run}", _numbers(place / MODEL))
     return claim, head, {LEDGER: attempts[-1].read_bytes(), "config.toml": config}
 
 
-def _key_of(place: Path) -> bytes | None:
-    """Return the holder's key, where the one who asks is the holder: a head that it did not make is then refused."""
-    path = place / PRIVATE / "ledger.key"
-    return path.read_bytes() if os.access(path, os.R_OK) else None
-
-
-def _attempt(k: int) -> str:
-    return LEDGER if k == 1 else f"ledger-{k}.jsonl"
+def _numbers(path: Path) -> int | None:
+    """Return how many numbers the model has, which is the length of what a client sends; None where it is not there."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            found: int = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+            return found
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is damaged, but it says how many numbers a client sent: {error}") from None
 
 
 def _versions() -> dict[str, Any]:

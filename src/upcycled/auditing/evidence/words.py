@@ -1,11 +1,11 @@
-"""The evidence's texts: the statement, a paragraph for an ethics board, how to verify, and the script that does."""
+"""The evidence's texts: the statement, how to verify, and the script that does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from upcycled.auditing.evidence.claims import Claim
-from upcycled.support.formats import epsilon, fixed, general
+from upcycled.privacy.mechanisms.table import PROVEN
 
 SCRIPT = '''\
 """Recomputes the epsilon of events.json with dp_accounting alone: pip install dp-accounting; python verify.py
@@ -50,41 +50,12 @@ print("recomputed, within the claim of", claim, "at delta", document["delta"], "
 def statement(claim: Claim) -> str:
     """Return the statement in plain words."""
     lines = [f"# What is claimed: {claim.title}", ""]
+    if claim.word != PROVEN:
+        lines += [f"**Epsilon is {claim.word}.**", ""]
     lines += [f"- **{topic}**: {words}" for topic, words in claim.items]
     if claim.is_simulation:
         lines += ["", "**This was a simulation: its noise follows from a seed, and it protects nobody.**"]
     return "\n".join([*lines, ""])
-
-
-def for_a_board(claim: Claim) -> str:
-    """Return what an ethics board asks: how well could somebody tell, for groups of records too, and what not."""
-    unit = f"one {claim.unit}" if claim.unit == "client" else "one record of one client"
-    so_far = f" By its charges so far it is {epsilon(claim.spent)}." if claim.is_account else ""
-    lines = [
-        f"# For an ethics board: {claim.title}",
-        "",
-        f"Whoever sees everything that was released learns little about {unit}. Precisely: suppose that {unit} is "
-        "exchanged for any other, and somebody who knows all other data, and both candidates, tries to tell from all "
-        f"releases which of the two was used. The claim is epsilon {epsilon(claim.epsilon)} at delta "
-        f"{general(claim.delta)}.{so_far} For the client that spent most it means, whatever test is used:",
-        "",
-        "| wrong accusations (false positives) | misses at least (false negatives) |",
-        "|---|---|",
-        *(f"| {fixed(100 * wrong, 0)} % | {fixed(100 * misses, 1)} % |" for wrong, misses in claim.least_misses()),
-        "",
-        "Guessing without looking has misses of 100 % less the wrong accusations. If one person has several records in "
-        "a client's data, all of them exchanged:",
-        "",
-        "| records | epsilon | delta |",
-        "|---|---|---|",
-        *(f"| {k} | {epsilon(value)} | {general(delta)} |" for k, value, delta in claim.groups()),
-        "",
-        "Not covered: " + dict(claim.items).get("not covered", "what was not released"),
-        "",
-    ]
-    if claim.is_simulation:
-        lines.insert(2, "**A simulation: none of this protects anybody.**\n")
-    return "\n".join(lines)
 
 
 def about_verifying(claim: Claim, files: Sequence[str]) -> str:
@@ -134,6 +105,11 @@ def about_verifying(claim: Claim, files: Sequence[str]) -> str:
         "audit`), that the data were what is said, that nothing else was released, or that the holder, who has the "
         "key, did not write all of it anew.",
     ]
+    if claim.word != PROVEN:
+        lines.append(
+            f"\nEpsilon is {claim.word}: what `verify.py` recomputes follows from the sensitivities that the charges "
+            "state, and nothing here shows that those are right."
+        )
     if claim.is_account:
         lines.append(
             "\nThe account's claim is its budget, held by a filter; what `verify.py` recomputes is the spending so far "

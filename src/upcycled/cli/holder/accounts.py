@@ -130,6 +130,7 @@ def _say(account: Account, as_json: bool, every_client: bool = False) -> int:
                 **account.terms.to_json(),
                 "epsilon": account.terms.epsilon,
                 "delta": account.terms.delta,
+                "claim": account.claim,
                 "closed": account.is_closed,
                 "studies": [study.to_json() for study in account.studies],
                 "charges": len(account.charges),

@@ -28,6 +28,7 @@ def add_evidence(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.auditing.evidence.folder import write_evidence
+    from upcycled.privacy.mechanisms.table import epsilon_called
     from upcycled.support.warned import collected_warnings
 
     with collected_warnings() as warned:
@@ -35,9 +36,10 @@ def _run(args: argparse.Namespace) -> int:
     for words in warned:
         note(f"warning: {words}")
     if args.json:
-        proven = claim.epsilon if claim.epsilon < float("inf") else None
-        print_json({"folder": args.output, "files": files, "epsilon": proven, "delta": claim.delta})
+        stated = claim.epsilon if claim.epsilon < float("inf") else None
+        document = {"folder": args.output, "files": files, "epsilon": stated, "delta": claim.delta}
+        print_json({**document, "claim": claim.word})
         return 0
-    print(f"{claim.title}: epsilon {epsilon(claim.epsilon)} at delta {general(claim.delta)}")
+    print(f"{claim.title}: {epsilon_called(claim.word)} {epsilon(claim.epsilon)} at delta {general(claim.delta)}")
     print(f"{args.output}: {', '.join(files)}")
     return 0

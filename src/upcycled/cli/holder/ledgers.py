@@ -22,7 +22,12 @@ def add_ledger(subparsers: Subparsers) -> None:
     """Declare the command."""
     text = "compose the ledgers of several runs on the same data, client by client"
     parser = add_command(subparsers, "ledger", help=text, description=text, examples=EXAMPLES)
-    parser.add_argument("ledgers", metavar="LEDGER", nargs="+", help="a run's ledger.jsonl, or the folder it lies in")
+    parser.add_argument(
+        "ledgers",
+        metavar="LEDGER",
+        nargs="+",
+        help="a run's ledger.jsonl, or the folder it lies in; the summary beside it is held against it",
+    )
     parser.add_argument("--delta", metavar="X", help="the delta to state epsilon at (default: the ledgers' least)")
     parser.add_argument("--clients", action="store_true", help="a line for every client")
     add_json(parser)
@@ -31,15 +36,17 @@ def add_ledger(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.cli.privacy import number_of
-    from upcycled.privacy import Ledger
     from upcycled.privacy.ledger.joint import FIXED_ONLY, joint_epsilon
+    from upcycled.privacy.ledger.run_folder import read_beside
+    from upcycled.privacy.mechanisms.table import PROVEN, claim_word
 
     paths = [_file(text) for text in args.ledgers]
-    ledgers = [Ledger.read(path) for path in paths]
+    ledgers = [read_beside(path) for path in paths]
     delta = number_of("delta", args.delta)
     delta = min(ledger.default_delta for ledger in ledgers) if delta is None else delta
     together = joint_epsilon(ledgers, delta)
     rounds = [int(sum(each)) for each in zip(*(ledger.rounds for ledger in ledgers), strict=True)]
+    claim = claim_word(*(ledger.mechanism for ledger in ledgers))
     simulated = [str(path) for path, ledger in zip(paths, ledgers, strict=True) if ledger.is_simulation]
     order = sorted(range(together.size), key=lambda client: -together[client])
     if args.json:
@@ -56,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
             for path, ledger in zip(paths, ledgers, strict=True)
         ]
         document = {"delta": delta, "ledgers": one_by_one, "clients": clients, "simulated": simulated}
-        print_json({**document, "holds": FIXED_ONLY})
+        print_json({**document, "claim": claim, "holds": FIXED_ONLY})
         return 0
     each = [ledger.epsilon(delta) for ledger in ledgers]
     shown = order if args.clients else order[:MOST_ROWS]
@@ -70,6 +77,11 @@ def _run(args: argparse.Namespace) -> int:
     if len(shown) < len(order):
         print(f"{len(order) - len(shown)} more clients have spent less: --clients shows them.")
     print(f"Together: {FIXED_ONLY}; a budget over studies that follow one another is an account's.")
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if ledger.chain != "anchored":
+            print(f"{path} is {ledger.chain}: lines at the end may be missing, and epsilon too small.")
+    if claim != PROVEN:
+        print(f"Epsilon is {claim}.")
     if simulated:
         note(f"note: simulations, which protect nobody: {', '.join(simulated)}")
     return 0

@@ -27,6 +27,7 @@ from upcycled.privacy.accounts.pots import Commitment, Pot, make_pot
 from upcycled.privacy.ledger.chain import Head, as_head, check_mac, head_of, key_at
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.privacy.mechanisms.requirements import check_delta_for
+from upcycled.privacy.mechanisms.table import PROVEN, claim_word
 from upcycled.support.files import make_private, write_whole
 from upcycled.support.formats import general, percent
 from upcycled.support.lock import locked
@@ -193,6 +194,11 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         return tuple(self._file.studies)
 
     @property
+    def claim(self) -> str:
+        """What its epsilon is: ``"proven"``, or whose claim, where a study's mechanism is not the package's."""
+        return claim_word(*(study.mechanism for study in self.studies))
+
+    @property
     def charges(self) -> tuple[Charged, ...]:
         """Every charge, in order."""
         return tuple(self._charges)
@@ -254,10 +260,11 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         against = "whoever sees every release of every client, in all studies together"
         if aggregates:
             against += f"; of {aggregates} studies aggregates only, whose servers are trusted"
+        claim = f"epsilon {general(terms.epsilon)} at delta {general(terms.delta)}, over all studies together"
         spent = NOBODY if worst is None else f"{percent(self.share(worst))} of the budget, client {worst!r}"
         return (
             ("account", f"{self.id}{', closed' if self.is_closed else ''}"),
-            ("claim", f"epsilon {general(terms.epsilon)} at delta {general(terms.delta)}, over all studies together"),
+            ("claim", claim if self.claim == PROVEN else f"{claim}; {self.claim}"),
             ("how", "; ".join(pot_words(pot) for pot in terms.pots)),
             ("unit", f"one {terms.unit}, replaced by another (replace-one); the clients' sizes are public"),
             ("adversary", against),

@@ -27,6 +27,7 @@ from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
 from upcycled.privacy.ledger.statement import statement_items
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
+from upcycled.privacy.mechanisms.table import PROVEN, claim_word
 from upcycled.support.formats import count, general
 from upcycled.support.formats import epsilon as epsilon_in_words
 from upcycled.support.overview import Overview
@@ -216,6 +217,11 @@ class Ledger:
         return self._header.mechanism
 
     @property
+    def claim(self) -> str:
+        """What its epsilon is: ``"proven"``, or whose claim, where the mechanism is not the package's."""
+        return claim_word(self.mechanism)
+
+    @property
     def promise(self) -> Promise:
         """What epsilon means here."""
         return self._header.promise
@@ -366,17 +372,18 @@ class Ledger:
 
     @property
     def repeated(self) -> int:
-        """Rounds that were charged again because the run was stopped and went on; none in a simulation."""
-        charges = [entry.key for entry in self._entries if entry.kind == "data"]
+        """Charges that were made again because the run had stopped and went on; none in a simulation."""
+        charges = [entry.key for entry in self._entries if entry.charge is not None]
         return len(charges) - len(set(charges))
 
     @property
     def worst_in_words(self) -> str:
-        """The worst client's proven epsilon at the default delta, for a reader."""
+        """The worst client's epsilon at the default delta, for a reader."""
         if not self.promise.is_claimed:
             return "none is claimed"
         delta = self.default_delta
-        return f"{epsilon_in_words(self.max_epsilon(delta))} at delta {general(delta)}"
+        words = f"{epsilon_in_words(self.max_epsilon(delta))} at delta {general(delta)}"
+        return words if self.claim == PROVEN else f"{words}, {self.claim}"
 
     @property
     def overview(self) -> Overview:
@@ -459,7 +466,7 @@ class Ledger:
             self._file.flush()
 
     def epsilon(self, delta: float) -> Real:
-        """Return the proven epsilon of every client for its releases so far: replace-one.
+        """Return the epsilon of every client for its releases so far, proven or as :attr:`claim` says: replace-one.
 
         Of a record, or of a client where the mechanism promises that. Infinite where no finite epsilon is provable. It
         is a guarantee for the whole run when schedule, noise and participation were fixed before the first round, as in
@@ -469,13 +476,22 @@ class Ledger:
         return self._spent.epsilon(delta)
 
     def max_epsilon(self, delta: float) -> float:
-        """Return the worst client's proven epsilon.
+        """Return the worst client's epsilon.
 
         Sampled releases take a tenth of a second a number, so it is computed for clients only that no other exceeds in
         steps, rate and lack of noise: the largest of :meth:`epsilon`, up to what the accountant leaves open.
         """
         self._check_delta(delta)
         return self._spent.worst(delta)
+
+    def epsilon_without_repeats(self, delta: float) -> float:
+        """Return what :meth:`max_epsilon` would be had nothing been charged again after the run had stopped."""
+        self._check_delta(delta)
+        once = Spent(self._header.num_clients)
+        for entry in {entry.key: entry for entry in self._entries if entry.charge is not None}.values():
+            assert entry.charge is not None
+            once.add(entry.charge, entry.rounds)
+        return once.worst(delta)
 
     def epsilon_over_rounds(self, delta: float) -> EpsilonOverRounds:
         """Return the worst client's epsilon after each charge (rounds, scores); the last is :meth:`max_epsilon`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from upcycled.core.mechanism import Promise
+from upcycled.privacy.mechanisms.table import PROVEN
 from upcycled.support.formats import epsilon as epsilon_in_words
 from upcycled.support.formats import fixed, general
 
@@ -42,13 +43,25 @@ def best_guess(epsilon: float, delta: float) -> float:
     return 1.0 - (1.0 - delta) / (1.0 + math.exp(epsilon)) if epsilon < 700 else 1.0
 
 
-def plain_words(promise: Promise, is_simulation: bool, worst: float, delta: float) -> tuple[tuple[str, str], ...]:
+def guesses_of_100(epsilon: float, delta: float) -> str:
+    """Return :func:`best_guess` in cases of 100, rounded upwards: a limit must not look lower than it is.
+
+    >>> guesses_of_100(1.0, 1e-5), guesses_of_100(math.inf, 0.0)
+    ('73.2', '100.0')
+    """
+    return fixed(math.ceil(min(best_guess(epsilon, delta), 1.0) * 1000 - 1e-9) / 10, 1)
+
+
+def plain_words(
+    promise: Promise, claim: str, is_simulation: bool, worst: float, delta: float
+) -> tuple[tuple[str, str], ...]:
     """Return what is protected, from whom, how far, and what is not: a topic and a sentence each.
 
     Args:
         promise: of the mechanism.
+        claim: what epsilon is: proven, or whose claim.
         is_simulation: whether the noise follows from the seed.
-        worst: the worst client's proven epsilon.
+        worst: the worst client's epsilon.
         delta: it is stated at.
     """
     if not promise.is_claimed:
@@ -59,21 +72,20 @@ def plain_words(promise: Promise, is_simulation: bool, worst: float, delta: floa
     return (
         ("protected", protected),
         ("from whom", FROM_WHOM[promise.sees]),
-        ("how far", _how_far(promise, worst, delta)),
+        ("how far", _how_far(promise, claim, worst, delta)),
         ("not protected", NOT_PROTECTED),
     )
 
 
-def _how_far(promise: Promise, worst: float, delta: float) -> str:
+def _how_far(promise: Promise, claim: str, worst: float, delta: float) -> str:
     if not math.isfinite(worst):
         return "no limit is proven"
     chance = best_guess(worst, delta)
-    # Upwards: a limit must not look lower than it is.
-    percent = fixed(math.ceil(min(chance, 1.0) * 1000 - 1e-9) / 10, 1)
     whose = f"two candidates for one {promise.unit}, as likely as each other"
+    whose_claim = "" if claim == PROVEN else f", {claim}"
     words = (
         f"somebody who knows {KNOWN[promise.unit]} and has {whose}, guesses which of them is in the data right at most "
-        f"{percent} times in 100, where 50 is chance (epsilon {epsilon_in_words(worst)}, delta {general(delta)}, the "
-        "worst client's)"
+        f"{guesses_of_100(worst, delta)} times in 100, where 50 is chance (epsilon {epsilon_in_words(worst)}, delta "
+        f"{general(delta)}, the worst client's{whose_claim})"
     )
     return f"{words}: that is next to no limit" if chance >= HARDLY else words

@@ -32,6 +32,7 @@ def statement_items(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]
         ("data rounds charged", f"{rounds.min()} to {rounds.max()} a client; upcycled iterations cost nothing"),
         *_scores(ledger),
         _epsilons(ledger, delta),
+        *_repeats(ledger, delta),
         ("checked", "; ".join(promise.checked) or "nothing"),
         ("the user's word", "; ".join(promise.trusted) or "public constants do not come from private data"),
         ("sampling of clients", _sampling(ledger)),
@@ -112,8 +113,8 @@ def evidence(ledger: Ledger) -> str:
 def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
     if not ledger.promise.is_claimed:
         return "epsilon", "none is claimed, this is not private"
-    proven = ledger.epsilon(delta)
-    worst, middle, best = general(proven.max()), general(np.median(proven)), general(proven.min())
+    every = ledger.epsilon(delta)
+    worst, middle, best = general(every.max()), general(np.median(every)), general(every.min())
     words = f"{worst} for the worst client, {middle} median, {best} best; {scope_of(_id_of(ledger))}"
     if ledger.kind == "pure" and delta > 0:
         words += f"; the plain sum, at delta = 0, is {general(ledger.max_epsilon(0.0))} for the worst client"
@@ -121,7 +122,7 @@ def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
         paper = general(ledger.paper_epsilon(delta).max())
         words += f"; the paper's formula would print {paper} at most, which rests on an assumption that is not proven "
         words += "for this model"
-    return "epsilon (proven)", words
+    return f"epsilon ({ledger.claim})", words
 
 
 def _id_of(ledger: Ledger) -> str | None:
@@ -140,13 +141,26 @@ def _sampling(ledger: Ledger) -> str:
     return f"public ({ledger.sampling}, {general(part)} of the clients); no amplification is claimed"
 
 
-def _repeats(ledger: Ledger) -> str:
+def repeats_words(charges: int, epsilon: float | None, without: float | None) -> str:
+    """Say that charges were made again after a run had stopped, and what they made of its epsilon.
+
+    >>> repeats_words(2, 2.018, 2.0)
+    '2 charges are repeats, made with new noise after the run had stopped, which is why epsilon is 2.018 and not 2'
+    """
+    are = "1 charge is a repeat" if charges == 1 else f"{charges} charges are repeats"
+    said = f"{are}, made with new noise after the run had stopped"
+    if epsilon is None or without is None or not math.isfinite(epsilon):  # summaries have null for infinity
+        return said
+    return f"{said}, which is why epsilon is {general(epsilon)} and not {general(without)}"
+
+
+def _repeats(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]:
     if ledger.repeated == 0:
-        return ""
-    return (
-        f"; {ledger.repeated} rounds were repeated after the run was stopped, each with new noise and its own charge: "
-        "the epsilon holds if stopping did not depend on what was released"
-    )
+        return ()
+    words = repeats_words(ledger.repeated, ledger.max_epsilon(delta), ledger.epsilon_without_repeats(delta))
+    if ledger.budget is None:
+        words += "; it holds if stopping did not depend on what was released"
+    return (("paid again", words),)
 
 
 def _extended(ledger: Ledger) -> str:
@@ -161,7 +175,7 @@ def _extended(ledger: Ledger) -> str:
 
 def _schedule(ledger: Ledger) -> str:
     if ledger.budget is None:
-        return f"fixed before the first round, as are noise and participation{_repeats(ledger)}{_extended(ledger)}"
+        return f"fixed before the first round, as are noise and participation{_extended(ledger)}"
     out, most, delta = int((ledger.left_out > 0).sum()), general(ledger.budget.epsilon), general(ledger.budget.delta)
     return (
         f"a filter holds every client within epsilon {most} at delta {delta}, which is the claim whatever the rounds "

@@ -61,7 +61,7 @@ function spentSpec(parts) {
     .filter((part) => part.spent)
     .map((part) => ({ part, x: part.spent.rounds, y: part.spent.worst, dashed: part.dashed }));
   const logY = ratio(series.flatMap((s) => s.y)) > 300;
-  return { series, xName: "data rounds", yName: "epsilon", whole: true, logY, floor: 0, title: "Proven epsilon of the worst client over data rounds. Arrow keys read values." };
+  return { series, xName: "data rounds", yName: "epsilon", whole: true, logY, floor: 0, title: `${data.epsilon} of the worst client over data rounds. Arrow keys read values.` };
 }
 
 function drawInto(host, width, height, parts, x) {

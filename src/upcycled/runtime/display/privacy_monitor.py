@@ -15,7 +15,7 @@ SAMPLED_SECONDS = 0.1
 
 
 class WorstEpsilon:
-    """The worst client's proven epsilon. A sampled mechanism's takes seconds: it comes late, no run waits for it."""
+    """The worst client's epsilon. A sampled mechanism's takes seconds: it comes late, no run waits for it."""
 
     def __init__(self) -> None:
         self._value: float | None = None

@@ -10,6 +10,7 @@ import numpy as np
 
 from upcycled.core.errors import InputError, unknown
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.mechanisms.table import epsilon_called
 from upcycled.support.formats import general
 from upcycled.support.plotting import COLOURS, INK, MUTED, TITLES, axes_or_new, style
 
@@ -45,7 +46,7 @@ def points(history: History, metric: str, against: str = "data_round") -> Points
 
 
 def spent(ledger: Ledger, against: str = "data_round") -> Points:
-    """Return the worst client's proven epsilon as a run went on, where it is finite."""
+    """Return the worst client's epsilon as a run went on, where it is finite."""
     if against not in AGAINST:
         raise unknown("against", against, AGAINST)
     known = ledger.epsilon_over_rounds(ledger.default_delta)
@@ -77,7 +78,7 @@ def titled(metric: str, ledger: Ledger | None) -> str:
     if metric != EPSILON or ledger is None:
         return TITLES.get(metric, metric)
     simulated = ", simulation: not private" if ledger.is_simulation else ""
-    return f"worst client's proven epsilon, at delta {general(ledger.default_delta)}{simulated}"
+    return f"worst client's {epsilon_called(ledger.claim)}, at delta {general(ledger.default_delta)}{simulated}"
 
 
 def draw(ax: Any, title: str, against: str, lines: Sequence[tuple[str | None, Sequence[Points]]]) -> Any:
