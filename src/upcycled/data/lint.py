@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
 
 from upcycled.data.copies import leaders, row_hashes
 from upcycled.data.federated import FederatedData
+from upcycled.data.likeness import Likeness
 from upcycled.support.formats import count
 
 _LISTED = 5
@@ -38,15 +38,12 @@ def _empty_classes(data: FederatedData) -> list[str]:
 
 def similar_names(names: Iterable[str]) -> list[str]:
     """Return a sentence about clients whose names are nearly the same, where there are some."""
-    similar: defaultdict[str, list[str]] = defaultdict(list)
-    for name in names:
-        similar[" ".join(name.split()).casefold()].append(name)
-    groups = [alike for alike in similar.values() if len(alike) > 1]
+    groups = Likeness(names).groups
     if not groups:
         return []
     more = f" (and {len(groups) - 1} more such names)" if len(groups) > 1 else ""
     listed = ", ".join(repr(name) for name in groups[0][:_LISTED])
-    return [f"{listed} are different clients{more}, though their names differ in spaces or capitals only"]
+    return [f"{listed} are different clients{more}, though their names are nearly the same"]
 
 
 def _copies(data: FederatedData) -> list[str]:

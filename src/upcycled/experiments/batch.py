@@ -37,6 +37,7 @@ from upcycled.runtime.checkpointing.extension import check_extension
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Failed, Job, train_each
 from upcycled.runtime.holder.charging import costs_of, replan
+from upcycled.runtime.holder.newcomers import new_to_account
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import Publication, publication_of
 from upcycled.support.files import PRIVATE, make_private
@@ -190,6 +191,8 @@ class Batch:
         """What is to be said before runs charge anything; it depends on no record."""
         todo = [v.experiment for v in self.variants if any(seed not in v.there for seed in v.experiment.seeds)]
         found = [words for experiment in todo for words in about_cells(experiment)]
+        for folder, (costs, _) in self.owed.items():
+            found += new_to_account(Account(folder), [name for cost in costs for name in cost.clients])
         return tuple(dict.fromkeys(found))
 
     def run(self, options: Options | None = None) -> list[Outcome]:
