@@ -16,8 +16,10 @@ import pytest
 import upcycled as up
 from tests.report.report_cases import (
     DATA,
+    ERM,
     EXPERIMENTS,
     LOCAL,
+    PROX,
     charts_of,
     run_one,
     words_of,
@@ -28,6 +30,7 @@ from upcycled.experiments.compare import compare_experiment
 from upcycled.experiments.results import write_seed
 from upcycled.experiments.sweep import How, sweep_experiment
 from upcycled.report import collect, render, write_report
+from upcycled.report.charts import drawn
 from upcycled.report.findings import comparison
 from upcycled.report.privacy_costs import _statement
 from upcycled.report.settings import families, labels, own_modules, run_command
@@ -97,6 +100,27 @@ def test_the_papers_number_stands_beside_the_proven_one_and_is_no_guarantee(tmp_
     row = f"{summary['epsilon']['max']:.3f} {summary['epsilon']['median']:.3f} {summary['paper_epsilon']['max']:.3f}"
     assert row in words
     assert "not a guarantee" in words
+
+
+REAL = ERM | {"noise": "system"}
+ONLY = "the page shows releases, public facts and charged numbers only"
+
+
+def test_what_a_page_leaves_out_is_said_of_restricted_experiments_only(tmp_path):
+    run_one(tmp_path, "guarded", seeds=(0,), **PROX, privacy=REAL)
+    alone = words_of(render(collect(tmp_path)))
+    assert f"of this experiment {ONLY}" in alone
+    assert "exact numbers" not in alone
+    run_one(tmp_path, "rehearsed", seeds=(0,), **PROX, privacy=ERM)
+    run_one(tmp_path, "bare", seeds=(0,), **PROX)
+    run_one(tmp_path, "open", seeds=(0,), **PROX, data=DATA | {"public": True})
+    labels = {one.part.name: one.label for one in drawn(collect(tmp_path))}
+    words = words_of(render(collect(tmp_path)))
+    assert f"of {labels['guarded']} {ONLY}" in words
+    assert (
+        f"Of {labels['bare']} and {labels['rehearsed']} the page shows exact scores, which no epsilon covers" in words
+    )
+    assert words.count(ONLY) == 1
 
 
 def test_without_privacy_the_page_says_so(folder):

@@ -100,6 +100,17 @@ class Part:
         return tuple(dict.fromkeys(name for seed in self.seeds for name in seed.metrics))
 
     @property
+    def is_restricted(self) -> bool:
+        """Whether scores of its runs are the data holder's own."""
+        return any(seed.is_restricted for seed in self.seeds)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether its file declares the data public."""
+        data = self.config.get("data")
+        return isinstance(data, dict) and data.get("public") is True
+
+    @property
     def is_upcycled(self) -> bool:
         """Whether some of its iterations touch no data."""
         if self.config:
