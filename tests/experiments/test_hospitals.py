@@ -191,6 +191,20 @@ def test_a_run_that_cannot_be_says_nothing_of_its_cells(hospitals, capsys):
     assert "do not fit" not in capsys.readouterr().err
 
 
+def test_a_new_patient_outside_of_all_bounds_is_answered_with_a_warning(hospitals, capsys):
+    assert main(["run", "run.toml", "iterations=2", "--quiet"]) == 0
+    Path("odd.csv").write_text("age,sex,admitted,creatinine\n810,f,2031-01-01,90\n70,m,2020-02-02,100\n")
+    capsys.readouterr()
+    assert main(["predict", "results/hospitals", "odd.csv"]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 3
+    age, day = shown.err.splitlines()
+    assert age.startswith("warning: odd.csv: column 'age' holds '810' at row 0 (counted from 0), outside of its bounds")
+    assert day.startswith("warning: odd.csv: column 'admitted' holds '2031-01-01' at row 0")
+    assert main(["predict", "results/hospitals", "new.csv"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_new_rows_that_do_not_fit_are_one_sentence(hospitals, capsys):
     assert main(["run", "run.toml", "iterations=2", "--quiet"]) == 0
     Path("bad.csv").write_text("age,sex,admitted,creatinin\nold,f,2020-01-01,1\n,f,,2\n")
