@@ -45,6 +45,8 @@ class Seed:
     clients: tuple[Row, ...] = ()
     evaluation: Row | None = None
     """The final model on test data, where that was written down."""
+    label_names: tuple[str, ...] = ()
+    """What that model's classes are called, where they have names."""
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
@@ -275,6 +277,8 @@ def _seed(reader: _Reader, folder: Path) -> Seed | None:
         reader.read(folder / "clients.jsonl", _lines, ()),
         reader.read(folder / "evaluation.json", _table),
     )
+    if seed.evaluation is not None:
+        seed = replace(seed, label_names=reader.read(folder / "model.json", _label_names, ()))
     return _with_ledger(reader, folder, seed)
 
 
@@ -323,6 +327,12 @@ def _table(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it holds no table of names and values")
     return found
+
+
+def _label_names(text: str) -> tuple[str, ...]:
+    output = _table(text).get("output")
+    names = output.get("label_names") if isinstance(output, dict) else None
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def _lines(text: str) -> tuple[dict[str, Any], ...]:
