@@ -8,6 +8,7 @@ import pytest
 
 from upcycled.cli.main import main
 from upcycled.privacy import Account
+from upcycled.runtime.holder.newcomers import new_to_account
 
 FILE = """
 name = "{name}"
@@ -188,3 +189,58 @@ def test_a_sweep_that_nobody_pays_for_or_that_does_not_fit_is_refused(account, c
     public = text.replace('account = "account"', "").replace("clients = 3", "clients = 3\npublic = true")
     (tmp_path / "public.toml").write_text(public)
     assert main(["sweep", "public.toml", "--quiet"]) == 0
+
+
+TABLES = """
+name = "{name}"
+iterations = 2
+[data]
+source = "table"
+path = "sites"
+schema.columns.age = {{ kind = "number", bounds = [0, 100] }}
+schema.columns.ill = {{ kind = "label", classes = ["no", "yes"] }}
+[algorithm]
+name = "fedavg"
+[privacy]
+mechanism = "model_clipping"
+clip_norm = 1.0
+noise_std = 20.0
+noise = "system"
+account = "account"
+"""
+
+
+def test_clients_that_an_account_does_not_know_are_named_before_it_is_charged(account, tmp_path, capsys):
+    (tmp_path / "sites").mkdir()
+    for site in ("kings", "lyon", "site1"):
+        (tmp_path / "sites" / f"{site}.csv").write_text("age,ill\n" + "70,yes\n20,no\n" * 10)
+    for name in ("first", "second", "third"):
+        (tmp_path / f"{name}.toml").write_text(TABLES.format(name=name))
+    for file in ("first.toml", "second.toml"):  # nobody has paid yet; then everybody is known
+        assert main(["privacy", "explain", file]) == 0
+        assert main(["run", file, "--quiet"]) == 0
+        shown = capsys.readouterr()
+        assert "ew to account" not in shown.out + shown.err
+    for old, new in (("kings", "Kings"), ("lyon", "lyon_2026"), ("site1", "site2")):
+        (tmp_path / "sites" / f"{old}.csv").rename(tmp_path / "sites" / f"{new}.csv")
+    sentence = (
+        f"ew to account {Account(account).id}: 'Kings' (nearly 'kings', which it knows), 'lyon_2026' (nearly 'lyon', "
+        "which it knows), 'site2'; a client that was renamed starts at zero there, and its records may be charged "
+        "twice over"
+    )
+    assert main(["privacy", "explain", "third.toml"]) == 0
+    assert f"\nN{sentence}.\n" in capsys.readouterr().out
+    assert main(["run", "third.toml", "seeds=[0, 1]", "--quiet"]) == 0  # said, not refused
+    said = capsys.readouterr().err
+    assert said.count(f"note: n{sentence}\n") == 1
+    assert main(["run", "third.toml", "seeds=[2]", "--quiet"]) == 0  # it knows them by now
+    assert "ew to account" not in capsys.readouterr().err
+
+
+def test_of_many_new_clients_those_with_a_known_name_are_listed_first(account, tmp_path, capsys):
+    assert main(["run", written(), "--quiet"]) == 0
+    capsys.readouterr()
+    found = new_to_account(Account(account), ["0", *(f"site{i}" for i in range(6)), " 1", "2"])
+    assert found[0].split(": ")[1].split(";")[0] == (
+        "' 1' (nearly '1', which it knows), 'site0', 'site1', 'site2', 'site3' and 2 more"
+    )

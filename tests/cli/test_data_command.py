@@ -207,7 +207,7 @@ def test_check_gives_hints_about_what_is_allowed_and_often_a_slip(upcycled, tmp_
     path.write_text("client,label,a\n a,1,1\na,2,2\nA,1,3\nb,2,4\n")
     expected = [
         "no sample has the label 0 of the 3 classes (labels count from 0)",
-        "' a', 'A', 'a' are different clients, though their names differ in spaces or capitals only",
+        "' a', 'A', 'a' are different clients, though their names are nearly the same",
         "class '1' of 'label' has no sample at 'b'",
         "class '2' of 'label' has no sample at 'A'",
     ]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from upcycled.cli.main import main
 from upcycled.data import FederatedData, load, partition, save, synthetic
 from upcycled.data.copies import leaders, row_hashes
 from upcycled.data.lint import hints
@@ -96,7 +97,9 @@ def test_a_common_value_is_no_copy_beside_samples_that_are():
     assert np.flatnonzero(found != np.arange(1000)).tolist() == [998]
     assert found[998] == 1
     assert hints(data_of(x, [1000])) == [
-        "1 of 1,000 training samples are copies of another; copies are held out together",
+        "1 of 1,000 training samples are copies of another; copies are held out together, but a run with real noise on "
+        "private data does not look for them: they may be trained on and held out at once, and its epsilon is for one "
+        "record, not for all its copies",
         "333 of 1,000 training samples are equal to another, too many to be taken for copies: "
         "each is held out by itself",
     ]
@@ -153,3 +156,29 @@ def test_the_real_images_dealt_anew_have_no_copy_on_two_sides(shared_data):
     more = data.with_validation(0.1)
     assert not rows_of(more.train) & rows_of(more.validation)
     assert abs(more.validation.num_rows / data.train.num_rows - 0.1) < 0.01
+
+
+def test_data_read_as_private_ones_keep_the_hint_and_nothing_is_said_to_be_held_out_together(tmp_path, capsys):
+    x = np.random.default_rng(5).uniform(0, 1, 40)
+    x[30:34] = x[:4]
+    (tmp_path / "rome.csv").write_text("age,ill\n" + "".join(f"{value:.6f},{i % 2}\n" for i, value in enumerate(x)))
+    (tmp_path / "schema.toml").write_text(
+        '[columns.age]\nkind = "number"\nbounds = [0, 1]\n[columns.ill]\nkind = "label"\nclasses = ["0", "1"]\n'
+    )
+    words = ["data", "check", str(tmp_path), "--schema", str(tmp_path / "schema.toml")]
+    said = []
+    for more in ([], ["--repair"]):
+        assert main([*words, *more]) == 0
+        said += [line for line in capsys.readouterr().out.splitlines() if "copies" in line]
+    plain, repaired = said
+    assert plain.startswith("hint: 4 of 40 training samples are copies of another; copies are held out together, but a")
+    assert repaired.startswith("hint: 4 of 40 training samples are copies of another; a run with real noise on private")
+    assert repaired.endswith("its epsilon is for one record, not for all its copies")
+    assert main([*words, "--repair", "--test-fraction", "0.5"]) == 0
+    assert "test samples are equal to a training sample" in capsys.readouterr().out
+
+
+def test_generated_data_and_data_said_to_have_no_copies_are_not_searched():
+    data = with_copies(0, [50, 50])
+    assert any("copies of another" in words for words in hints(data))
+    assert not any("copies" in words for words in hints(replace(data, has_copies=False)))

@@ -105,6 +105,18 @@ def test_new_rows_with_a_value_in_other_capitals_are_warned_about_and_a_wrong_on
     assert "schema:" not in said
 
 
+def test_new_rows_outside_of_bounds_are_answered_with_a_warning_for_each_column():
+    columns = {"age": ["810", "1", "-3"], "sex": ["f"] * 3, "seen": ["2020-01-02", "2031-05-05", "2020-01-02"]}
+    arrays = {name: np.array(values, dtype=object) for name, values in columns.items()}
+    with pytest.warns(UserWarning, match="they are clipped") as warned:
+        x = features_by_schema(RawTable("new.csv", None, arrays, 3), schema())
+    assert [str(one.message).split(", outside of its bounds")[0] for one in warned] == [
+        "new.csv: column 'age' holds '810' at row 0 (counted from 0) and 1 more such",
+        "new.csv: column 'seen' holds '2031-05-05' at row 1 (counted from 0)",
+    ]
+    assert x[:, 0].tolist()[::2] == [1.0, -1.0]
+
+
 def test_a_categorys_own_values_are_no_gaps():
     own = schema(sex={"values": ["NA", "m"], "gap": None} | {"gap": "other"})
     made = encoded({"age": ["1"] * 2, "sex": ["NA", ""], "seen": ["2020-01-01"] * 2}, own)

@@ -160,6 +160,51 @@ def test_with_real_noise_no_exact_score_leaves_and_the_model_serves(hospitals, c
     assert main(["run", "run.toml", "privacy.noise=system", "--quiet"]) == 2
 
 
+LOOK_FIRST = (
+    "note: cells that do not fit the schema are replaced without a word here, labels too: `upcycled data check sites "
+    "--schema SCHEMA --repair` says how many, to the holder alone\n"
+)
+
+
+def test_a_private_run_says_first_how_the_holder_sees_what_it_replaces(hospitals, capsys):
+    words = ["run", "run.toml", "iterations=2", "seeds=[0, 1]", "--quiet"]
+    assert main([*words, "name=seeded"]) == 0
+    assert "do not fit" not in capsys.readouterr().err  # it would have refused them
+    assert main([*words, "privacy.noise=system"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith(LOOK_FIRST)  # quiet or not
+    assert said.count("do not fit") == 1  # of both seeds
+    # A word of it about the cells themselves would tell records apart.
+    table = Path("sites/bern.csv")
+    table.write_text(table.read_text().replace(",ill", ",ILL").replace(",well", ",Well"))
+    assert main([*words, "privacy.noise=system", "name=misspelt"]) == 0
+    assert capsys.readouterr().err == said
+    # What is there already charges nothing.
+    assert main([*words, "privacy.noise=system"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["data", "check", "sites", "--schema", "schema.toml", "--repair"]) == 2  # and says how many
+    assert "and 59 more such" in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_be_says_nothing_of_its_cells(hospitals, capsys):
+    assert main(["run", "run.toml", "privacy.noise=system", "privacy.account=account", "--quiet"]) == 2
+    assert "do not fit" not in capsys.readouterr().err
+
+
+def test_a_new_patient_outside_of_all_bounds_is_answered_with_a_warning(hospitals, capsys):
+    assert main(["run", "run.toml", "iterations=2", "--quiet"]) == 0
+    Path("odd.csv").write_text("age,sex,admitted,creatinine\n810,f,2031-01-01,90\n70,m,2020-02-02,100\n")
+    capsys.readouterr()
+    assert main(["predict", "results/hospitals", "odd.csv"]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 3
+    age, day = shown.err.splitlines()
+    assert age.startswith("warning: odd.csv: column 'age' holds '810' at row 0 (counted from 0), outside of its bounds")
+    assert day.startswith("warning: odd.csv: column 'admitted' holds '2031-01-01' at row 0")
+    assert main(["predict", "results/hospitals", "new.csv"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_new_rows_that_do_not_fit_are_one_sentence(hospitals, capsys):
     assert main(["run", "run.toml", "iterations=2", "--quiet"]) == 0
     Path("bad.csv").write_text("age,sex,admitted,creatinin\nold,f,2020-01-01,1\n,f,,2\n")

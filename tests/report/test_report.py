@@ -16,8 +16,10 @@ import pytest
 import upcycled as up
 from tests.report.report_cases import (
     DATA,
+    ERM,
     EXPERIMENTS,
     LOCAL,
+    PROX,
     charts_of,
     run_one,
     words_of,
@@ -28,6 +30,7 @@ from upcycled.experiments.compare import compare_experiment
 from upcycled.experiments.results import write_seed
 from upcycled.experiments.sweep import How, sweep_experiment
 from upcycled.report import collect, render, write_report
+from upcycled.report.charts import drawn
 from upcycled.report.findings import comparison
 from upcycled.report.privacy_costs import _statement
 from upcycled.report.settings import families, labels, own_modules, run_command
@@ -97,6 +100,81 @@ def test_the_papers_number_stands_beside_the_proven_one_and_is_no_guarantee(tmp_
     row = f"{summary['epsilon']['max']:.3f} {summary['epsilon']['median']:.3f} {summary['paper_epsilon']['max']:.3f}"
     assert row in words
     assert "not a guarantee" in words
+
+
+REAL = ERM | {"noise": "system"}
+ONLY = "the page shows releases, public facts and charged numbers only"
+
+
+def test_what_a_page_leaves_out_is_said_of_restricted_experiments_only(tmp_path):
+    run_one(tmp_path, "guarded", seeds=(0,), **PROX, privacy=REAL)
+    alone = words_of(render(collect(tmp_path)))
+    assert f"of this experiment {ONLY}" in alone
+    assert "exact numbers" not in alone
+    run_one(tmp_path, "rehearsed", seeds=(0,), **PROX, privacy=ERM)
+    run_one(tmp_path, "bare", seeds=(0,), **PROX)
+    run_one(tmp_path, "open", seeds=(0,), **PROX, data=DATA | {"public": True})
+    labels = {one.part.name: one.label for one in drawn(collect(tmp_path))}
+    words = words_of(render(collect(tmp_path)))
+    assert f"of {labels['guarded']} {ONLY}" in words
+    assert (
+        f"Of {labels['bare']} and {labels['rehearsed']} the page shows exact scores, which no epsilon covers" in words
+    )
+    assert words.count(ONLY) == 1
+
+
+def test_the_accuracy_of_each_client_is_the_holders_or_was_not_recorded(tmp_path, folder):
+    run_one(tmp_path, "guarded", seeds=(0,), **PROX, privacy=REAL)
+    own, lacking = "is the data holder's own, in private/ of each run's folder", "did not record the accuracy"
+    words = words_of(render(collect(tmp_path)))
+    assert f"The accuracy of each client {own}" in words
+    assert lacking not in words
+    shutil.copytree(folder / "erm-vanilla", tmp_path / "erm-vanilla")
+    words = words_of(render(collect(tmp_path)))
+    assert re.search(rf"The accuracy of each client of \S.* {own}", words)
+    assert lacking not in words
+    for file in (tmp_path / "erm-vanilla").rglob("clients.jsonl"):
+        file.unlink()
+    assert f"The other runs {lacking}" in words_of(render(collect(tmp_path)))
+    alone = words_of(render(collect(tmp_path / "erm-vanilla")))
+    assert f"These runs {lacking}" in alone
+    assert own not in alone
+
+
+def finals(tmp_path, names):
+    """Return the part of a page about the final model, of data whose classes have these names."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(3, 60, 2)).astype(np.float32)
+    y = [rng.permutation(np.arange(60) % len(names)) for _ in range(3)]
+    data = up.FederatedData.from_arrays(x, y, label_names=names, num_classes=len(names)).split(0.5)
+    up.train(data, algorithm=up.FedAvg(), iterations=2, results=tmp_path / "named", progress=False)
+    page = render(collect(tmp_path / "named"))
+    return page[page.index("<h2>Final model</h2>") : page.index("<h2>Clients</h2>")]
+
+
+def test_pictures_of_the_final_model_call_classes_by_their_names(tmp_path):
+    part = finals(tmp_path, ["well", "ill & <old>"])
+    words = words_of(part)
+    assert "class well answered with ill & <old>: " in words
+    assert "ROC of class ill & <old>" in words
+    assert "Calibration of class ill & <old>; dots by samples" in words
+    assert re.findall(r'class="end">(well|ill &amp; &lt;old&gt;)</text>', part) == ["well", "ill &amp; &lt;old&gt;"]
+    assert re.findall(r'class="middle">(well|ill &amp; &lt;old&gt;)</text>', part) == ["well", "ill &amp; &lt;old&gt;"]
+    # Without the model's file the numbers are what there is.
+    (tmp_path / "named" / "seed-0" / "model.json").unlink()
+    words = words_of(render(collect(tmp_path / "named")))
+    assert "class 0 answered with 1: " in words
+    assert "ROC of class 1" in words
+    assert "Calibration of class 1;" in words
+
+
+def test_names_that_have_no_room_below_columns_have_numbers_that_rows_explain(tmp_path):
+    names = [f"a rather long diagnosis {k}" for k in range(4)]
+    part = finals(tmp_path, names)
+    rows, columns = (re.findall(rf'class="{side}">([^<]*)</text>', part) for side in ("end", "middle"))
+    assert rows[:4] == [f"{k} a rather lon…" for k in range(4)]
+    assert columns[:4] == ["0", "1", "2", "3"]
+    assert f"class {names[2]} answered with {names[3]}: " in part
 
 
 def test_without_privacy_the_page_says_so(folder):

@@ -22,6 +22,7 @@ from upcycled.privacy.charged_scores import pay_for_scores
 from upcycled.privacy.ledger.plain_words import plain_words
 from upcycled.privacy.ledger.statement import NOT_COVERED
 from upcycled.runtime.holder.charging import costs_of, replan
+from upcycled.runtime.holder.newcomers import new_to_account
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.support.formats import count, general, percent, significant
 from upcycled.support.warned import collected_warnings
@@ -261,11 +262,13 @@ def _charged_to(experiment: Experiment, plan: Plan) -> tuple[str, ...]:
         f"{runs} will be charged to account {account.id}: {percent(account.share_of(costs))} of the worst client's "
         f"budget of epsilon {general(terms.epsilon)} at delta {general(terms.delta)}."
     )
+    names = [name for cost in costs for name in cost.clients]
+    new = tuple(f"{words[0].upper()}{words[1:]}." for words in new_to_account(account, names))
     try:
         account.check(costs, runs[0].lower() + runs[1:])
     except InputError as error:
-        return found, f"It will be refused: {error}."
-    return (found,)
+        return found, *new, f"It will be refused: {error}."
+    return found, *new
 
 
 def _read_off(inferred: frozenset[str]) -> tuple[str, ...]:

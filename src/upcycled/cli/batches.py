@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -108,7 +108,20 @@ def options_of(args: argparse.Namespace, tell: Tell) -> Options:
         resume_anyway=args.resume_anyway,
         watch=open_trackers(args.tracker),
         tell=tell,
+        remark=_each_once(),
     )
+
+
+def _each_once() -> Callable[[str], None]:
+    """Return what says a sentence, and says none twice."""
+    said: set[str] = set()
+
+    def say(words: str) -> None:
+        if words not in said:
+            said.add(words)
+            note(f"note: {words}")
+
+    return say
 
 
 @contextmanager

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
 
 from upcycled.data.copies import leaders, row_hashes
 from upcycled.data.federated import FederatedData
+from upcycled.data.likeness import Likeness
 from upcycled.support.formats import count
 
 _LISTED = 5
+_WITH_REAL_NOISE = (
+    "a run with real noise on private data does not look for them: they may be trained on and held out at once, and "
+    "its epsilon is for one record, not for all its copies"
+)
 
 
-def hints(data: FederatedData) -> list[str]:
+def hints(data: FederatedData, *, is_repaired: bool = False) -> list[str]:
     """Return sentences about classes nobody has, clients with nearly the same name, and samples that occur twice.
+
+    Args:
+        data: as it was read.
+        is_repaired: whether it was read as private data are, whose splits look for no copies.
 
     >>> hints(FederatedData.from_arrays([[[0.1], [0.2]]], [[1, 2]]))
     ['no sample has the label 0 of the 3 classes (labels count from 0)']
     """
-    return [*_empty_classes(data), *similar_names(data.client_names or ()), *_copies(data)]
+    return [*_empty_classes(data), *similar_names(data.client_names or ()), *_copies(data, is_repaired)]
 
 
 def _empty_classes(data: FederatedData) -> list[str]:
@@ -38,19 +46,16 @@ def _empty_classes(data: FederatedData) -> list[str]:
 
 def similar_names(names: Iterable[str]) -> list[str]:
     """Return a sentence about clients whose names are nearly the same, where there are some."""
-    similar: defaultdict[str, list[str]] = defaultdict(list)
-    for name in names:
-        similar[" ".join(name.split()).casefold()].append(name)
-    groups = [alike for alike in similar.values() if len(alike) > 1]
+    groups = Likeness(names).groups
     if not groups:
         return []
     more = f" (and {len(groups) - 1} more such names)" if len(groups) > 1 else ""
     listed = ", ".join(repr(name) for name in groups[0][:_LISTED])
-    return [f"{listed} are different clients{more}, though their names differ in spaces or capitals only"]
+    return [f"{listed} are different clients{more}, though their names are nearly the same"]
 
 
-def _copies(data: FederatedData) -> list[str]:
-    if data.has_copies is False:
+def _copies(data: FederatedData, is_repaired: bool) -> list[str]:
+    if data.has_copies is False and not is_repaired:
         return []
     own = row_hashes(data.train.x)
     equal = copies = len(own) - len(np.unique(own))
@@ -60,7 +65,8 @@ def _copies(data: FederatedData) -> list[str]:
     found = []
     of = f"of {count(len(own))} training samples are"
     if copies:
-        found.append(f"{count(copies)} {of} copies of another; copies are held out together")
+        together = "" if is_repaired else "copies are held out together, but "
+        found.append(f"{count(copies)} {of} copies of another; {together}{_WITH_REAL_NOISE}")
     if equal > copies:
         found.append(
             f"{count(equal - copies)} {of} equal to another, too many to be taken for copies: each is held out by "

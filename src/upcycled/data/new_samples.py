@@ -76,12 +76,14 @@ def pick_columns(
 def features_by_schema(table: RawTable, schema: Schema, id: str | None = None) -> NDArray[np.float32]:
     """Return the features of raw rows; columns that are no features may be there or not.
 
+    Warns where a value counts as another: beyond its bounds, or as "other" for its capitals alone.
+
     Raises:
         InputError: with all that is wrong in one sentence: a column that is missing or that the schema does not know,
             a gap without a constant, text in the place of a number.
 
     >>> schema = Schema.from_dict({"columns": {"age": {"kind": "number", "bounds": [0, 100]}}})
-    >>> ages = np.array(["75", "120"], dtype=object)
+    >>> ages = np.array(["75", "100"], dtype=object)
     >>> features_by_schema(RawTable("new.csv", None, {"age": ages}, 2), schema).tolist()
     [[0.5], [1.0]]
     """
@@ -90,8 +92,8 @@ def features_by_schema(table: RawTable, schema: Schema, id: str | None = None) -
     # The schema is the model's: what does not fit it has to change in the rows.
     refuse([replace(one, mend="") for one in made.problems if one.blocks])
     for one in made.problems:
-        if one.is_spelling:
-            warnings.warn(f"{one.where}: {one.said}", UserWarning, stacklevel=3)
+        # An answer is given all the same: for the value that was taken in the place of the one that stands there.
+        warnings.warn(f"{one.where}: {one.said}", UserWarning, stacklevel=3)
     return made.x
 
 

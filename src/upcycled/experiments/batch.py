@@ -28,6 +28,7 @@ from upcycled.experiments.results import (
     seed_folder,
     write_seed,
 )
+from upcycled.experiments.said_before import about_cells
 from upcycled.privacy.accounts.account import Account, Cost
 from upcycled.runtime import Callback, Result
 from upcycled.runtime.checkpointing.checkpoint_files import has_checkpoints
@@ -36,6 +37,7 @@ from upcycled.runtime.checkpointing.extension import check_extension
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Failed, Job, train_each
 from upcycled.runtime.holder.charging import costs_of, replan
+from upcycled.runtime.holder.newcomers import new_to_account
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import Publication, publication_of
 from upcycled.support.files import PRIVATE, make_private
@@ -122,6 +124,8 @@ class Options:
     """Whether a finished seed keeps its checkpoints."""
     watch: Watch = field(default=lambda experiment, seed: ())
     tell: Tell = field(default=lambda experiment, outcome: None)
+    remark: Callable[[str], None] = field(default=lambda words: None)
+    """Told, before anything is charged, what everybody may know of it; a sentence may come more than once."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,15 @@ class Batch:
             more = tuple(cost for each in variant.owed for cost in each)
             found[privacy.account] = (*costs, *more), runs + len(variant.owed)
         return found
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be said before runs charge anything; it depends on no record."""
+        todo = [v.experiment for v in self.variants if any(seed not in v.there for seed in v.experiment.seeds)]
+        found = [words for experiment in todo for words in about_cells(experiment)]
+        for folder, (costs, _) in self.owed.items():
+            found += new_to_account(Account(folder), [name for cost in costs for name in cost.clients])
+        return tuple(dict.fromkeys(found))
 
     def run(self, options: Options | None = None) -> list[Outcome]:
         """Run every seed that has no result yet, and write each as soon as it is there.
@@ -272,6 +285,8 @@ def _named_after(title: str, of: int) -> Iterator[None]:
 
 
 def _run_all(batch: Batch, options: Options) -> list[Outcome]:
+    for words in batch.remarks:
+        options.remark(words)
     outcomes: dict[tuple[int, int], SeedOutcome] = {}
     todo: list[tuple[int, int]] = []
     with named(batch.source):

@@ -48,6 +48,8 @@ class Seed:
     clients: tuple[Row, ...] = ()
     evaluation: Row | None = None
     """The final model on test data, where that was written down."""
+    label_names: tuple[str, ...] = ()
+    """What that model's classes are called, where they have names."""
     spent: EpsilonOverRounds | None = None
     """Epsilon over iterations, of a private run."""
     evidence: str | None = None
@@ -103,6 +105,17 @@ class Part:
     def metrics(self) -> tuple[str, ...]:
         """The names of its seeds' metrics."""
         return tuple(dict.fromkeys(name for seed in self.seeds for name in seed.metrics))
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether scores of its runs are the data holder's own."""
+        return any(seed.is_restricted for seed in self.seeds)
+
+    @property
+    def is_public(self) -> bool:
+        """Whether its file declares the data public."""
+        data = self.config.get("data")
+        return isinstance(data, dict) and data.get("public") is True
 
     @property
     def is_upcycled(self) -> bool:
@@ -276,7 +289,10 @@ def _seed(reader: _Reader, folder: Path, config: Row) -> Seed | None:
     )
     asked = config.get("privacy")
     named = asked.get("mechanism", UNNAMED) if isinstance(asked, dict) else UNNAMED
-    return _with_ledger(reader, folder, replace(seed, mechanism=str((seed.privacy or {}).get("mechanism", named))))
+    seed = replace(seed, mechanism=str((seed.privacy or {}).get("mechanism", named)))
+    if seed.evaluation is not None:
+        seed = replace(seed, label_names=reader.read(folder / "model.json", _label_names, ()))
+    return _with_ledger(reader, folder, seed)
 
 
 def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
@@ -324,6 +340,12 @@ def _table(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it holds no table of names and values")
     return found
+
+
+def _label_names(text: str) -> tuple[str, ...]:
+    output = _table(text).get("output")
+    names = output.get("label_names") if isinstance(output, dict) else None
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def _lines(text: str) -> tuple[dict[str, Any], ...]:

@@ -9,12 +9,19 @@ from typing import Any
 
 from upcycled.report.charts import COLOURS, Drawn
 from upcycled.report.collect import Seed, number
+from upcycled.support.formats import shortened
 
 MOST_EXPERIMENTS = 8
 MOST_CELLS = 30
 """Classes of a matrix that can still be read."""
 LEFT, RIGHT, TOP, BOTTOM = 44, 292, 10, 258
 """Where the axes of a picture lie, in 300 by 300."""
+ROOM_FOR_NAMES = 60
+"""By how much a matrix with names is wider, to the left."""
+LETTER = 6.5
+"""How wide a letter is."""
+OF_CLASS = "class "
+"""How a calibration of two classes says whose probability it is of, before the class's number."""
 BASELINES = {"classes": "majority class", "labels": "labels' shares", "numbers": "mean"}
 
 
@@ -37,6 +44,30 @@ class Matrix:
     classes: int
     side: float
     cells: tuple[Cell, ...]
+    names: tuple[str, ...] = ()
+    """What the classes are called; empty where they have numbers alone."""
+
+    @property
+    def margin(self) -> int:
+        """How far it reaches to the left of pictures without names."""
+        return ROOM_FOR_NAMES if self.names else 0
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What stands before the rows."""
+        if not self.names:
+            return tuple(map(str, range(self.classes)))
+        numbered = [name if self._has_room_below else f"{k} {name}" for k, name in enumerate(self.names)]
+        return tuple(shortened(name, int((LEFT - 6 + ROOM_FOR_NAMES) / LETTER)) for name in numbered)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What stands below the columns: names, or the numbers that rows then have too."""
+        return self.names if self._has_room_below else tuple(map(str, range(self.classes)))
+
+    @property
+    def _has_room_below(self) -> bool:
+        return bool(self.names) and max(map(len, self.names)) * LETTER <= self.side
 
     @property
     def has_numbers(self) -> bool:
@@ -83,13 +114,12 @@ def pictures(every: Sequence[Drawn]) -> list[Pictures]:
     """Return the pictures of the first experiments that have some; curves are of an experiment's first seed."""
     found = []
     for one in every:
-        documents = [seed.evaluation for seed in one.part.seeds if seed.evaluation is not None]
-        if documents:
-            first = documents[0]
-            matrices = [document.get("confusion") for document in documents]
-            found.append(
-                Pictures(one, _matrix(matrices), _roc(first.get("roc")), _calibration(first.get("calibration")))
-            )
+        evaluated = [(seed.evaluation, seed.label_names) for seed in one.part.seeds if seed.evaluation is not None]
+        if evaluated:
+            first, names = evaluated[0]
+            matrix = _matrix([document.get("confusion") for document, _ in evaluated], names)
+            curves, calibration = _roc(first.get("roc"), names), _calibration(first.get("calibration"), names)
+            found.append(Pictures(one, matrix, curves, calibration))
     return [one for one in found if not one.is_empty][:MOST_EXPERIMENTS]
 
 
@@ -99,19 +129,29 @@ def baseline_words(seeds: Sequence[Seed]) -> str:
     return BASELINES.get(str(kinds[0]) if kinds else "classes", BASELINES["classes"])
 
 
-def _matrix(documents: Sequence[Any]) -> Matrix | None:
+def _matrix(documents: Sequence[Any], names: Sequence[str]) -> Matrix | None:
     tables = [table for table in map(_counts, documents) if table is not None]
     if not tables or len({len(table) for table in tables}) > 1 or len(tables[0]) > MOST_CELLS:
         return None
     classes = len(tables[0])
     total = [[sum(table[i][j] for table in tables) for j in range(classes)] for i in range(classes)]
+    called = tuple(names) if len(names) == classes else ()
     side, cells = (RIGHT - LEFT) / classes, []
     for i, row in enumerate(total):
         for j, count in enumerate(row):
             share = count / sum(row) if sum(row) else 0.0
-            words = f"class {i} answered with {j}: {count}"
+            words = f"class {_called(str(i), called)} answered with {_called(str(j), called)}: {count}"
             cells.append(Cell(LEFT + j * side, TOP + i * side, count, share, words))
-    return Matrix(classes, side, tuple(cells))
+    return Matrix(classes, side, tuple(cells), called)
+
+
+def _called(of: str, names: Sequence[str]) -> str:
+    """Return the name of a class that a file knows by its number; anything else as it is.
+
+    >>> _called("1", ["well", "ill"]), _called("1", []), _called("all together", ["well", "ill"])
+    ('ill', '1', 'all together')
+    """
+    return dict(zip(map(str, range(len(names))), names, strict=True)).get(of, of)
 
 
 def _counts(document: Any) -> list[list[int]] | None:
@@ -152,16 +192,16 @@ def _is_drawable(xs: Sequence[float], ys: Sequence[float]) -> bool:
     return bool(xs) and len(xs) == len(ys) and not any(map(math.isnan, (*xs, *ys)))
 
 
-def _roc(document: Any) -> Picture | None:
+def _roc(document: Any, names: Sequence[str]) -> Picture | None:
     paths = []
     for k, curve in enumerate(document if isinstance(document, list) else []):
         false, true = _numbers(curve, "false"), _numbers(curve, "true")
         if _is_drawable(false, true):
-            paths.append(Path(str(curve.get("of", "")), k % COLOURS, _line(false, true)))
+            paths.append(Path(_called(str(curve.get("of", "")), names), k % COLOURS, _line(false, true)))
     return Picture(tuple(paths), ticks=_ticks(0.0, 1.0)) if paths else None
 
 
-def _calibration(document: Any) -> Picture | None:
+def _calibration(document: Any, names: Sequence[str]) -> Picture | None:
     said, seen, samples = (_numbers(document, name) for name in ("predicted", "observed", "samples"))
     if not _is_drawable(said, seen) or not _is_drawable(said, samples):
         return None
@@ -174,4 +214,6 @@ def _calibration(document: Any) -> Picture | None:
         (_across(x, low, high), _up(y, low, high), round(3 + 5 * math.sqrt(max(count, 0.0) / most), 1))
         for x, y, count in zip(said, seen, samples, strict=True)
     )
+    if of.startswith(OF_CLASS):
+        of = OF_CLASS + _called(of.removeprefix(OF_CLASS), names)
     return Picture((Path(of, 0, _line(said, seen, low, high)),), dots, _ticks(low, high), of)

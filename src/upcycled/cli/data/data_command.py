@@ -210,7 +210,7 @@ def _check(args: argparse.Namespace) -> int:
             _print_each("hint", slips)
         return 2
     data = _load(args)
-    words = hints(data)
+    words = hints(data, is_repaired=args.repair)
     found = {"clients": data.num_clients, "samples": data.train.num_rows, data.targets: data.num_classes}
     found["test_samples"] = 0 if data.test is None else data.test.num_rows
     inferred = sorted(data.inferred)

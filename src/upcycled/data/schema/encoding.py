@@ -46,8 +46,6 @@ class TableProblem:
     """Texts that the mend has among the schema's ``gaps``, of which there is one line for all columns."""
     is_label: bool = False
     """Whether it is about what is to be learnt, which a holder should hear of first."""
-    is_spelling: bool = False
-    """Whether a value counts as "other" though it is listed but for its capitals."""
     is_grave: bool = False
     """Whether so many labels are no class that repaired data would teach something else."""
 
@@ -146,7 +144,7 @@ def _listed_otherwise(
         return []
     said = f"column '{name}' holds {shown(near)}, which is not listed and counts as other, though"
     said += f" {shown(listed[near.casefold()])} is: write it so"
-    return [TableProblem(said, blocks=False, is_spelling=True)]
+    return [TableProblem(said, blocks=False)]
 
 
 def _label(
