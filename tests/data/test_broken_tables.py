@@ -45,8 +45,8 @@ def text(*rows, head=HEAD):
 
 
 BROKEN = {
-    "semicolons": (text().replace(",", ";"), ["';' between its columns", 'separator = ";"']),
-    "tabs": (text().replace(",", "\t"), ["a tab between its columns", 'separator = "\\t"']),
+    "semicolons": (text().replace(",", ";"), ["has ';' between its columns, where the other table has a comma"]),
+    "tabs": (text().replace(",", "\t"), ["has a tab between its columns, where the other table has a comma"]),
     "mixed separators": (
         text("50;f;2020-01-01;x;no"),
         ["a row has another number of fields than the header's 5, the", "1 at row 2"],
@@ -397,6 +397,8 @@ def test_labels_that_are_no_class_are_told_first_and_wrong_where_they_are_many(s
 
 
 def test_every_file_that_is_written_otherwise_is_named(sites, capsys):
+    for name in ("aarau", "bern"):
+        (sites / f"{name}.csv").write_text(text())
     for name in ("graz", "lille"):
         (sites / f"{name}.csv").write_text(text().replace(",", ";"))
     for words in (["check", "--schema", str(sites.parent / "schema.toml")], ["check", "--label", "ill"]):
@@ -404,6 +406,68 @@ def test_every_file_that_is_written_otherwise_is_named(sites, capsys):
         said = "".join(capsys.readouterr())
         assert f"{sites / 'graz.csv'} has ';' between its columns" in said
         assert f"{sites / 'lille.csv'} has ';' between its columns" in said
-    (sites / "bern.csv").write_text(text())
     assert main(["data", "schema", str(sites), "--label", "ill", "-o", str(sites / "s.toml")]) == 2
     assert capsys.readouterr().err.count("has ';' between its columns") == 2
+
+
+def of_sites(folder, **marks):
+    """Write a table for each site, with its mark between the columns; return the folder."""
+    folder.mkdir()
+    for name, mark in marks.items():
+        (folder / f"{name}.csv").write_text(text("30,f,2020-01-01,x,no", "50,m,2020-01-02,x,yes").replace(",", mark))
+    return folder
+
+
+@pytest.mark.parametrize("order", [("bern", "lyon", "oslo", "riga"), ("riga", "bern", "lyon", "oslo")])
+@pytest.mark.parametrize(("usual", "other"), [((",", "a comma"), (";", "';'")), ((";", "';'"), (",", "a comma"))])
+def test_the_one_table_that_is_written_otherwise_is_named_whoever_reads_it(sites, capsys, order, usual, other):
+    odd = order[0]  # the first file, or the last
+    folder = of_sites(sites.parent / "raw", **{name: other[0] if name == odd else usual[0] for name in order})
+    expected = (
+        f"{folder / f'{odd}.csv'} has {other[1]} between its columns, where 3 of 4 tables have {usual[1]}: save it"
+    )
+    schema = sites.parent / "schema.toml"  # with a comma
+    for words in (
+        ["check", str(folder), "--schema", str(schema)],
+        ["check", str(folder), "--label", "ill"],
+        ["schema", str(folder), "--label", "ill", "-o", str(sites.parent / "made.toml")],
+    ):
+        assert main(["data", *words]) == 2
+        said = "".join(capsys.readouterr())
+        assert expected in said
+        assert said.count("between its columns") == 1
+        is_to_change = usual[0] == ";" and words[0] == "check"  # a draft says it by itself
+        assert ('and say separator = ";" in the schema' in said) == is_to_change
+    (folder / f"{odd}.csv").write_text((folder / f"{odd}.csv").read_text().replace(other[0], usual[0]))
+    assert main(["data", "schema", str(folder), "--label", "ill", "-o", str(sites.parent / "made.toml")]) == 0
+    assert main(["data", "check", str(folder), "--schema", str(sites.parent / "made.toml")]) == 0
+
+
+def test_of_equally_many_those_are_named_that_the_schema_does_not_say(sites, capsys):
+    folder = of_sites(sites.parent / "raw", bern=";", riga=",")
+    schema = sites.parent / "schema.toml"
+    for line, odd in (("", "bern"), ('separator = ";"\n', "riga")):
+        schema.write_text(line + schema.read_text())
+        assert main(["data", "check", str(folder), "--schema", str(schema)]) == 2
+        said = "".join(capsys.readouterr())
+        assert f"{folder / f'{odd}.csv'} has" in said
+        assert said.count("between its columns") == 1
+
+
+@pytest.mark.parametrize(("mark", "line"), [(";", 'separator = ";"'), ("\t", 'separator = "\\t"')])
+def test_tables_that_are_alike_may_have_any_separator_that_the_schema_says(sites, capsys, mark, line):
+    folder = of_sites(sites.parent / "raw", bern=mark, riga=mark)
+    schema = sites.parent / "schema.toml"
+    assert main(["data", "check", str(folder), "--schema", str(schema)]) == 2
+    assert capsys.readouterr().err.count(f"save it with a comma, or say {line} in the schema") == 2
+    schema.write_text(f"{line}\n{schema.read_text()}")
+    assert main(["data", "check", str(folder), "--schema", str(schema)]) == 0
+
+
+def test_marks_within_names_make_no_table_another(sites):
+    folder = of_sites(sites.parent / "raw", bern=",", riga=",")
+    table = (folder / "riga.csv").read_text().replace("\n", ",1\n").replace(",1", ',"a;b;c;d;e;f;g;h"', 1)
+    (folder / "riga.csv").write_text(table)
+    schema = sites.parent / "schema.toml"
+    schema.write_text(schema.read_text() + '\n[columns."a;b;c;d;e;f;g;h"]\nkind = "ignored"\n')
+    assert load(folder, schema=schema).num_clients == 2

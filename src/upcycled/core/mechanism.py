@@ -330,7 +330,8 @@ class Mechanism(Protocol):
     ...         # Each of the D numbers is + step or - step, so a record moves them by 2 step sqrt(D) at most.
     ...         moves = np.full(setting.sizes.size, 2 * self.step * setting.num_parameters**0.5)
     ...         noise = gaussian_noise(setting, moves, None, self.epsilon, self.delta, per_client=True)
-    ...         promise = up.Promise("a step by the signs of the update, with Gaussian noise", ("two values",))
+    ...         what = "a step by the signs of the update, with Gaussian noise"
+    ...         promise = up.Promise(what, ("two values",), delta=self.delta)
     ...         release = SignsRelease(self.step, noise).release
     ...         return up.Fitted(name="signs", promise=promise, release=release, charge=noise.charge)
     >>> @dataclass(frozen=True)

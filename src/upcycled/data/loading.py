@@ -19,7 +19,16 @@ from upcycled.data.checks import fraction_of, whole
 from upcycled.data.declared import Declared, declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.readers.npz import array_names, load_npz, pixels, read_set, save, set_names
-from upcycled.data.readers.raw_tables import TABLES, Dialect, RawTable, frame_table, is_frame, raw_table, table_files
+from upcycled.data.readers.raw_tables import (
+    TABLES,
+    Dialect,
+    RawTable,
+    frame_table,
+    is_frame,
+    raw_table,
+    table_files,
+    written_otherwise,
+)
 from upcycled.data.readers.tables import Columns, load_table, read_table, title_of
 from upcycled.data.schema.by_schema import load_by_schema
 from upcycled.data.schema.table_schema import Schema, as_schema
@@ -162,8 +171,8 @@ def read_all(files: Sequence[Path], dialect: Dialect) -> list[RawTable]:
     Raises:
         InputError: in one sentence that names every file that cannot be read.
     """
-    tables, wrong = [], []
-    for file in files:
+    tables, wrong = [], written_otherwise(files, dialect)
+    for file in files if not wrong else ():
         try:
             tables.append(raw_table(file, dialect, file.stem))
         except InputError as error:

@@ -244,7 +244,7 @@ def _in_toml(mark: str) -> str:
 
 
 def sniffed(files: Sequence[Path]) -> Dialect:
-    """Return how tables seem to be written, from the first .csv of them."""
+    """Return how tables seem to be written: with what is between the columns of most, in the first one's encoding."""
     file = next((one for one in files if one.suffix.lower() == ".csv"), None)
     if file is None:
         return PLAIN
@@ -254,10 +254,59 @@ def sniffed(files: Sequence[Path]) -> Dialect:
         raise unreadable(file, ".csv", error) from error
     encoding = "utf-8"
     try:
-        text = content.decode("utf-8-sig")
+        content.decode("utf-8-sig")
     except UnicodeError:
-        encoding, text = "latin-1", content.decode("latin-1")
-    header = text.splitlines()[0] if text.strip() else ""
-    counts = {mark: header.count(mark) for mark, _ in OTHER_MARKS}
-    best = max([",", ";", "\t", "|"], key=lambda mark: counts[mark])
-    return Dialect(best if counts[best] else ",", encoding)
+        encoding = "latin-1"
+    return Dialect(_usual_separator([_header(one) for one in files], PLAIN.separator), encoding)
+
+
+def written_otherwise(files: Sequence[Path], dialect: Dialect) -> list[InputError]:
+    """Return a sentence for each of several tables that is not written like most of them, by their headers alone.
+
+    Whoever reads them says the same, whatever the first table or the schema has: the fewest files are to change.
+    """
+    headers = [_header(file) for file in files]
+    usual = _usual_separator(headers, dialect.separator)
+    many = sum(_fields(header, usual) > 1 for header in headers)
+    others = "the other table has" if many == 1 else f"{many} of {len(files)} tables have"
+    also = "" if usual == dialect.separator else f", and say separator = {_in_toml(usual)} in the schema"
+    return [
+        InputError(
+            f"has {_called(_separator(header))} between its columns, where {others} {_called(usual)}: save it so, too"
+            f"{also}",
+            field=str(file),
+        )
+        for file, header in zip(files, headers, strict=True)
+        if _fields(header, usual) == 1 and _separator(header)
+    ]
+
+
+def _header(file: Path) -> str:
+    """Return the first line of a .csv; nothing of what is none, or cannot be read, which others say."""
+    if file.suffix.lower() != ".csv":
+        return ""
+    try:
+        with file.open("rb") as stream:
+            return stream.readline().decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    except OSError:
+        return ""
+
+
+def _fields(header: str, mark: str) -> int:
+    """Return how many columns a header has with a mark between them; one within quotes is none."""
+    try:
+        return len(next(csv.reader([header], delimiter=mark), ()))
+    except csv.Error:  # said when the table is read
+        return 1
+
+
+def _separator(header: str) -> str:
+    """Return what is between the columns of a header; nothing where it has one column."""
+    best = max([",", ";", "\t", "|"], key=lambda mark: _fields(header, mark))
+    return best if _fields(header, best) > 1 else ""
+
+
+def _usual_separator(headers: Sequence[str], otherwise: str) -> str:
+    """Return what is between the columns of most tables; of equally many what would be so otherwise."""
+    found = Counter(filter(None, map(_separator, headers)))
+    return max(found, key=lambda mark: (found[mark], mark == otherwise), default=otherwise)
