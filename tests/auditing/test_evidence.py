@@ -150,6 +150,7 @@ def test_the_evidence_of_a_run_needs_nothing_of_the_holders_own(seed, tmp_path, 
     assert np.interp(stated, rows[:, 0], np.log(rows[:, 1])) == pytest.approx(math.log(DELTA), abs=0.05)
     for name in ("STATEMENT.md", "BOARD.md", "VERIFY.md"):
         assert "epsilon" in (folder / name).read_text()
+    assert "which no key was asked about" in (folder / "STATEMENT.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,8 @@ def test_the_script_refuses_evidence_that_was_changed(seed, tmp_path, file, old,
 def test_a_results_folder_stands_for_its_only_seed_and_several_are_named(seed, tmp_path, capsys):
     assert main(["privacy", "evidence", str(seed.parent), "-o", "evidence"]) == 0
     assert (tmp_path / "evidence" / "ledger.jsonl").read_bytes() == (seed / "ledger.jsonl").read_bytes()
+    # The one thing of the holder's own that is looked at.
+    assert "which the holder's key made" in (tmp_path / "evidence" / "STATEMENT.md").read_text()
     shutil.copytree(seed, seed.parent / "seed-1")
     assert main(["privacy", "evidence", str(seed.parent), "-o", "other"]) == 2
     assert f"has 2 finished seeds, each with a ledger of its own: say one, {seed}" in capsys.readouterr().err

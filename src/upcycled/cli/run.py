@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from upcycled.support.formats import NONE, count, epsilon, fixed, mean_sd, megab
 if TYPE_CHECKING:
     from upcycled.config.experiment import Experiment
     from upcycled.experiments.batch import Outcome, SeedOutcome
+    from upcycled.privacy.ledger.run_folder import Together
 
 EXAMPLES = """\
 examples:
@@ -66,19 +68,18 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _document(outcome: Outcome) -> dict[str, object]:
-    experiment = outcome.experiment
+    experiment, together = outcome.experiment, _together(outcome)
     return {
         "name": experiment.name,
         "folder": str(Path(experiment.results) / experiment.name),
         "config": experiment.resolved(),
         "seeds": [seed.as_json() for seed in outcome.seeds],
         "summary": outcome.summary(),
+        "together": None if together is None else together.as_json(),
     }
 
 
 def _show(outcome: Outcome) -> None:
-    from upcycled.privacy.ledger.statement import repeats_words
-    from upcycled.privacy.mechanisms.table import claim_word, epsilon_called
     from upcycled.support.statistics import mean_and_sd
 
     experiment = outcome.experiment
@@ -103,22 +104,7 @@ def _show(outcome: Outcome) -> None:
     print_table(f"{experiment.name}: {algorithm}", COLUMNS, rows, last_apart=done > 1)
     if done > 1:
         print(f"Mean ± standard deviation over {done} seeds.")
-    for spent in [seed.summary["privacy"] for seed in outcome.seeds if seed.summary and seed.summary.get("privacy")][
-        :1
-    ]:
-        # Summaries of earlier versions do not name the mechanism as its ledger does.
-        named = spent.get("mechanism") or (experiment.privacy.mechanism if experiment.privacy else "")
-        called = epsilon_called(claim_word(named))
-        print(
-            f"Privacy ({spent['noise']}): {called} {epsilon(spent['epsilon']['max'])} for the worst client, "
-            f"{epsilon(spent['epsilon']['median'])} median, at delta {spent['delta']:g}; "
-            f"{spent.get('scope', 'this run only')}: seeds add up."
-        )
-    for seed in outcome.seeds:
-        spent = (seed.summary or {}).get("privacy") or {}
-        if repeats := spent.get("repeats"):
-            words = repeats_words(repeats["charges"], spent["epsilon"]["max"], repeats["epsilon_without"])
-            print(f"Seed {seed.seed}: {words}.")
+    _show_privacy(outcome)
     for name in names:
         known = mean_and_sd(((seed.summary or {}).get("metrics") or {}).get(name) for seed in outcome.seeds)
         learnt_nothing = mean_and_sd(((seed.summary or {}).get("baseline") or {}).get(name) for seed in outcome.seeds)
@@ -132,6 +118,40 @@ def _show(outcome: Outcome) -> None:
             "The data holder's own (scores, checkpoints) is in private/ of each seed's folder; see "
             f"`upcycled privacy own {Path(experiment.results) / experiment.name}`."
         )
+
+
+def _show_privacy(outcome: Outcome) -> None:
+    """Say what the costliest run cost, what was paid again, and what all runs cost together."""
+    from upcycled.privacy.ledger.statement import repeats_words
+    from upcycled.privacy.mechanisms.table import claim_word, epsilon_called
+
+    asked = outcome.experiment.privacy
+    spent = {seed.seed: s["privacy"] for seed in outcome.seeds if (s := seed.summary) and s.get("privacy")}
+    if not spent or asked is None:
+        return
+    # A null is no number that is known to be finite.
+    worst = max(spent.values(), key=lambda one: math.inf if one["epsilon"]["max"] is None else one["epsilon"]["max"])
+    # Summaries of earlier versions do not name the mechanism as its ledger does.
+    called = epsilon_called(claim_word(worst.get("mechanism", asked.mechanism)))
+    print(
+        f"Privacy ({worst['noise']}): {called} {epsilon(worst['epsilon']['max'])} for the worst client, "
+        f"{epsilon(worst['epsilon']['median'])} median, at delta {worst['delta']:g}; "
+        f"{worst.get('scope', 'this run only')}: seeds add up."
+    )
+    for seed, one in spent.items():
+        if repeats := one.get("repeats"):
+            words = repeats_words(repeats["charges"], one["epsilon"]["max"], repeats["epsilon_without"])
+            print(f"Seed {seed}: {words}.")
+    if (together := _together(outcome)) is not None:
+        print(f"{together.words}.")
+
+
+def _together(outcome: Outcome) -> Together | None:
+    """Return what all runs with real noise cost together, those that stopped too."""
+    from upcycled.privacy.ledger.run_folder import cost_together
+
+    is_real = outcome.experiment.noise == "system"
+    return cost_together(seed.folder for seed in outcome.seeds) if is_real else None
 
 
 def _row(seed: SeedOutcome) -> list[str]:

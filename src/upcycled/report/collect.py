@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.plain_words import plain_words
-from upcycled.privacy.ledger.run_folder import ledger_files
+from upcycled.privacy.ledger.run_folder import Together, cost_together, ledger_files
 from upcycled.privacy.ledger.statement import contradiction, evidence
 from upcycled.support.files import PRIVATE, check_format
 from upcycled.support.formats import general
@@ -100,6 +100,8 @@ class Part:
     """Folders of seeds without a summary."""
     stopped: tuple[str, ...] = ()
     """Sentences about seeds that diverged, or whose budget was spent."""
+    together: Together | None = None
+    """What all its runs with real noise cost together; None where there are fewer than two."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -245,6 +247,7 @@ def _natural(path: Path) -> list[tuple[bool, int, str]]:
 
 
 def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
+    folders = tuple(folders)
     seeds, unfinished, stopped, config = list[Seed](), list[str](), list[str](), dict[str, Any]()
     for folder in folders:
         config = config or reader.read(folder / "config.toml", tomllib.loads, {})
@@ -256,7 +259,10 @@ def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
             seeds.append(seed)
     name = config.get("name") if home == reader.root else home.name
     title = str(name or home.resolve().name)
-    return Part(title, reader.place(home), config, tuple(seeds), tuple(unfinished), tuple(stopped))
+    asked = config.get("privacy")
+    is_real = isinstance(asked, dict) and asked.get("noise") == "system"
+    together = cost_together(folders, asks_key=False) if is_real else None
+    return Part(title, reader.place(home), config, tuple(seeds), tuple(unfinished), tuple(stopped), together)
 
 
 def _stopped(seed: Seed) -> str:

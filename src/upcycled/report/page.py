@@ -183,6 +183,11 @@ def _facts(every: Sequence[Drawn], claim: str) -> list[tuple[str, str]]:
     worst = [epsilon for seed in seeds if not math.isnan(epsilon := worst_epsilon(seed))]
     whose = "" if claim == PROVEN else f", {claim}"
     facts += [(f"Worst ε of a run{whose}", formats.epsilon(max(worst)))] if worst else [("Privacy", "none")]
+    together = [one.part.together for one in every if one.part.together is not None]
+    if together:
+        all_of = max(together, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+        stated = "not composed" if all_of.epsilon is None else formats.epsilon(all_of.epsilon)
+        facts.append((f"ε of an experiment's {all_of.runs} runs together{whose}", stated))
     return facts
 
 

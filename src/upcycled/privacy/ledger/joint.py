@@ -29,6 +29,8 @@ from upcycled.privacy.ledger.ledger import Ledger
 Event: TypeAlias = tuple[str, float, float]
 """(class, noise multiplier or parameter, sampling rate)."""
 GAUSSIAN, SAMPLED, PURE = "GaussianDpEvent", "PoissonSampledDpEvent", "RandomizedResponseDpEvent"
+MOST_DISTRIBUTIONS = 16
+"""Clients whose privacy loss distributions are computed without being asked for."""
 FIXED_ONLY = "a guarantee only if all schedules were fixed before the first release"
 
 
@@ -101,9 +103,8 @@ def joint_epsilon(ledgers: Sequence[Ledger], delta: float) -> Real:
     for ledger in ledgers:
         ledger.max_epsilon(delta)  # refuses a delta that this ledger does
     num_clients = ledgers[0].rounds.size
-    charges = [entry for ledger in ledgers for entry in ledger if entry.charge is not None]
-    kinds = {entry.charge.kind for entry in charges if entry.charge is not None}
-    if any(kinds <= {kind} for kind in ("gaussian", "pure", "tilted")):
+    if _is_of_one_kind(ledgers):
+        charges = [entry for ledger in ledgers for entry in ledger if entry.charge is not None]
         spent = Spent(num_clients)
         for entry in charges:
             assert entry.charge is not None
@@ -115,6 +116,20 @@ def joint_epsilon(ledgers: Sequence[Ledger], delta: float) -> Real:
         own = [one for ledger in ledgers for one in charges_of(ledger, client)]
         found[client] = epsilon_of_events(events_of(own), draws_of(own), delta)
     return found
+
+
+def is_quickly_composed(ledgers: Sequence[Ledger]) -> bool:
+    """Whether :func:`joint_epsilon` takes no longer than a reader of a page would wait.
+
+    A privacy loss distribution takes a second, and clients with other charges have one of their own.
+    """
+    return _is_of_one_kind(ledgers) or ledgers[0].rounds.size <= MOST_DISTRIBUTIONS
+
+
+def _is_of_one_kind(ledgers: Sequence[Ledger]) -> bool:
+    """Whether all charges are of one kind that composes exactly or optimally."""
+    kinds = {entry.charge.kind for ledger in ledgers for entry in ledger if entry.charge is not None}
+    return any(kinds <= {kind} for kind in ("gaussian", "pure", "tilted"))
 
 
 def epsilon_of_events(events: Mapping[Event, int] | None, draws: int, delta: float) -> float:
