@@ -390,7 +390,9 @@ def test_a_run_has_the_same_numbers_in_the_terminal_and_on_its_page(folder, tmp_
         *numbers, seconds = mean.removeprefix("mean").split()
         assert re.search(f"{re.escape(' '.join(numbers))} [0-9,]+ {re.escape(seconds)}", page)
         if name == "erm-upcycled":
-            spent = json.loads((tmp_path / "copy" / name / "seed-0" / "summary.json").read_text())["privacy"]["epsilon"]
+            seeds = sorted((tmp_path / "copy" / name).glob("seed-*/summary.json"))
+            each = [json.loads(path.read_text())["privacy"]["epsilon"] for path in seeds]
+            spent = max(each, key=lambda epsilon: epsilon["max"])
             assert f"proven epsilon {spent['max']:.3f} for the worst client, {spent['median']:.3f} median" in out
             assert f"{spent['max']:.3f}" in page
 
