@@ -86,7 +86,10 @@ def test_engines_agree_under_output_perturbation(engine):
     assert_close(fast.params.numpy(), slow.params.numpy())
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ("scaffold", "pfedme") else pytest.mark.slow) for name in ALGORITHMS],
+)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_batch_gives_bit_for_bit_what_the_runs_give_one_by_one(engine, name):
     data = federation()

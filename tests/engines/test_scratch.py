@@ -86,6 +86,7 @@ def test_closing_twice_is_closing_once_and_what_nobody_holds_any_more_goes_too(t
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.slow
 def test_a_living_owner_keeps_its_folder_and_a_killed_one_does_not(temporary):
     with started(OWNER, temporary) as owner:
         left = Path(owner.stdout.readline().strip())

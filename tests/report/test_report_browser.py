@@ -176,6 +176,7 @@ def test_hovering_shows_the_values_of_the_files(visit, several):
     readout.wait_for(state="hidden")
 
 
+@pytest.mark.slow
 def test_arrow_keys_read_values_and_the_box_stays_inside(visit):
     page = visit(PHONE)
     host = page.locator(".charts.screen-only .chart[data-chart='score:loss']")
@@ -261,6 +262,7 @@ def test_on_paper_every_chart_is_visible_in_light_colours_with_everything_open(v
     page.wait_for_function("![...document.querySelectorAll('details')].every(d => d.open)")
 
 
+@pytest.mark.slow
 def test_without_a_script_tables_and_still_pictures_are_there(visit):
     page = visit(java_script_enabled=False)
     assert page.locator("table").first.is_visible()

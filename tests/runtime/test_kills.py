@@ -120,10 +120,13 @@ def suffer(server, folder, case, kills, draw=draw_kill, seed=0, every=(1, 3, "0.
             return
 
 
+QUICK = ("scaffold-fused-vanilla", "erm")
 SOME = ("scaffold-fused-vanilla", "pfedme-vectorised-upcycled", "fedyogi-sequential-vanilla", "erm", "objective")
 
 
-@pytest.mark.parametrize("case", [*SOME, "clipping"])
+@pytest.mark.parametrize(
+    "case", [pytest.param(one, marks=() if one in QUICK else pytest.mark.slow) for one in (*SOME, "clipping")]
+)
 def test_a_killed_run_ends_in_the_same_bits(server, tmp_path, case):
     suffer(server, tmp_path, case, kills=1)
 
@@ -135,12 +138,15 @@ def test_fifty_kills_over_algorithms_engines_and_private_runs(server, tmp_path, 
     suffer(server, tmp_path, case, kills=2, seed=1)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "call", [pytest.param(call, marks=pytest.mark.slow if i else ()) for i, call in enumerate(CALLS)]
+)
 def test_a_kill_inside_a_write_leaves_what_was_there_before(server, tmp_path, call):
     places = iter([1, 2, 5, 8])
     suffer(server, tmp_path, "erm", 4, draw=lambda rng: {"call": call, "count": next(places)}, every=[1])
 
 
+@pytest.mark.slow
 def test_a_client_that_ran_out_of_budget_stays_out_after_a_kill(server, tmp_path):
     ledger = json.loads(server.reference("erm-budget"))["ledger"]
     assert {"left out", "data"} <= {line["kind"] for line in ledger}
