@@ -38,9 +38,9 @@ from upcycled.support.formats import fixed, significant
 from upcycled.support.lock import locked
 
 ENDED_EARLY = (BudgetSpentError, DivergedError)
+"""What ends a run whose result so far is worth having."""
 _MUCH_WORSE = 10.0
 """A loss of so many times that of no features is no mere overconfidence."""
-"""What ends a run whose result so far is worth having."""
 
 
 class Interrupted(KeyboardInterrupt):
