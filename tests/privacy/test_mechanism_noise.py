@@ -19,6 +19,7 @@ from upcycled.algorithms import ALGORITHMS
 from upcycled.core.mechanism import Trained
 from upcycled.core.streams import Purpose
 from upcycled.core.vectors import grid_step
+from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.noise import SeededNoise, SystemNoise, fresh_words
 
@@ -53,6 +54,17 @@ def test_both_sources_give_noise_in_grid_steps_and_uniforms(source):
         assert stats.kstest(laplace.ravel() / scale[0] * wrong, "laplace").pvalue < 1e-6
     assert stats.kstest(uniforms.ravel(), "uniform").pvalue > 1e-4
     assert 0 < uniforms.min() < uniforms.max() < 1
+
+
+@pytest.mark.usefixtures("known_entropy")
+@pytest.mark.parametrize("source", [SeededNoise(1, 2), SystemNoise()], ids=["seeded", "system"])
+def test_releases_have_the_charged_std_to_a_hundredth(source):
+    """Of 200,000 numbers the std is known to 1/sqrt(400,000), 0.16 %: noise that is 2 % less than charged is seen."""
+    noise = GaussianNoise(np.ones(3), np.array([0.3, 1.0, 5.7]))
+    added = noise.add(np.zeros((3, 200_000)), cohort(range(3)), source)
+    charged = noise.charge(cohort(range(3))).noise_std
+    assert added.std(axis=1) / charged == pytest.approx(1.0, abs=0.01)
+    assert np.abs(added.mean(axis=1) / charged).max() < 0.01
 
 
 def test_few_seeded_normals_have_the_bits_of_many(monkeypatch):
