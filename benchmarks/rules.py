@@ -27,13 +27,7 @@ from upcycled.runtime.plan import make_plan
 from upcycled.runtime.state import start_run
 
 ROUNDS, REPEATS = 10, 3
-RULES: dict[str, Any] = {
-    "Constant": up.coefficients.Constant(0.5),
-    "Trend": up.coefficients.Trend(),
-    "Hypergradient": up.coefficients.Hypergradient(),
-    "FedExP": up.coefficients.FedExP(),
-    "Anderson": up.coefficients.Anderson(),
-}
+RULES: dict[str, Any] = {"Constant": up.coefficients.Constant(0.5)}
 PROVEN = {
     "algorithm": up.FedProx(mu=0.5),
     "model": "logistic",

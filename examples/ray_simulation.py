@@ -1,6 +1,6 @@
 """An experiment's clients as Flower's virtual nodes on Ray: on this machine, or on the cluster that RAY_ADDRESS names.
 
-    pip install 'upcycled-fl[flower]' 'flwr[simulation]==1.41.0'
+    pip install '.[flower]' 'flwr[simulation]==1.41.0'
     python examples/ray_simulation.py examples/synthetic.toml --folder ray-results
 
 Every virtual node is a site that plays a client of the experiment's data, so this is a simulation, and protects nobody;

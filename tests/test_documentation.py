@@ -33,6 +33,20 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip() or "print(" not in "".join(blocks)
 
 
+@pytest.mark.parametrize("noise", ["seeded", "system"])
+@pytest.mark.filterwarnings("error")
+def test_the_first_example_warns_of_nothing_with_any_noise(noise, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert block.count('noise="seeded"') == 1
+    names = {}
+    exec(compile(block.replace('noise="seeded"', f'noise="{noise}"'), "README.md", "exec"), names)
+    out, err = capsys.readouterr()
+    assert re.fullmatch(r"\d\d\.\d%, 2400 messages\nepsilon 4\.000 at delta 1e-5\n", out)
+    assert "warning" not in err
+    assert not names["result"].notes
+
+
 WALKED = ["docs/index.md", "docs/concepts.md", *(f"docs/howto/{path.name}" for path in ROOT.glob("docs/howto/*.md"))]
 MADE = {"docs/reference/index.md", "docs/changelog.md"}
 """Pages that are there on the site alone, made by website/hooks.py."""
@@ -92,16 +106,18 @@ def test_the_data_of_a_page_about_privacy_have_something_to_learn(page, tmp_path
 
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
-COMMANDS = ["README.md", *(f"docs/{name}.md" for name in ("models", "privacy", "tables", "theory"))]
+COMMANDS = ["README.md", *(f"docs/{name}.md" for name in ("models", "privacy", "tables"))]
 """Pages whose commands a reader gives in a folder that has what they name."""
 ELSEWHERE = {
     "pip install": ".ci/small_install, which installs the wheel into an environment of its own",
     "make demo": "tests/experiments/test_demo.py, and .ci/small_install",
-    "upcycled data fetch": "tests/data/test_download.py, from a server of its own: the sets are half a gigabyte",
+    "upcycled data fetch": "tests/data/test_fetch.py, from a server of its own: the sets are half a gigabyte",
     "python -m studies.": "tests/studies",
     "upcycled federation": "tests/flower, over real processes",
     "upcycled privacy account show bern/site/bern/account": "tests/flower",
     "cat study/": "tests/flower",
+    "upcycled predict results/net new.csv --allow my_net": "tests/cli/test_predict_command.py",
+    "cd evidence && python verify.py --head TIP": "tests/auditing/test_evidence.py: the tip differs from run to run",
 }
 """Commands that no test of documentation gives, by their beginning, and where it is tested what they do."""
 
@@ -122,9 +138,6 @@ def scene(page, folder):
         text.replace("iterations = 80", "iterations = 4").replace("[0, 1, 2, 3]", "[0]")
     )
     patients(folder / "patients.csv")
-    if page == "docs/privacy.md":
-        private = text[text.index("[privacy]") :]
-        (folder / "hospital.toml").write_text(f"{PREDICTED.replace('pfedme', 'fedprox')}\n{private}")
     if page == "docs/tables.md":
         rows = "patient,age,sex,admitted,creatinine\np1,70,f,2020-02-02,120\np2,,m,2021-03-04,80\n"
         (folder / "new.csv").write_text(rows)

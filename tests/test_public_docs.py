@@ -21,10 +21,10 @@ from upcycled.core.errors import InputError, Limits
 HANDED_OVER = {
     # Values that a run, a function or a hook gets or gives: shown by the examples of what makes them, and of what
     # takes them (Algorithm, Mechanism, Rule, Callback).
-    *("Charge", "Cohort", "Comparison", "Constants", "Description", "Facts", "Failed", "Fitted", "History", "Move"),
+    *("Cohort", "Comparison", "Constants", "Description", "Facts", "Failed", "Fitted", "History", "Move"),
     *("Combination", "Received"),
-    *("NoiseSource", "Observed", "OneRun", "Plan", "Problem", "Promise", "Record", "Release", "Report", "Result"),
-    *("RoundResult", "Run", "Server", "Setting", "Step", "Trained", "TwoWorlds", "Assumption", "ScalarRule", "Lstm"),
+    *("NoiseSource", "Observed", "OneRun", "Plan", "Problem", "Promise", "Record", "Release", "Result"),
+    *("RoundResult", "Run", "Server", "Setting", "Step", "Trained", "TwoWorlds", "ScalarRule", "Lstm"),
     # Errors are raised.
     *("BudgetSpentError", "DivergedError", "UpcycledError"),
 }
@@ -131,7 +131,7 @@ def described_fields(kind: type) -> frozenset[str]:
 def test_the_walk_finds_what_users_call() -> None:
     assert {"up.train", "up.compare", "up.train_many", "up.data.load", "up.data.partition.iid"} <= FUNCTIONS.keys()
     assert {"up.FederatedData.from_arrays", "up.FederatedData.split", "up.privacy.Ledger.read"} <= FUNCTIONS.keys()
-    assert {"up.privacy.gdp_epsilon", "up.privacy.audit.one_run", "up.theory.report"} <= FUNCTIONS.keys()
+    assert {"up.privacy.gdp_epsilon", "up.privacy.audit.one_run", "up.theory.constants"} <= FUNCTIONS.keys()
     missing = {f"up.{kind.__name__}" for kind in ALGORITHMS.values()} - CLASSES.keys()
     assert not missing, (
         f"export {sorted(missing)} in upcycled/__init__.py: its import, its line in the lazy table, __all__"

@@ -25,21 +25,18 @@ def _line(values: Sequence[str]) -> str:
     return "|" + "|".join(f" {value} " if value else " " for value in values) + "|"
 
 
-def signed(
-    mean: float, low: float, high: float, is_significant: bool, digits: int = 2, interval: str = "[{}, {}]"
-) -> str:
+def signed(mean: float, low: float, high: float, is_significant: bool, digits: int = 2) -> str:
     """Return a mean and its interval, in bold where it excludes zero.
 
-    >>> signed(0.5, 0.1, 0.9, True), signed(0.5, -0.1, 1.1, False, digits=1, interval="({} to {})")
-    ('**+0.50** [+0.10, +0.90]', '+0.5 (-0.1 to +1.1)')
+    >>> signed(0.5, 0.1, 0.9, True), signed(0.5, -0.1, 1.1, False, digits=1)
+    ('**+0.50** [+0.10, +0.90]', '+0.5 [-0.1, +1.1]')
     """
     mark = "**" if is_significant else ""
-    ends = interval.format(f"{low:+.{digits}f}", f"{high:+.{digits}f}")
-    return f"{mark}{mean:+.{digits}f}{mark} {ends}"
+    return f"{mark}{mean:+.{digits}f}{mark} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
-def paired_words(found: Paired, interval: str = "[{}, {}]") -> str:
-    return signed(found.mean, *found.interval, found.is_significant, interval=interval)
+def paired_words(found: Paired) -> str:
+    return signed(found.mean, *found.interval, found.is_significant)
 
 
 def duration(seconds: float) -> str:

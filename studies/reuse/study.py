@@ -6,9 +6,9 @@
     python -m studies.reuse --page             writes the page from the cells that are there
     python -m studies.reuse --quick            one set, one epsilon, two seeds; writes nothing
 
-On the four official synthetic sets. Every rival spends the same proven epsilon per client. Seeds are fresh: none of
-them was looked at when rules and constants were chosen, which was on generated federations. Cells are kept one by one,
-so that a stopped command goes on where it was.
+On the four official synthetic sets, and for the decisive comparison on twelve generated ones. Every rival spends the
+same proven epsilon per client. Seeds are fresh: none of them was looked at when rules and constants were chosen, which
+was on other generated federations. Cells are kept one by one, so that a stopped command goes on where it was.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import upcycled as up
 from studies.common.data import ROOT, SYN, data_folder, syn
 from studies.common.page import MISSING, paired_words, table, write_page
 from studies.common.pictures import write_picture
-from studies.common.statistics import Paired, better_and_worse, paired
+from studies.common.statistics import Paired, better_and_worse, paired, sure
 from studies.common.store import Cells, compute_cells
 from upcycled.privacy.mechanisms.projection import project
 from upcycled.runtime.loop import iterate
@@ -46,17 +46,22 @@ ROUNDS = 40
 
 PAPER: dict[str, Any] = {"iterations": 2 * ROUNDS, "upcycle": 0.5}
 REUSE: dict[str, Any] = {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal(), "aggregation": "precision"}
+OURS, VANILLA = "reuse", "vanilla 80"
+WEIGHTED = "vanilla 80, weights"
+"""The decisive baseline: as many data rounds as reuse has iterations, its weights, and no upcycled step."""
 BASELINES: dict[str, dict[str, Any]] = {
-    "vanilla 80": {"iterations": 2 * ROUNDS},
+    VANILLA: {"iterations": 2 * ROUNDS},
     "vanilla 40": {"iterations": ROUNDS},
     "upcycled 0.5": PAPER,
+    WEIGHTED: {"iterations": 2 * ROUNDS, "aggregation": "precision"},
 }
+BY_SIZE = {name: asked for name, asked in BASELINES.items() if "aggregation" not in asked}
+"""The baselines that weigh clients by n_i, as the published algorithms do."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "weights only": {"iterations": ROUNDS, "aggregation": "precision"},
     "weights, 0.5": PAPER | {"aggregation": "precision"},
     "step only": {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal()},
 }
-OURS = "reuse"
 TAIL, BLEND = "tail", "blend"
 AVERAGES = {
     TAIL: "the mean of the last half of its models",
@@ -131,15 +136,27 @@ ALL = (0.5, 1.0, 2.0, 4.0, 8.0)
 NO_NOISE = (math.inf,)
 FEMNIST = "FEMNIST"
 BY_SAMPLES = up.FedDyn(alpha=0.5, weights="samples")
+GENERATED: dict[str, tuple[Any, ...]] = {"iid": ("iid",), "0,0": (0, 0), "0.5,0.5": (0.5, 0.5), "1,1": (1, 1)}
+FIRST_GENERATED = 2000
+"""The seed of the first generated set; the page's weights and the choice of constants used others."""
+GENERATED_SETS = {
+    f"{like} #{number}": (*shape, FIRST_GENERATED + number) for like, shape in GENERATED.items() for number in range(3)
+}
 ROWS = {
     "fedprox-erm": Row("FedProx, ErmOutput", up.FedProx(mu=0.5), erm, ALL, 64),
     "feddyn-erm": Row("FedDyn by n_i, ErmOutput", BY_SAMPLES, erm, ALL, 32),
     # With mu = 0.5 the smallest client (n = 45) cannot reach epsilon 1 over 80 rounds however large the noise.
     "fedprox-objective": Row("FedProx (mu 1), ObjectivePerturbation", up.FedProx(mu=1.0), objective, ALL[1:], 32),
+    "generated-fedprox": Row(
+        "FedProx, ErmOutput, generated sets",
+        *(up.FedProx(mu=0.5), erm, (0.5, 2.0, 8.0), 16),
+        {VANILLA: BASELINES[VANILLA], WEIGHTED: BASELINES[WEIGHTED], OURS: REUSE},
+        sets=tuple(GENERATED_SETS),
+    ),
     "fedprox-erm-parts": Row("FedProx, ErmOutput: parts", up.FedProx(mu=0.5), erm, ALL, 16, ABLATIONS),
     "fedprox-erm-averages": Row(
         "FedProx, ErmOutput: averages",
-        *(up.FedProx(mu=0.5), erm, ALL, 16, {name: BASELINES[name] for name in ("vanilla 80", "vanilla 40")}),
+        *(up.FedProx(mu=0.5), erm, ALL, 16, {name: BASELINES[name] for name in (VANILLA, "vanilla 40")}),
         is_averaged=True,
     ),
     # Nothing is drawn in these: one seed says all.
@@ -151,7 +168,7 @@ ROWS = {
         *(up.FedProx(mu=0.5), erm, (1.0, 4.0), 8),
         more={"participation": 0.3},
     ),
-    "feddyn-equal": Row("FedDyn as published, ErmOutput", up.FedDyn(alpha=0.5), erm, ALL, 16, BASELINES),
+    "feddyn-equal": Row("FedDyn as published, ErmOutput", up.FedDyn(alpha=0.5), erm, ALL, 16, BY_SIZE),
     # The signal step needs a certified solver: here are the weights alone.
     "femnist-mlp": Row(
         "FedAvg, MLP of 155,800 parameters, UpdateClipping",
@@ -195,7 +212,12 @@ class Cell:
 
 @cache
 def federation(name: str) -> up.FederatedData:
-    return up.data.femnist(data_folder() / "femnist10_50dev_wrap.npz") if name == FEMNIST else syn(name)
+    if name == FEMNIST:
+        return up.data.femnist(data_folder() / "femnist10_50dev_wrap.npz")
+    if name in GENERATED_SETS:
+        *shape, seed = GENERATED_SETS[name]
+        return up.data.synthetic(*shape, clients=30, seed=seed)
+    return syn(name)
 
 
 def cells(only: str, most: int) -> Iterator[Cell]:
@@ -238,69 +260,68 @@ def accuracies(
     return 100 * np.array([kept[Cell(row, data, epsilon, rival, seed).key][score] for seed in seeds])
 
 
-def gain(kept: Cells, where: Where) -> tuple[str, Paired, dict[str, np.ndarray]] | None:
-    """Return the best of the baselines by its mean, ours minus it, and all accuracies; None where seeds are missing."""
+def rivals_of(kept: Cells, where: Where) -> dict[str, np.ndarray] | None:
+    """Return the accuracies of every rival in a place over the seeds that all of them have; None below two seeds."""
     name = where[0]
-    rivals = dict.fromkeys([*BASELINES, OURS], name)
+    rivals = dict.fromkeys(ROWS[name].rivals, name)
     seeds = shared_seeds(kept, where, rivals)
     if len(seeds) < 2:
         return None
-    found = {rival: accuracies(kept, name, where, rival, seeds) for rival in rivals}
-    best = max(BASELINES, key=lambda rival: found[rival].mean())
-    return best, paired(found[OURS], found[best]), found
+    return {rival: accuracies(kept, name, where, rival, seeds) for rival in rivals}
 
 
 def results_table(kept: Cells, name: str) -> list[str]:
     rows = []
     for where in places(name):
-        judged = gain(kept, where)
-        if judged is None:
-            rows.append([where[1], f"{where[2]:g}", *[MISSING] * (len(BASELINES) + 3)])
-            continue
-        best, one, found = judged
-        shown = [f"{values.mean():.2f}" for values in found.values()]
-        rows.append([where[1], f"{where[2]:g}", *shown, paired_words(one), f"{best}; {len(one.differences)}"])
-    return table(["Syn", "epsilon", *BASELINES, OURS, "gain over the best (95 %)", "which; seeds"], rows)
+        shown = [MISSING] * (len(BASELINES) + 3)
+        if (found := rivals_of(kept, where)) is not None:
+            difference = paired(found[OURS], found[WEIGHTED])
+            shown = [f"{values.mean():.2f}" for values in found.values()]
+            shown += [paired_words(difference), str(len(difference.differences))]
+        rows.append([where[1], f"{where[2]:g}", *shown])
+    return table(["Syn", "epsilon", *BASELINES, OURS, f"{OURS} minus {WEIGHTED} (95 %)", "seeds"], rows)
 
 
 def verdict(kept: Cells, name: str) -> list[str]:
-    """Say in one sentence how often reuse is better and worse, and by how much, epsilon by epsilon."""
-    judged = {where: found for where in places(name) if (found := gain(kept, where)) is not None}
-    if not judged:
+    """Say how reuse compares with vanilla of as many iterations and the same weights, and with each other baseline."""
+    found = {where: values for where in places(name) if (values := rivals_of(kept, where)) is not None}
+    if not found:
         return [f"- {ROWS[name].title}: not computed yet."]
-    gains = [one for _, one, _ in judged.values()]
-    better, worse = better_and_worse(gains)
     by_epsilon = ", ".join(
-        f"{np.mean([one.mean for where, (_, one, _) in judged.items() if where[2] == epsilon]):+.2f} at {epsilon:g}"
+        f"{_over(WEIGHTED, some)[0].mean:+.2f} at {epsilon:g}"
         for epsilon in ROWS[name].epsilons
-        if any(where[2] == epsilon for where in judged)
+        if (some := [values for (_, _, at), values in found.items() if at == epsilon])
     )
-    mean = np.mean([one.mean for one in gains])
+    mean, better, worse = _over(WEIGHTED, list(found.values()))
+    others = [(rival, *_over(rival, list(found.values()))) for rival in BY_SIZE]
+    by_weights = np.mean([np.mean(values[WEIGHTED] - values[VANILLA]) for values in found.values()])
     return [
-        f"- {ROWS[name].title}: mean gain {mean:+.2f} points over the best of the three baselines in each of "
-        f"{len(gains)} cells; significantly better in {better}, worse in {worse}. By epsilon: {by_epsilon}. "
-        + over_each(kept, name)
+        f"- {ROWS[name].title}: {OURS} minus {WEIGHTED}: {paired_words(mean)} points, {len(mean.differences)} seeds; "
+        f"better in {better} of {len(found)} cells, worse in {worse}. By epsilon: {by_epsilon}. "
+        f"{OURS.capitalize()} minus the baselines with weights by n_i: "
+        + ", ".join(f"{rival} {one.mean:+.2f} ({up} better, {down} worse)" for rival, one, up, down in others)
+        + f". The weights alone ({WEIGHTED} minus {VANILLA}): {by_weights:+.2f}."
     ]
 
 
-def over_each(kept: Cells, name: str) -> str:
-    """Say what is gained over each baseline alone, whichever is the best one."""
-    judged = [found for where in places(name) if (found := gain(kept, where)) is not None]
-    said = []
-    for rival in BASELINES:
-        gains = [paired(found[OURS], found[rival]) for _, _, found in judged]
-        better, worse = better_and_worse(gains)
-        said.append(f"{np.mean([one.mean for one in gains]):+.2f} over {rival} ({better} better, {worse} worse)")
-    return f"Over each alone: {', '.join(said)}."
+def _over(rival: str, cells: list[dict[str, np.ndarray]]) -> tuple[Paired, int, int]:
+    """Return reuse minus a rival, mean of the cells by seed, and in how many cells it is better and worse after Holm.
+
+    All cells of a seed share their noise: the interval is that of the seeds' means, not of single cells.
+    """
+    family = [paired(values[OURS], values[rival]) for values in cells]
+    shared = min(len(one.differences) for one in family)  # while the study runs, cells have seeds that others lack
+    mean = np.mean([one.differences[:shared] for one in family], axis=0)
+    return paired(mean, np.zeros_like(mean)), *better_and_worse(family, sure(family))
 
 
 PARTS: dict[str, tuple[str, str, str]] = {
     **{part: ("fedprox-erm-parts", part, "accuracy") for part in ABLATIONS},
     f"both: {OURS}": ("fedprox-erm", OURS, "accuracy"),
-    **{rival: ("fedprox-erm", rival, "accuracy") for rival in ("vanilla 80", "vanilla 40")},
+    **{rival: ("fedprox-erm", rival, "accuracy") for rival in (WEIGHTED, VANILLA, "vanilla 40")},
     **{
         f"{rival}, {words}": ("fedprox-erm-averages", rival, score)
-        for rival in ("vanilla 80", "vanilla 40")
+        for rival in (VANILLA, "vanilla 40")
         for score, words in AVERAGES.items()
     },
 }
@@ -326,7 +347,6 @@ def parts_table(kept: Cells) -> list[str]:
     return table(["part", *(f"epsilon {epsilon:g}" for epsilon in ALL)], rows)
 
 
-GENERATED: dict[str, tuple[Any, ...]] = {"iid": ("iid",), "0,0": (0, 0), "0.5,0.5": (0.5, 0.5), "1,1": (1, 1)}
 WEIGHED: dict[str, Any] = {"FedProx": up.FedProx(mu=0.5), "FedDyn by n_i": BY_SAMPLES}
 
 
@@ -398,30 +418,53 @@ def chance_table(kept: Cells) -> list[str]:
 
 
 def saved_table(kept: Cells, name: str = "fedprox-erm") -> list[str]:
-    """Return the smallest epsilon at which reuse is as accurate as the paper's strategy at a larger one."""
+    """Return the smallest epsilon at which precision weights, with and without the step, match the paper's strategy."""
     rows = []
     for data, epsilon in itertools.product(SYN, ROWS[name].epsilons[1:]):
-        theirs_at = (name, data, epsilon)
-        found = None
-        for smaller in (e for e in ROWS[name].epsilons if e < epsilon):
-            seeds = [
-                s
-                for s in shared_seeds(kept, theirs_at, {"upcycled 0.5": name})
-                if Cell(name, data, smaller, OURS, s).key in kept
-            ]
-            if len(seeds) < 2:
-                continue
-            ours = accuracies(kept, name, (name, data, smaller), OURS, seeds)
-            difference = paired(ours, accuracies(kept, name, theirs_at, "upcycled 0.5", seeds))
-            if difference.interval[1] >= 0:  # not significantly worse
-                found = smaller, difference
-                break
-        rows.append(
-            [data, f"{epsilon:g}", MISSING, MISSING]
-            if found is None
-            else [data, f"{epsilon:g}", f"{found[0]:g}", paired_words(found[1])]
-        )
-    return table(["Syn", "upcycled 0.5 spends", "reuse spends", "difference in accuracy (95 %)"], rows)
+        shown = [_as_accurate(kept, (name, data, epsilon), rival) for rival in (OURS, WEIGHTED)]
+        rows.append([data, f"{epsilon:g}", *itertools.chain(*shown)])
+    difference = "difference in accuracy (95 %)"
+    return table(
+        ["Syn", "upcycled 0.5 spends", f"{OURS} spends", difference, f"{WEIGHTED} spends", difference],
+        rows,
+    )
+
+
+def _as_accurate(kept: Cells, where: Where, rival: str) -> tuple[str, str]:
+    """Return the smallest epsilon, below a place's own, at which a rival is not significantly worse; its difference."""
+    name, data, epsilon = where
+    for smaller in (e for e in ROWS[name].epsilons if e < epsilon):
+        seeds = [
+            s
+            for s in shared_seeds(kept, where, {"upcycled 0.5": name})
+            if Cell(name, data, smaller, rival, s).key in kept
+        ]
+        if len(seeds) < 2:
+            continue
+        ours = accuracies(kept, name, (name, data, smaller), rival, seeds)
+        difference = paired(ours, accuracies(kept, name, where, "upcycled 0.5", seeds))
+        if difference.interval[1] >= 0:  # not significantly worse
+            return f"{smaller:g}", paired_words(difference)
+    return MISSING, MISSING
+
+
+def generated_table(kept: Cells, name: str = "generated-fedprox") -> list[str]:
+    """Return the means of the generated sets, and reuse minus the decisive baseline with the sets as the sample."""
+    rows = []
+    for epsilon in ROWS[name].epsilons:
+        found = [rivals_of(kept, where) for where in places(name) if where[2] == epsilon]
+        known = [values for values in found if values is not None]
+        shown = [MISSING] * (len(ROWS[name].rivals) + 4)
+        if len(known) == len(found):
+            means = {rival: np.array([values[rival].mean() for values in known]) for rival in ROWS[name].rivals}
+            _, better, worse = _over(WEIGHTED, known)
+            higher = int((means[OURS] > means[WEIGHTED]).sum())
+            shown = [f"{values.mean():.2f}" for values in means.values()]
+            shown += [paired_words(paired(means[OURS], means[WEIGHTED])), f"{higher} of {len(known)}"]
+            shown += [f"{better}, {worse}", str(len(known[0][OURS]))]
+        rows.append([f"{epsilon:g}", *shown])
+    difference = [f"{OURS} minus {WEIGHTED} (95 %)", "sets where higher", "better, worse", "seeds"]
+    return table(["epsilon", *ROWS[name].rivals, *difference], rows)
 
 
 def blocks(kept: Cells) -> dict[str, list[str]]:
@@ -429,19 +472,20 @@ def blocks(kept: Cells) -> dict[str, list[str]]:
     found = {"verdict": [line for name in MAIN for line in verdict(kept, name)]}
     found |= {name: results_table(kept, name) for name in (*MAIN, "participation-fedprox")}
     found |= {"parts": parts_table(kept), "saved": saved_table(kept), "no-noise": no_noise_table(kept)}
+    found |= {"generated": generated_table(kept)}
     return found | {"noise": noise_table(kept), "femnist": femnist_table(kept), "chance": chance_table(kept)}
 
 
 def plot(kept: Cells) -> None:
     from matplotlib.figure import Figure
 
-    colours = {"vanilla 80": "#D55E00", "vanilla 40": "#666666", "upcycled 0.5": "#0072B2", OURS: "#009E73"}
+    colours = dict(zip([*BASELINES, OURS], ("#D55E00", "#666666", "#0072B2", "#CC79A7", "#009E73"), strict=True))
     figure = Figure(figsize=(13, 8.5), dpi=110, layout="constrained")
     axes = figure.subplots(len(MAIN), len(SYN), sharex=True, sharey="col", squeeze=False)
     for row, name in enumerate(MAIN):
         for column, data in enumerate(SYN):
             ax = axes[row][column]
-            points = {e: found[2] for e in ROWS[name].epsilons if (found := gain(kept, (name, data, e))) is not None}
+            points = {e: found for e in ROWS[name].epsilons if (found := rivals_of(kept, (name, data, e))) is not None}
             for rival, colour in colours.items():
                 mean = [found[rival].mean() for found in points.values()]
                 error = [2 * found[rival].std(ddof=1) / len(found[rival]) ** 0.5 for found in points.values()]
@@ -457,7 +501,7 @@ def plot(kept: Cells) -> None:
             if row == len(MAIN) - 1:
                 ax.set_xlabel("proven epsilon of every client")
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(colours), frameon=False)
     write_picture(figure, PLOT)
 
 
@@ -465,7 +509,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--only", default="", choices=["", "fedprox", "fedprox-erm", "feddyn", "no-noise", *ROWS])
+    parser.add_argument("--only", default="", choices=["", "fedprox", "feddyn", "no-noise", *ROWS])
     parser.add_argument("--seeds", type=int, default=64)
     asked = parser.parse_args()
     if asked.quick:

@@ -1,1 +1,1 @@
-"""The same proven epsilon, spent in other ways: noise inside the objective, and what ``privacy advise`` says."""
+"""The same proven epsilon, spent on noise inside the local objective or on its solution."""

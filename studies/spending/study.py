@@ -1,26 +1,24 @@
-"""The same proven epsilon, spent in other ways, on the four official synthetic sets.
+"""The same proven epsilon, spent in two ways, on the four official synthetic sets.
 
-    python -m studies.spending                  computes what is missing, then writes both tables of docs/privacy.md
+    python -m studies.spending                  computes what is missing, then writes the table of docs/privacy.md
     python -m studies.spending --seeds 4        so many seeds in place of 16
-    python -m studies.spending --page           writes the tables from the cells that are there
+    python -m studies.spending --page           writes the table from the cells that are there
     python -m studies.spending --quick          one set, one epsilon, two seeds; writes nothing
 
-Two questions. Which noise is the better one inside a local objective, Gamma or Gaussian, and how does it compare with
-noise on its solution? And what is the advice of ``upcycled privacy advise`` worth, which was given from the clients'
-sizes alone?
-Cells are kept one by one, so that a stopped command goes on where it was.
+Is noise inside a local objective (Gamma) better than noise on its solution (ErmOutput)?
+Cells are kept one by one, so that a stopped command goes on where it was. Those in ``results`` were computed at commit
+feb37b3, which had a third mechanism, ``gaussian_objective``, and the command ``upcycled privacy advise``: their cells
+("Gaussian", "the file", "as advised", "advice|...") cannot be computed by this version.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +29,6 @@ from studies.common.data import ROOT, SYN, syn
 from studies.common.page import MISSING, paired_words, table, write_page
 from studies.common.statistics import Paired, better_and_worse, paired
 from studies.common.store import Cells, compute_cells
-from upcycled.auditing.advice.advising import advise
-from upcycled.auditing.advice.candidates import FULL, QUICK, Effort
-from upcycled.auditing.advice.public_facts import public_facts
-from upcycled.config.experiment import parse
 
 CELLS = Path(__file__).parent / "results" / "cells.parquet"
 PAGE = ROOT / "docs" / "privacy.md"
@@ -42,27 +36,12 @@ DELTA = 1e-5
 FIRST_SEED = 3000
 ROUNDS = 40
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-ADVISED = (1.0, 4.0)
 REUSE = {"iterations": 2 * ROUNDS, "upcycle": up.coefficients.Signal(), "aggregation": "precision"}
 # With mu = 0.5 the smallest client (n = 45) reaches no epsilon of 1 by noise inside its objective, however large.
 NOISES = {
     "Gamma": up.privacy.ObjectivePerturbation,
-    "Gaussian": up.privacy.GaussianObjective,
     "ErmOutput": up.privacy.ErmOutput,
 }
-FILE, ADVICE = "the file", "as advised"
-
-
-def file_of(epsilon: float) -> dict[str, Any]:
-    """Return the file that is to be improved: the paper's strategy with noise that is proven."""
-    return {
-        "name": "paper",
-        "iterations": 2 * ROUNDS,
-        "data": {"source": "npz", "path": "not-opened.npz", "classes": 2},
-        "algorithm": {"name": "fedprox", "mu": 0.5},
-        "upcycle": {"kind": "constant", "coefficient": 0.5},
-        "privacy": {"mechanism": "erm_output", "norm_bound": 1.0, "epsilon": epsilon, "delta": DELTA},
-    }
 
 
 @dataclass(frozen=True)
@@ -78,44 +57,18 @@ class Cell:
     def key(self) -> str:
         return f"{self.data}|{self.epsilon:g}|{self.rival}|{self.seed}"
 
-    def arguments(self, advice: dict[tuple[str, float], dict[str, Any]]) -> dict[str, Any]:
-        if self.rival in NOISES:
-            privacy = NOISES[self.rival](norm_bound=1.0, epsilon=self.epsilon, delta=DELTA)
-            asked = {"algorithm": up.FedProx(mu=1.0), "privacy": privacy, **REUSE}
-            return {"data": syn(self.data), "seed": self.seed, "eval_every": REUSE["iterations"], **asked}
-        content = file_of(self.epsilon) if self.rival == FILE else advice[self.data, self.epsilon]
-        spec = parse(content).spec(self.seed)
-        return {
-            "data": syn(self.data),
-            "algorithm": spec.algorithm,
-            "privacy": spec.privacy,
-            "upcycle": spec.upcycle,
-            "aggregation": spec.aggregation,
-            "iterations": spec.iterations,
-            "seed": self.seed,
-            "eval_every": spec.iterations,
-        }
+    def arguments(self) -> dict[str, Any]:
+        privacy = NOISES[self.rival](norm_bound=1.0, epsilon=self.epsilon, delta=DELTA)
+        asked = {"algorithm": up.FedProx(mu=1.0), "privacy": privacy, **REUSE}
+        return {"data": syn(self.data), "seed": self.seed, "eval_every": REUSE["iterations"], **asked}
 
 
 def cells(seeds: int, quick: bool = False) -> Iterator[Cell]:
     """Return all cells, seed after seed, so that whatever is there is balanced."""
     sets, epsilons = (["iid"], (4.0,)) if quick else (list(SYN), EPSILONS)
     for number in range(seeds):
-        for data, epsilon in itertools.product(sets, epsilons):
-            rivals = [*NOISES, *([FILE, ADVICE] if epsilon in ADVISED else [])]
-            yield from (Cell(data, epsilon, rival, FIRST_SEED + number) for rival in rivals)
-
-
-def advised(kept: Cells, data: str, epsilon: float, effort: Effort) -> dict[str, Any]:
-    """Return the improved file of a set, kept as a cell: from the sizes of its clients, and nothing else of it."""
-    key = f"advice|{data}|{epsilon:g}"
-    if key not in kept:
-        experiment = parse(file_of(epsilon))
-        found = advise(experiment, key, public_facts(experiment, syn(data).sizes.tolist(), features=20), effort)
-        content = file_of(epsilon) if found.file is None else dict(found.file)
-        words = "the file as it is" if found.best is None else found.best.words
-        kept.add(key, {"file": json.dumps(content), "words": words})
-    return dict(json.loads(kept[key]["file"]))
+        for data, epsilon, rival in itertools.product(sets, epsilons, NOISES):
+            yield Cell(data, epsilon, rival, FIRST_SEED + number)
 
 
 def value_of(result: up.Result) -> dict[str, Any]:
@@ -164,16 +117,7 @@ def summary(gains: list[Paired], what: str) -> str:
 def blocks(kept: Cells) -> dict[str, list[str]]:
     """Return what stands between the page's marks."""
     noise, by_noise = compared(kept, tuple(NOISES), EPSILONS)
-    advice, by_advice = compared(kept, (FILE, ADVICE), ADVISED)
-    chosen = [
-        f"- Syn({data}), epsilon {epsilon:g}: {kept[key]['words']}."
-        for data, epsilon in itertools.product(SYN, ADVISED)
-        if (key := f"advice|{data}|{epsilon:g}") in kept
-    ]
-    return {
-        "objective-noise": [summary(by_noise, "Gaussian in the place of Gamma noise"), "", *noise],
-        "advice": [summary(by_advice, "As advised in the place of the file"), "", *advice, "", *chosen],
-    }
+    return {"objective-noise": [summary(by_noise, "ErmOutput in the place of Gamma noise"), "", *noise]}
 
 
 def main() -> None:
@@ -184,22 +128,17 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.quick:
         with tempfile.TemporaryDirectory() as folder:
-            _compute(Cells(Path(folder) / CELLS.name), list(cells(2, quick=True)), QUICK, is_told=True)
+            _compute(Cells(Path(folder) / CELLS.name), list(cells(2, quick=True)), is_told=True)
         return
     kept = Cells(CELLS)
     if not asked.page:
-        _compute(kept, list(cells(asked.seeds)), FULL)
+        _compute(kept, list(cells(asked.seeds)))
         kept.fold()
     write_page(PAGE, blocks(kept))
 
 
-def _compute(kept: Cells, wanted: list[Cell], effort: Effort, is_told: bool = False) -> None:
+def _compute(kept: Cells, wanted: list[Cell], is_told: bool = False) -> None:
     print(f"{sum(cell.key not in kept for cell in wanted)} runs to do", file=sys.stderr)
-    plain = [cell for cell in wanted if cell.rival != ADVICE]
-    compute_cells(kept, {cell.key: partial(cell.arguments, {}) for cell in plain}, value_of, may_fail=False)
-    rest = [cell for cell in wanted if cell.rival == ADVICE]
-    places = dict.fromkeys((cell.data, cell.epsilon) for cell in rest)
-    advice = {(data, epsilon): advised(kept, data, epsilon, effort) for data, epsilon in places}
-    compute_cells(kept, {cell.key: partial(cell.arguments, advice) for cell in rest}, value_of, may_fail=False)
+    compute_cells(kept, {cell.key: cell.arguments for cell in wanted}, value_of, may_fail=False)
     for cell in wanted if is_told else ():
         print(cell.key, kept[cell.key])

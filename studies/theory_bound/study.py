@@ -25,6 +25,7 @@ from torch import nn
 import upcycled as up
 from studies.common.data import syn
 from studies.common.store import Cells, compute_cells
+from studies.theory_bound.measure import BoundProbe, judge, terms_of
 from studies.theory_bound.page import COUNTER_EXAMPLE, RATIOS, SETS, setting, write
 
 CELLS = Path(__file__).parent / "results" / "cells.parquet"
@@ -88,8 +89,13 @@ def arguments(cell: Cell, data: up.FederatedData, mu: float, rounds: int) -> dic
         "stragglers": 0.9 if cell.kind == "sgd" else 0.0,
         "seed": cell.seed,
         "eval_every": rounds,
-        "theory": True,
+        "callbacks": [BoundProbe(data, "logistic", mu)],
     }
+
+
+def cohort_of(kind: str) -> int | None:
+    """Return how many clients are drawn in a round; None if all take part."""
+    return round(PARTICIPATION * CLIENTS) if kind == "sampled" else None
 
 
 def chosen_mu(kind: str, name: str, data: up.FederatedData, rounds: int) -> float:
@@ -100,39 +106,39 @@ def chosen_mu(kind: str, name: str, data: up.FederatedData, rounds: int) -> floa
     """
     smoothness = up.theory.estimate_smoothness(data, "logistic")
     form: up.theory.Form = "sharp" if kind == "sampled" else "repaired"
-    cohort = round(PARTICIPATION * CLIENTS) if kind == "sampled" else None
+    cohort = cohort_of(kind)
     pilots = [Cell(kind, name, "c = 1", seed) for seed in SEEDS]
     b = 1.0
     for attempt in range(20):
         least = up.theory.smallest_mu(smoothness=smoothness, dissimilarity=b, cohort=cohort, form=form)
         assert least is not None
         results = up.train_many([arguments(cell, data, 2 * least, rounds if attempt else 1) for cell in pilots])
-        terms = [_report(result).terms for result in results]
+        terms = [terms_of(_finished(result).history) for result in results]
         if attempt and max(t.largest_dissimilarity for t in terms) <= b:
             return 2 * least
         b = MARGIN * max(t.largest_dissimilarity if attempt else t.initial_dissimilarity for t in terms)
     raise RuntimeError(f"no mu was found for {kind} on Syn({name})")
 
 
-def _report(result: Any) -> up.theory.Report:
+def _finished(result: up.Result | up.Failed) -> up.Result:
     if result.error is not None:
         raise result.error  # a run that ended early says nothing of the bound
-    found: up.theory.Report = result.theory
-    return found
+    assert isinstance(result, up.Result)
+    return result
 
 
-def kept_of(result: up.Result, mu: float) -> dict[str, Any]:
+def kept_of(result: up.Result, mu: float, smoothness: float, cohort: int | None) -> dict[str, Any]:
     """Return what is kept of a run."""
-    report = _report(result)
+    report = judge(_finished(result).history, mu=mu, smoothness=smoothness, cohort=cohort)
     t = report.terms
     places = sorted({round(x) for x in np.geomspace(1, t.rounds, 40)})
     return {
         "mu": mu,
-        "smoothness": report.facts.smoothness,
+        "smoothness": smoothness,
         "dissimilarity": t.largest_dissimilarity,
         "inexactness": float(t.inexactness.max()),
         "rounds": t.rounds,
-        "unmet": [one.name for one in report.assumptions if not one.holds],
+        "unmet": list(report.unmet),
         "average": float(t.average[-1]),
         "least": float(t.least[-1]),
         "loss": [t.initial_loss, float(t.loss[-1])],
@@ -173,7 +179,9 @@ def compute(wanted: list[Cell], kept: Cells, rounds: int) -> None:
         mu = chosen_mu(kind, name, data, rounds)
         print(f"{kind}, Syn({name}): {len(missing)} runs with mu = {mu:.5g}", file=sys.stderr, flush=True)
         runs = {cell.key: partial(arguments, cell, data, mu, rounds) for cell in missing}
-        compute_cells(kept, runs, partial(kept_of, mu=mu), may_fail=False)
+        smoothness = up.theory.estimate_smoothness(data, "logistic")
+        keep = partial(kept_of, mu=mu, smoothness=smoothness, cohort=cohort_of(kind))
+        compute_cells(kept, runs, keep, may_fail=False)
 
 
 def paper_setting(name: str) -> dict[str, Any]:
@@ -204,9 +212,11 @@ def counter_example() -> dict[str, Any]:
         "algorithm": up.FedProx(mu=mu),
         "iterations": 20,
         "local": local("exact", 0.5, mu),
-        "theory": True,
+        "callbacks": [BoundProbe(data, module, mu)],
     }
-    report = _report(up.train(data, model=module, **run, progress=False))
+    result = _finished(up.train(data, model=module, **run, progress=False))
+    smoothness = up.theory.estimate_smoothness(data, module)
+    report = judge(result.history, mu=mu, smoothness=smoothness, cohort=None)
     return {
         "mu": mu,
         "rounds": report.terms.rounds,

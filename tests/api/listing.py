@@ -1,18 +1,13 @@
-"""The public API as lines of text, and which of its changes the changelog tells."""
+"""The public API as lines of text."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
-import re
 from pathlib import Path
 from typing import get_origin
 
-ROOT = Path(__file__).parents[2]
-CHANGELOG = ROOT / "CHANGELOG.md"
 NAMES = Path(__file__).with_name("public_api.txt")
-TOLD = Path(__file__).with_name("told.txt")
 
 
 def listed(exported):
@@ -62,51 +57,3 @@ def _parameter(one):
 def read_names(path=NAMES):
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     return dict(line.split(" ", 1) for line in lines)
-
-
-def bullets(text):
-    """The entries of a changelog, each in one line of single spaces."""
-    found = re.findall(r"^- .*(?:\n  .*)*", text, flags=re.MULTILINE)
-    return [" ".join(entry.split()) for entry in found]
-
-
-def mark(entry):
-    return hashlib.sha256(entry.encode()).hexdigest()[:12]
-
-
-def read_told(path=TOLD):
-    return set(path.read_text(encoding="utf-8").split())
-
-
-def changes(now, before):
-    return sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
-
-
-def untold(changed, changelog, told):
-    """The changes that no new entry of the changelog names: by the last part of the name, as a word."""
-    new = " ".join(entry for entry in bullets(changelog) if mark(entry) not in told)
-    words = set(re.findall(r"\w+", new))
-    return [name for name in changed if not _names(name) & words]
-
-
-def _names(name):
-    """What an entry may call a change: a member also by its class, since a new class brings its members."""
-    parts = name.split(".")
-    return {part for part in parts[-2:] if part not in ("up",) and not (part.islower() and part in MODULES)}
-
-
-MODULES = frozenset(
-    [
-        "aggregators",
-        "coefficients",
-        "data",
-        "losses",
-        "metrics",
-        "models",
-        "privacy",
-        "schedules",
-        "theory",
-        "partition",
-        "audit",
-    ]
-)

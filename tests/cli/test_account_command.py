@@ -64,12 +64,13 @@ def test_an_account_that_was_rolled_back_is_refused_by_a_head_that_was_kept(acco
     head = ["--head", str(tmp_path / "kept.json")]
     assert document(capsys, "privacy", "account", "show", str(account), *head)["charges"] == 8
     lines = (account / "account.jsonl").read_bytes().splitlines(keepends=True)
-    (account / "account.jsonl").write_bytes(b"".join(lines[:-2]))
-    assert document(capsys, "privacy", "account", "show", str(account))["charges"] == 6
+    (account / "account.jsonl").write_bytes(b"".join(lines[:-3]))
+    left = [json.loads(line)["kind"] for line in lines[:-3]].count("charge")  # seeds run at the same time
+    assert document(capsys, "privacy", "account", "show", str(account))["charges"] == left < 8
     assert main(["privacy", "account", "show", str(account), *head]) == 2
     assert "does not hold all that its head says" in capsys.readouterr().err
     assert main(["privacy", "account", "show", str(account), "--head", "first.toml"]) == 2
-    assert "must hold a head" in capsys.readouterr().err
+    assert "expected a head, as" in capsys.readouterr().err
 
 
 def test_an_account_that_could_never_pay_is_not_opened(tmp_path, capsys):

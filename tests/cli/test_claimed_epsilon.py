@@ -51,14 +51,11 @@ noise = "system"
 account = "account"
 """
 CLAIM = "claimed by borrowed, not proven by this package"
-ABOUT_OTHERS = ("sampled up to a proven error", "where it is proven and all its assumptions hold")
-"""Sentences that call something else proven: the sampler's error, and a theorem about convergence."""
+ABOUT_THE_SAMPLER = "sampled up to a proven error"
 
 
 def is_called_proven(text):
-    for words in ABOUT_OTHERS:
-        text = text.replace(words, "")
-    return re.search(r"(?<!not )proven", text, re.IGNORECASE) is not None
+    return re.search(r"(?<!not )proven", text.replace(ABOUT_THE_SAMPLER, ""), re.IGNORECASE) is not None
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,12 +75,28 @@ def test_a_demo_without_the_extra_report_leaves_out_what_needs_it(here, absent, 
         monkeypatch.setitem(sys.modules, package, None)
     assert main(["demo", "--rounds", "1", "--seeds", "2", "--output", "out", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err.splitlines()[-1] == f"note: {words}: pip install 'upcycled-fl[report]'"
+    assert err.splitlines()[-1].startswith(f"note: {words}: pip install '.[report]'")
     found = json.loads(out)
     assert {key for key in ("plot", "report") if found[key] is None} == left_out
     assert len(found["runs"]) == 4
     there = {"plot": "demo.png", "report": "report.html"}
     assert {key for key, name in there.items() if not (here / "out" / name).exists()} == left_out
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_the_demo_prints_and_its_page_opens_without_a_warning(here, capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert main(["demo"]) == 0
+    out, err = capsys.readouterr()
+    assert "warning" not in err
+    lines = [line.strip() for line in out.splitlines()]
+    rows = re.findall(r"^\| ((?:vanilla|upcycled), .*) \|$", readme, flags=re.MULTILINE)
+    assert len(rows) == 4
+    for row in rows:  # without the last column, seconds
+        assert row.replace(" | ", " ").split() in [line.split()[:-1] for line in lines]
+    (sentence,) = re.findall(r"^Half the messages; .*? paired seeds\.", readme, flags=re.MULTILINE | re.DOTALL)
+    assert any(line.startswith(" ".join(sentence.split()) + " ") for line in lines)
+    assert 'class="notice"' not in (here / "results" / "demo" / "report.html").read_text()
 
 
 def test_wrong_numbers_are_wrong_use_and_write_nothing(here, capsys):

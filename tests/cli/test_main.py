@@ -118,7 +118,6 @@ OWN = {"upcycled", "upcycled.__main__", "upcycled.cli", "upcycled.core", "upcycl
     for path in (SOURCE / "cli").rglob("*.py")
 }
 OWN |= {"upcycled.support.said"}
-OWN |= {"upcycled.auditing", "upcycled.auditing.formula_table"}  # declarations alone: which flags a formula has
 SLOW_OF_PYTHON = {"asyncio", "email", "http", "importlib.metadata", "logging", "multiprocessing", "unittest"}
 
 

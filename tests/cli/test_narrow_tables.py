@@ -36,7 +36,6 @@ def printed(capsys, *words):
         ("run", "small.toml", "--quiet", "~sweep"),
         ("compare", "small.toml", "--algorithms", "fedavg,fedprox", "--quiet", "~privacy", "~sweep"),
         ("sweep", "small.toml", "--quiet", "data.validation_fraction=0.2", "~privacy"),
-        ("theory", "small.toml", "algorithm.mu=20", "~privacy", "~sweep"),
     ],
     ids=lambda words: "-".join(words[:2]),
 )

@@ -230,6 +230,11 @@ def test_code_that_a_model_is_made_by_is_found_by_its_folder(here, capsys, monke
     capsys.readouterr()
     np.savez("new.npz", x=np.zeros((1, 2)))
     assert main(["predict", "results/own", "new.npz"]) == 2
+    assert "pass allow='own_net_of_tests' (--allow own_net_of_tests on the command line)" in said(capsys)
+    assert main(["predict", "results/own", "new.npz", "--path", "code"]) == 2
+    assert "expected code that you allow" in said(capsys)
+    assert "own_net_of_tests" not in sys.modules
+    assert main(["predict", "results/own", "new.npz", "--allow", "own_net_of_tests"]) == 2
     assert "there is no module 'own_net_of_tests'" in said(capsys)
-    assert main(["predict", "results/own", "new.npz", "--path", "code"]) == 0
+    assert main(["predict", "results/own", "new.npz", "--allow", "own_net_of_tests", "--path", "code"]) == 0
     assert len(rows_of(capsys.readouterr().out)) == 1

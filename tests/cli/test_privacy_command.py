@@ -9,10 +9,10 @@ import shlex
 import pytest
 
 from tests.experiments.small import small_file
-from upcycled.auditing.calculators import ANSWERS
-from upcycled.auditing.formula_table import FORMULAS
+from upcycled.auditing.formulas import ANSWERS
 from upcycled.cli import privacy
 from upcycled.cli.main import main
+from upcycled.cli.privacy import FORMULAS
 
 D = "--delta 1e-5"
 GOLDEN = [
@@ -32,32 +32,6 @@ GOLDEN = [
      1.956781158),
     (f"rounds paper-output --clip-norm 10 --n 224 --noise-std 0.8 --epsilon 1.755838 {D}", "paper_rounds",
      40),
-    ("epsilon paper-objective --alpha 10 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80", "paper_epsilon",
-     7.362857143),
-    ("epsilon paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40", "epsilon_if_bounded",
-     7.182123578),
-    ("epsilon paper-objective --alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40 --norm-bound 1",
-     "epsilon", 14.64127218),
-    ("noise paper-objective --epsilon 7.362857143 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 80",
-     "paper_alpha", 10),
-    ("rounds paper-objective --epsilon 7.37 --u1 1 --u2 0.11 --n 224 --a 0.5 --alpha 10", "paper_rounds", 80),
-    ("epsilon objective --alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40 --classes 10", "epsilon",
-     14.92799813),
-    ("noise objective --epsilon 14.64127218 --norm-bound 1 --n 224 --a 0.5 --rounds 40", "alpha", 20),
-    ("rounds objective --epsilon 14.65 --norm-bound 1 --n 224 --a 0.5 --alpha 20", "rounds", 40),
-    (f"epsilon pure --epsilon-each 0.092 --rounds 80 {D}", "epsilon", 3.432648936),
-    ("noise pure --epsilon 7.36 --rounds 80", "epsilon_each", 0.092),
-    (f"rounds pure --epsilon 3.4327 --epsilon-each 0.092 {D}", "rounds", 80),
-    (f"epsilon erm --norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 {D}", "epsilon", 1.05874311),
-    (f"noise erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "noise_std", 0.45035633),
-    (f"noise erm --lipschitz 2 --n 224 --a 0.5 --rounds 40 --epsilon 2 {D}", "sensitivity", 0.03571428571),
-    (f"noise gd --norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --epsilon 2 {D}", "sensitivity",
-     0.03509494536),
-    (f"noise sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --rounds 1 --epsilon 2 {D}", "sensitivity",
-     0.0625),
-    (f"rounds sgd --lipschitz 2 --lr 0.05 --passes 10 --batch 32 --n 224 --a 0.5 --noise-std 1 --epsilon 2 "
-     f"{D}",
-     "sensitivity", 0.03194297568),
 ]  # fmt: skip
 
 
@@ -84,7 +58,7 @@ def test_the_sampled_calculator_gives_the_golden_numbers_of_both_adjacencies(cap
 def test_what_is_the_papers_is_never_called_epsilon_and_never_proven(capsys):
     for words, _, _ in GOLDEN:
         for name, one in answers(words, capsys).items():
-            assert one["proven"] != (name.startswith("paper_") or name.endswith(("_if_assumed", "_if_bounded")))
+            assert one["proven"] != (name.startswith("paper_") or name.endswith("_if_assumed"))
             assert one["meaning"]
 
 
@@ -96,22 +70,21 @@ def page(question, formula, capsys):
 def test_a_formulas_page_has_its_own_flags_and_no_others(capsys):
     flags = set(re.findall(r"^  (--[a-z0-9-]+)", page("epsilon", "gaussian", capsys), flags=re.MULTILINE))
     assert flags == {"--rounds", "--sensitivity", "--noise-std", "--delta", "--epsilon", "--json"}
-    flags = set(re.findall(r"^  (--[a-z0-9-]+)", page("noise", "pure", capsys), flags=re.MULTILINE))
-    assert flags == {"--rounds", "--epsilon", "--delta", "--json"}
+    flags = set(re.findall(r"^  (--[a-z0-9-]+)", page("noise", "sampled", capsys), flags=re.MULTILINE))
+    assert flags == {"--q", "--epsilon", "--steps", "--delta", "--adjacency", "--json"}
     assert main(["privacy", "epsilon", "--help"]) == 0
     out = capsys.readouterr().out
     assert set(re.findall(r"^  (--[a-z0-9-]+)", out, flags=re.MULTILINE)) == set()
     assert all(name in out for name in FORMULAS)
 
 
-def test_the_formula_as_a_flag_gives_the_same_answer(capsys):
-    given = "--rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5"
-    assert answers(f"epsilon --formula gaussian {given}", capsys) == answers(f"epsilon gaussian {given}", capsys)
-
-
 def test_every_formula_of_the_table_can_be_asked_for_and_has_an_example_that_runs(capsys):
-    assert set(FORMULAS) == set(ANSWERS) == set(privacy.FORMULA_EXAMPLES)
-    own = [line.strip() for line in privacy.EXAMPLES.splitlines() if shlex.split(line)[2:3] == ["epsilon"]]
+    assert set(FORMULAS) == set(ANSWERS)
+    own = [
+        line.strip()
+        for line in privacy.EXAMPLES.splitlines()
+        if shlex.split(line)[2:3] and shlex.split(line)[2] in privacy.QUESTIONS
+    ]
     pages = [page(question, name, capsys) for question in privacy.QUESTIONS for name in FORMULAS]
     every = [*own, *(text.splitlines()[-1].strip() for text in pages)]
     assert len(every) > 3 * len(FORMULAS)
@@ -133,24 +106,20 @@ def test_an_answer_in_words_labels_what_is_not_proven(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("epsilon --rounds 4", "FORMULA is missing, but it must be one of gaussian"),
-        ("epsilon --formula gausian", "FORMULA is 'gausian', but it must be known; did you mean 'gaussian'?"),
         ("epsilon gausian --rounds 4", "FORMULA is 'gausian', but it must be known; did you mean 'gaussian'?"),
+        ("noise erm --rounds 4", "FORMULA is 'erm', but it must be known"),
         ("epsilon gaussian --clip-norm 4", "'--clip-norm' is not an argument of this command; see --help"),
         ("epsilon gaussian --rounds 4 --sensitivity 1 --delta 1e-5", "--noise-std is missing, but gaussian"),
-        ("epsilon --formula gaussian --rounds 4 --sensitivity 1 --delta 1e-5", "--noise-std is missing, but gaussian"),
-        ("epsilon --formula pure --epsilon-each 1 --rounds 4 --n 9", "--n is 9, but it must be left out with pure"),
-        ("epsilon --formula pure --epsilon-each 1 --rounds many", "--rounds is 'many', but it must be an integer"),
-        ("epsilon --formula pure --epsilon-each x --rounds 4", "--epsilon-each is 'x', but it must be a number"),
-        (f"epsilon --formula gaussian --rounds 4 --sensitivity 1 --noise-std -1 {D}", "--noise-std is -1.0, but it"),
-        ("noise --formula gaussian --rounds 4 --sensitivity 1 --epsilon 1 --delta 0", "--delta is 0.0, but it must"),
-        ("rounds --formula gaussian --sensitivity 1 --noise-std 1 --epsilon 0 --delta 0.1", "--epsilon is 0.0, but it"),
-        (
-            f"epsilon --formula erm --n 9 --a 1 --rounds 1 --noise-std 1 {D}",
-            "--lipschitz is missing, but it must be given, or",
-        ),
-        (f"epsilon --formula sampled --q 2 --noise-multiplier 1 --steps 9 {D}", "--q is 2.0, but it must be"),
-        (f"noise --formula pure --rounds 0 --epsilon 1 {D}", "--rounds is 0, but it must be an integer >= 1"),
+        ("epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1", "--delta is missing, but gaussian"),
+        (f"epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1 --epsilon 1 {D}", "--epsilon is 1.0, but it must"),
+        ("epsilon gaussian --rounds many --sensitivity 1", "--rounds is 'many', but it must be an integer"),
+        ("epsilon gaussian --rounds 4 --sensitivity x", "--sensitivity is 'x', but it must be a number"),
+        (f"epsilon gaussian --rounds 4 --sensitivity 1 --noise-std -1 {D}", "--noise-std is -1.0, but it"),
+        ("noise gaussian --rounds 4 --sensitivity 1 --epsilon 1 --delta 0", "--delta is 0.0, but it must"),
+        (f"noise gaussian --rounds 0 --sensitivity 1 --epsilon 1 {D}", "--rounds is 0, but it must be an integer >= 1"),
+        ("rounds gaussian --sensitivity 1 --noise-std 1 --epsilon 0 --delta 0.1", "--epsilon is 0.0, but it"),
+        (f"epsilon sampled --q 2 --noise-multiplier 1 --steps 9 {D}", "--q is 2.0, but it must be"),
+        (f"epsilon sampled --q 0.1 --noise-multiplier 1 --steps 9 --adjacency add {D}", "--adjacency is 'add', but it"),
     ],
 )
 def test_bad_input_is_one_sentence_that_names_the_flag(words, sentence, capsys):
@@ -159,6 +128,11 @@ def test_bad_input_is_one_sentence_that_names_the_flag(words, sentence, capsys):
     assert out == ""
     assert err.startswith(f"error: {sentence}")
     assert err.count("\n") == 1
+
+
+def test_a_question_without_a_formula_is_refused(capsys):
+    assert main(["privacy", "epsilon"]) == 2
+    assert "required: FORMULA" in capsys.readouterr().err
 
 
 @pytest.fixture

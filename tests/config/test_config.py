@@ -81,7 +81,6 @@ def test_the_documented_file_means_the_documented_call(tmp_path):
         "engine": "auto",
         "seed": 3,
         "eval_every": 1,
-        "theory": False,
     }
     assert experiment.spec(3) == up.RunSpec(**expected)
     assert experiment.sweep == {"local.lr": (0.001, 0.01, 0.1), "upcycle.coefficient": (0.3, 0.6, 0.9)}
@@ -154,7 +153,6 @@ MECHANISM_TABLES = {
     "objective_perturbation": st.sampled_from(
         [{"alpha": 10, "norm_bound": 1}, {"epsilon": 3.0, "norm_bound": 1.0}, {"alpha": 5.0, "paper_mode": True}]
     ),
-    "gaussian_objective": noises.map(lambda noise: {"norm_bound": 1.0, "prox_mu": 0.5} | noise),
     "dpsgd": multipliers.map(lambda noise: {"clip_norm": 1.0, "noise": "system"} | noise),
     "central_dp_fedavg": multipliers.map(lambda noise: {"clip_norm": 1.0, "secret_sampling": True} | noise),
 }
@@ -169,7 +167,6 @@ files = st.fixed_dictionaries(
         "seeds": st.lists(st.integers(0, 2**62), min_size=1, max_size=4, unique=True),
         "results": words,
         "eval_every": st.integers(1, 100),
-        "theory": st.booleans(),
         "model": models,
         "upcycle": upcycles,
         "local": st.fixed_dictionaries(

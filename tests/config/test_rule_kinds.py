@@ -7,16 +7,15 @@ import pytest
 from upcycled import coefficients
 from upcycled.config.registry import UPCYCLES
 
-NOT_IN_FILES = ("Repeated", "Rule", "ScalarRule")  # around another rule, the contract, around a coefficient
+NOT_IN_FILES = ("Rule", "ScalarRule")  # the contract, around a coefficient
 RULES = [name for name in coefficients.__all__ if hasattr(getattr(coefficients, name), "move")]
 
 
-@pytest.mark.parametrize("name", sorted({*RULES, "Trend"} - {*NOT_IN_FILES}))
+@pytest.mark.parametrize("name", sorted({*RULES, "Signal"} - {*NOT_IN_FILES}))
 def test_every_rule_has_its_kind_with_the_rules_own_defaults(name):
     table = UPCYCLES[name.lower()]
     assert table(kind=name.lower()).build() == getattr(coefficients, name)()
 
 
 def test_a_rules_constants_can_be_set_in_the_file():
-    own = {"most": 1.0, "threshold": 0.5}
-    assert UPCYCLES["trend"](kind="trend", **own).build() == coefficients.Trend(**own)
+    assert UPCYCLES["signal"](kind="signal", relaxation=1.5).build() == coefficients.Signal(relaxation=1.5)

@@ -67,21 +67,8 @@ def test_the_coefficient_forms_of_the_paper(coefficient, expected):
     assert [coefficient.rho(m, 4) for m in (1, 2, 3)] == pytest.approx(expected)
 
 
-def test_several_upcycled_iterations_per_data_round_fit_under_the_same_state():
-    strategy = Upcycled(up.FedAvg(), up.coefficients.Repeated(up.coefficients.Constant(1.0), times=2))
-    state = strategy.after_data(strategy.start(at(0)), at(1), 0.0)
-    kinds = []
-    for _ in range(2):
-        kinds.append(strategy.kind(state))
-        state = strategy.upcycle(state, None)
-    # 0 -> 1, then 1 + (1 - 0) = 2, then 2 + (2 - 1) = 3.
-    assert kinds == ["upcycled", "upcycled"]
-    assert state.server.model.tolist() == [3.0]
-    assert strategy.kind(state) == "data"
-
-
 class HalfARule:
-    """It does not say how many iterations it makes, nor what it looks at."""
+    """It does not say what it looks at."""
 
     depth = 2
 
@@ -98,7 +85,7 @@ class HalfARule:
         (lambda: as_rule(float("nan")), "upcycle is nan, but it must be a finite number >= 0"),
         (lambda: as_rule(-0.1), "upcycle is -0.1"),
         (lambda: as_rule("much"), "upcycle is 'much'"),
-        (lambda: as_rule(HalfARule()), "or with depth, per_round, uses_spread, start and move"),
+        (lambda: as_rule(HalfARule()), "or with depth, uses_spread, start and move"),
         (lambda: up.coefficients.Proximal(mu=0.0), "Proximal mu is 0.0"),
         (lambda: up.coefficients.Proximal(mu=1.0, lam=[0.1, -1.0]), "Proximal lam is -1.0"),
         (lambda: up.coefficients.LambdaHalf(lam=[]), "LambdaHalf lam is empty"),

@@ -162,11 +162,11 @@ def test_parquet_has_the_same_types_whatever_is_unknown():
 
     import pyarrow.parquet
 
-    row = dict.fromkeys(SCALARS) | {"iteration": 1, "kind": "data", "theory_C1": 0.5}
+    row = dict.fromkeys(SCALARS) | {"iteration": 1, "kind": "data", "moved": 0.5}
     schema = pyarrow.parquet.read_schema(io.BytesIO(to_parquet([row])))
     types = {name: str(schema.field(name).type) for name in schema.names}
     assert (types["iteration"], types["kind"], types["accuracy"]) == ("int64", "string", "double")
-    assert types["theory_C1"] == "double"
+    assert types["moved"] == "double"
 
 
 def test_parquet_without_pyarrow_is_one_sentence_before_anything_is_run(here, monkeypatch, capsys):
@@ -176,5 +176,5 @@ def test_parquet_without_pyarrow_is_one_sentence_before_anything_is_run(here, mo
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert main(["run", "small.toml", "--parquet"]) == 2
-    assert capsys.readouterr().err == "error: --parquet needs pyarrow: pip install 'upcycled-fl[data]'\n"
+    assert capsys.readouterr().err.startswith("error: --parquet needs pyarrow: pip install '.[data]'")
     assert not (here / "results").exists()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.experiments.small import everything_under
 from upcycled.core.errors import InputError
-from upcycled.experiments.demo import contestants, run_demo, worst_epsilon
+from upcycled.experiments.demo import SEEDS, contestants, run_demo
 from upcycled.experiments.plots import curve, write_comparison
 
 
@@ -48,28 +48,55 @@ def test_kernels_are_compiled_before_the_first_row_is_timed(tmp_path, monkeypatc
     from upcycled.experiments import demo as module
 
     seen = []
-    monkeypatch.setattr(module, "train", lambda data, spec: seen.append((spec.iterations, spec.privacy is None)))
+    monkeypatch.setattr(module, "train", lambda data, spec: seen.append((spec.iterations, spec.privacy.noise_std)))
     monkeypatch.setattr(module, "prepare_batch", lambda *args: seen.append("batch") or (_ for _ in ()).throw(KeyError))
     with pytest.raises(KeyError):
         run_demo(contestants(2, 2, str(tmp_path / "out")), "upcycled demo")
-    assert seen == [(1, True), (1, False), "batch"]
+    assert seen == [(1, 0.0), (1, None), "batch"]
 
 
 def test_two_of_them_end_at_the_proven_epsilon_and_the_others_promise_nothing(demo):
     _, found = demo
-    epsilons = [worst_epsilon(outcome) for _, outcome in found.rows]
+    epsilons = [outcome.worst_epsilon for _, outcome in found.rows]
     assert epsilons[:2] == [None, None]
     assert epsilons[2:] == pytest.approx([4.0, 4.0], abs=1e-6)
     assert max(epsilons[2:]) <= 4.0
     assert [run["epsilon"] for run in found.as_json()["runs"]] == epsilons
 
 
-def test_all_train_one_model_by_one_algorithm_on_one_data_set(demo):
+def test_rows_differ_in_upcycling_and_noise_alone(demo):
+    """One solver, one projection, one participation and no stragglers: a row's difference has one cause."""
     _, found = demo
-    settings = [c.experiment.resolved() for c, _ in found.rows]
-    for key in ("model", "algorithm", "data", "iterations", "seeds"):
-        assert all(one[key] == settings[0][key] for one in settings)
-    assert settings[0]["clients"]["participation"] == settings[2]["clients"]["participation"] == 0.3
+    settings = [dict(c.experiment.resolved()) for c, _ in found.rows]
+    noise = [{key: one["privacy"].pop(key, None) for key in ("noise_std", "epsilon", "delta")} for one in settings]
+    upcycled = [one.pop("upcycle", None) for one in settings]
+    names = {one.pop("name") for one in settings}
+    assert all(one == settings[0] for one in settings)
+    assert (settings[0]["clients"]["participation"], settings[0]["clients"]["stragglers"]) == (0.3, 0.0)
+    assert [one["noise_std"] for one in noise] == [0.0, 0.0, None, None]
+    assert noise[0] == noise[1]
+    assert noise[2] == noise[3]
+    assert [one is None for one in upcycled] == [True, False, True, False]
+    assert len(names) == 4
+
+
+def test_differences_are_paired_by_seed_and_said_first(demo):
+    output, found = demo
+    for i, (group, one) in enumerate(found.differences.items()):
+        vanilla, upcycled = (
+            [seed.summary["accuracy"] for seed in outcome.seeds] for _, outcome in found.rows[2 * i : 2 * i + 2]
+        )
+        assert one.differences == tuple(b - a for a, b in zip(vanilla, upcycled, strict=True))
+        told = json.loads((output / "demo.json").read_text())["differences"][i]
+        assert told == {"kind": group, "mean": one.mean, "interval": list(one.interval), "confidence": 0.95}
+    assert found.note.startswith("Half the messages; accuracy difference, upcycled minus vanilla: ")
+    assert SEEDS >= 16
+
+
+def test_the_norm_bound_leaves_most_samples_as_they_are(demo):
+    _, found = demo
+    notes = [words for _, outcome in found.rows for seed in outcome.seeds for words in seed.summary["notes"]]
+    assert not any("norm_bound" in words for words in notes)
 
 
 def test_the_demo_writes_a_real_plot_a_summary_and_every_run(demo):
@@ -82,7 +109,7 @@ def test_the_demo_writes_a_real_plot_a_summary_and_every_run(demo):
     page = found.report.read_text()
     assert page.startswith("<!")
     places = [
-        page.index(words) for words in ("half of the messages", "Summary of all experiments", "Learning curves</h2>")
+        page.index(words) for words in ("Half the messages", "Summary of all experiments", "Learning curves</h2>")
     ]
     assert places == sorted(places)
     assert (output / "upcycled-epsilon-4" / "seed-1" / "metrics.jsonl").read_text().count("\n") == 2
@@ -90,8 +117,8 @@ def test_the_demo_writes_a_real_plot_a_summary_and_every_run(demo):
 
 def test_a_second_demo_replaces_the_first(tmp_path):
     output = tmp_path / "out"
-    run_demo(contestants(1, 3, str(output))[:1], "first")
-    run_demo(contestants(1, 2, str(output))[:1], "second")
+    run_demo(contestants(1, 3, str(output))[:2], "first")
+    run_demo(contestants(1, 2, str(output))[:2], "second")
     assert json.loads((output / "demo.json").read_text())["repeat"] == "second"
     assert sorted(p.name for p in (output / "vanilla-no-noise").iterdir()) == ["seed-0", "seed-1"]
 

@@ -80,13 +80,24 @@ def test_a_run_from_before_an_edit_is_neither_reused_nor_continued_unasked(here)
     before = run()
     assert run().seeds[0].status == "reused"
     edit(here)
-    with pytest.raises(up.InputError, match=r"holds a run from before module 'edited_rule' was edited, so the name or"):
+    with pytest.raises(up.InputError, match=r"holds a run from before module 'edited_rule' was edited: choose another"):
         run()
+    assert run(anyway=True).seeds[0].summary["loss"] == before.seeds[0].summary["loss"]
+    (before.seeds[0].folder / "summary.json").unlink()  # not finished: it would go on from its checkpoint
     with pytest.raises(up.InputError, match=r"was written before module 'edited_rule' was edited, which may give"):
-        run("iterations=6")
+        run()
     assert run(anyway=True).seeds[0].summary["loss"] == before.seeds[0].summary["loss"]
     assert run("name=other").seeds[0].summary["loss"] != before.seeds[0].summary["loss"]
-    assert run("iterations=6", anyway=True).seeds[0].summary["iterations"] == 6
+
+
+def test_after_an_edit_nobody_is_advised_to_remove_the_ledger_of_real_noise(here):
+    private = ['privacy.mechanism="model_clipping"', "privacy.clip_norm=1", "privacy.noise_std=4"]
+    private += ['privacy.noise="system"', "data.public=true"]
+    run(*private)
+    edit(here)
+    with pytest.raises(up.InputError, match="was edited: choose another name or results folder and keep") as refused:
+        run(*private)
+    assert "remove" not in str(refused.value)
 
 
 def test_a_result_that_python_kept_is_not_given_back_after_an_edit(here):

@@ -161,7 +161,7 @@ def test_a_stopped_restricted_run_goes_on_from_its_private_checkpoint_in_the_sam
     assert {path.name for path in folder.iterdir()} == {"config.toml", "ledger.jsonl", "private"}
     run()
     kinds = [line["kind"] for line in lines(folder / "ledger.jsonl")]
-    assert kinds == ["run", "data", "upcycled", "data", "upcycled"]
+    assert kinds == ["run", *["data", "upcycled"] * 2, "ended"]
     assert not (folder / "ledger-2.jsonl").exists()
 
 

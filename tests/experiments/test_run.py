@@ -161,8 +161,9 @@ def test_a_folder_of_something_else_is_refused_and_stays_as_it_is(here):
     folder.mkdir(parents=True)
     (folder / "thesis.txt").write_text("two years of work")
     before = everything_under(here)
-    with pytest.raises(InputError, match=r"seed-1 holds something without a readable config\.toml"):
+    with pytest.raises(InputError, match=r"holds files but no readable config\.toml: choose another name") as refused:
         run()
+    assert "remove" not in str(refused.value)
     assert everything_under(here) == before
 
 
@@ -222,6 +223,23 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_file(here, monkeypa
     with pytest.raises(WriteError, match=r"metrics\.jsonl cannot be written \(No space left on device\)"):
         run("seeds=[0]")
     assert sorted(p.name for p in folder.iterdir()) == ["checkpoint", "config.toml"]
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_code_that_only_the_results_folder_names_is_not_imported(here, monkeypatch, is_finished):
+    (here / "planted_in_results.py").write_text(f"from pathlib import Path\nPath({str(here / 'ran')!r}).touch()\n")
+    monkeypatch.syspath_prepend(str(here))
+    run("seeds=[0]")
+    folder = here / "results" / "small" / "seed-0"
+    before, after = (f'[algorithm]\nname = "{name}"' for name in ("fedprox", "planted_in_results:FedNova"))
+    config = (folder / "config.toml").read_text()
+    assert before in config
+    (folder / "config.toml").write_text(config.replace(before, after))
+    if not is_finished:
+        (folder / "summary.json").unlink()
+    with pytest.raises(up.InputError, match="holds a run with"):
+        run("seeds=[0]", *(["iterations=20"] if is_finished else []))
+    assert not (here / "ran").exists()
 
 
 def fill_the_disk(monkeypatch, after):
@@ -373,7 +391,7 @@ def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_i
     (folder / "summary.json").unlink()
     run_experiment(experiment, str(source))
     ledger = (folder / "ledger.jsonl").read_text().splitlines()
-    assert [json.loads(line)["kind"] for line in ledger[1:]] == ["data", "upcycled", "data", "upcycled"]
+    assert [json.loads(line)["kind"] for line in ledger[1:]] == [*["data", "upcycled"] * 2, "ended"]
     # A finished run comes back from its checkpoint and releases nothing; without that it is made again.
     (folder / "summary.json").unlink()
     kept = folder / "private" / "checkpoint" if noise == "system" else folder / "checkpoint"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.mechanism_cases import LIMITS
 from upcycled.config.experiment import parse
 from upcycled.core.shards import Shards
 from upcycled.flower.coordinator import Federation, plan_at_server, terms_of
@@ -17,11 +18,6 @@ from upcycled.flower.holder.site import Site
 from upcycled.runtime.train import run_plan
 
 NAMES = ("ann", "bob", "cem", "dia")
-EVERYTHING = {
-    "mechanisms": ["none", "erm_output", "update_clipping", "dpsgd", "model_clipping", "objective_perturbation"],
-    "least_noise": 1e-3,
-    "most_epsilon": 100.0,
-}
 ACCOUNT = {"epsilon": 50.0, "delta": 1e-3}
 
 
@@ -37,7 +33,7 @@ def make_site(data, client, folder, **changes):
         "name": NAMES[client],
         "simulation": True,
         "data": {"path": "unused.csv"},
-        "privacy": EVERYTHING,
+        "privacy": LIMITS,
         "account": ACCOUNT,
         **changes,
     }

@@ -216,9 +216,11 @@ def reply_of(folder, experiment, site, number):
     """Where a site keeps its reply to a data round of a run: when it is there, everybody has been asked."""
     seed = folder.path / "results" / experiment.name / f"seed-{experiment.seeds[0]}"
     (about,) = [path for path in (seed / RUN, seed / "private" / RUN) if path.exists()]
-    state = folder.private / "trial" / site / "site" / site
-    found = replies_of(state, json.loads(about.read_text())["run"]).folder.glob(f"round-{number:06d}-*.reply")
-    return sorted(found)
+    home = folder.private / "trial" / site
+    run = json.loads(about.read_text())["run"]
+    is_real = experiment.spec(experiment.seeds[0]).has_real_noise
+    place = home / f"account-{site}" if is_real else home / "site" / site
+    return sorted(replies_of(place, run, site).folder.glob(f"round-{number:06d}-*.reply"))
 
 
 def run_command(folder, experiment):

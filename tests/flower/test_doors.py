@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
 from tests.flower.real_federation import RAW, free_port
 from upcycled.config.experiment import parse

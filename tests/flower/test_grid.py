@@ -12,7 +12,7 @@ from upcycled.flower.flwr_calls import GridPost, app_bytes, content_of, fields_o
 from upcycled.flower.messages import Refusal, packed
 from upcycled.runtime.train import run_plan
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 

@@ -221,7 +221,7 @@ def test_a_site_that_died_after_its_charge_stays_charged_and_releases_once(feder
 def test_a_site_that_died_before_its_charge_is_not_charged(federation, tmp_path, home, monkeypatch):
     request = packed(question(strict(federation, tmp_path), federation, private()))
     site = strict(federation, tmp_path)
-    monkeypatch.setattr(type(site), "_pay", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(Account, "pay", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         site.reply(request)
     assert spent(home) == 0
@@ -269,7 +269,7 @@ def test_what_is_no_message_is_refused_in_words(fields, federation, tmp_path):
 
 
 def test_what_a_server_calls_its_run_is_no_path(tmp_path):
-    folder = replies_of(tmp_path, "../../../etc").folder
+    folder = replies_of(tmp_path, "../../../etc", "ann").folder
     assert folder.parent == tmp_path / "runs"
     assert "." not in folder.name
 

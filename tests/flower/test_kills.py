@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
 from tests.flower.gates import doom, shut
 from tests.flower.real_federation import (

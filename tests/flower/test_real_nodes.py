@@ -10,13 +10,15 @@ import torch
 
 import upcycled as up
 
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
+pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
 from benchmarks.federation import measured
 from tests.flower.real_federation import SITES, experiment_of, federation, history_of, params_of, workers
+from tests.mechanism_cases import EVERY_MECHANISM, LIMITS, charges_in_bytes, tables_of
 from upcycled.flower.server_run import run_federation
 from upcycled.flower.trial import started
 from upcycled.privacy.accounts.account import Account
+from upcycled.privacy.mechanisms.table import MECHANISMS
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
 
@@ -29,12 +31,7 @@ ALGORITHMS = {
     "pfedme": {"lam": 5.0, "inner_steps": 2},
     "fedyogi": {},
 }
-PRIVACY = {
-    "erm_output": {"mechanism": "erm_output", "norm_bound": 1.0, "epsilon": 2.0, "delta": 1e-3},
-    "update_clipping": {"mechanism": "update_clipping", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3},
-    "dpsgd": {"mechanism": "dpsgd", "clip_norm": 1.0, "noise_multiplier": 1.0},
-}
-ACCEPTED = {"mechanisms": ["none", *PRIVACY]}
+ACCOUNT = {"epsilon": 50.0, "delta": 1e-3}
 LESS = {("fedavg", 1.0), ("scaffold", 0.5), ("feddyn", 1.0), ("pfedme", 0.5)}
 """What CI runs; the whole matrix is `make test-federation`."""
 
@@ -42,7 +39,7 @@ LESS = {("fedavg", 1.0), ("scaffold", 0.5), ("feddyn", 1.0), ("pfedme", 0.5)}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     rounds = {"deadline": 60.0, "grace": 60.0, "hello": 60.0}
-    with federation(tmp_path_factory.mktemp("real") / "federation", rounds, ACCEPTED) as found:
+    with federation(tmp_path_factory.mktemp("real") / "federation", rounds, LIMITS, ACCOUNT) as found:
         yield found
 
 
@@ -78,31 +75,31 @@ def test_vanilla_runs_have_the_simulators_bits(name, folder):
     assert sum(row["messages"] for row in history_of(folder, experiment)) == 2 * 3 * SITES
 
 
-@pytest.mark.parametrize("name", ["erm_output", "update_clipping", pytest.param("dpsgd", marks=pytest.mark.slow)])
-def test_seeded_mechanisms_have_the_simulators_bits(name, folder):
-    local = None if name == "erm_output" else {"lr": 0.05, "epochs": 1, "batch_size": 8}
-    algorithm = {"name": "fedprox", "mu": 0.5}
-    experiment = experiment_of(folder, f"private-{name}", privacy=PRIVACY[name], local=local, algorithm=algorithm)
+@pytest.mark.parametrize(
+    "mechanism",
+    [pytest.param(name, marks=[] if name in ("erm_output", "dpsgd") else [pytest.mark.slow]) for name in MECHANISMS],
+)
+def test_seeded_mechanisms_have_the_simulators_bits(mechanism, folder):
+    experiment = experiment_of(folder, f"seeded-{mechanism}", **tables_of(mechanism, noise="seeded"))
     run_federation(folder, experiment, 3)
     assert torch.equal(params_of(folder, experiment), simulated(experiment).params)
 
 
-def test_with_real_noise_accounts_are_charged_what_the_simulators_is(folder, tmp_path):
-    privacy = PRIVACY["update_clipping"] | {"noise": "system"}
-    local = {"lr": 0.05, "epochs": 1, "batch_size": 8}
-    experiment = experiment_of(folder, "real-noise", privacy=privacy, local=local)
+@EVERY_MECHANISM
+def test_with_real_noise_accounts_are_charged_the_simulators_bits(mechanism, folder, tmp_path):
+    experiment = experiment_of(folder, f"real-{mechanism}", **tables_of(mechanism))
     summary = run_federation(folder, experiment, 3)
     assert summary["restricted"] is True
-    account = Account.open(tmp_path / "all", epsilon=20.0, delta=1e-3)
-    whole = experiment.build_data()
-    up.train(whole, experiment.spec(3).replace(progress=False, account=account.folder))
-    account = Account.read(account.folder)
+    whole = Account.open(tmp_path / "all", **ACCOUNT)
+    up.train(experiment.build_data(), experiment.spec(3).replace(progress=False, account=whole.folder))
+    whole = Account.read(whole.folder)
     for i in range(SITES):
         site = f"site-{i}"
         own = Account.read(folder.private / "trial" / site / f"account-{site}")
-        assert own.rounds(site) == account.rounds(str(i)) == 3
-        assert own.share(site) == account.share(str(i)) > 0
-        assert len(own.studies) == 1
+        (study,) = [number for number, one in enumerate(own.studies, start=1) if one.mechanism == mechanism]
+        charges = [(one.charge, 0) for one in own.charges if one.study == study]
+        assert charges_in_bytes(charges) == charges_in_bytes(whole.charges_of(str(i)))
+        assert len(charges) == whole.rounds(str(i)) == 3
 
 
 def test_on_the_wire_an_upcycled_run_of_twice_the_iterations_is_a_vanilla_one(folder):

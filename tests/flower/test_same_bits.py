@@ -1,15 +1,14 @@
 """A federation over messages gives the simulator's bits, for every algorithm, and its accounts are charged alike."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 import upcycled as up
 from tests.flower.in_process import NAMES, Mail, experiment_of, make_site, run_over
+from tests.mechanism_cases import EVERY_MECHANISM, charges_in_bytes, charges_of, tables_of
 from upcycled.flower.exchange import size_of
-from upcycled.privacy.accounts.account import Account
+from upcycled.privacy.mechanisms.table import MECHANISMS
 
 ALGORITHMS = {
     "fedavg": {"server_lr": 0.9},
@@ -20,13 +19,8 @@ ALGORITHMS = {
     "pfedme": {"lam": 5.0, "inner_steps": 2},
     "fedyogi": {},
 }
-OUTPUT = {"mechanism": "erm_output", "norm_bound": 1.0, "epsilon": 2.0, "delta": 1e-3}
-PRIVACY = {
-    "erm_output": OUTPUT,
-    "erm_output, one noise": {**OUTPUT, "per_client": False},
-    "update_clipping": {"mechanism": "update_clipping", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3},
-    "dpsgd": {"mechanism": "dpsgd", "clip_norm": 1.0, "noise_multiplier": 1.0},
-}
+ONE_NOISE = [name for name, kind in MECHANISMS.items() if hasattr(kind, "per_client")]
+"""Mechanisms whose noise may be the same for all clients."""
 
 
 @pytest.fixture
@@ -57,14 +51,24 @@ def test_every_algorithm_has_the_simulators_bits(name, participation, federation
             assert path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("name", PRIVACY)
-def test_seeded_mechanisms_have_the_simulators_bits_and_its_ledger(name, federation, sites):
-    own_solver = name.startswith("erm")
-    local = None if own_solver else {"lr": 0.05, "epochs": 1, "batch_size": 8}
-    experiment = experiment_of(algorithm={"name": "fedprox", "mu": 0.5}, privacy=PRIVACY[name], local=local)
+@EVERY_MECHANISM
+def test_seeded_mechanisms_have_the_simulators_bits_and_its_ledger(mechanism, federation, sites):
+    check_seeded(tables_of(mechanism, noise="seeded"), federation, sites)
+
+
+@pytest.mark.parametrize("mechanism", ONE_NOISE)
+def test_one_noise_for_all_has_the_simulators_bits_and_its_ledger(mechanism, federation, sites):
+    tables = tables_of(mechanism, noise="seeded")
+    check_seeded(tables | {"privacy": tables["privacy"] | {"per_client": False}}, federation, sites)
+
+
+def check_seeded(tables, federation, sites):
+    experiment = experiment_of(**tables)
     whole, apart = simulated(federation, experiment), run_over(Mail(sites), experiment)
     assert torch.equal(whole.params, apart.params)
-    assert np.array_equal(whole.privacy.rounds, apart.privacy.rounds)
+    for client in range(len(NAMES)):
+        one, other = (charges_in_bytes(charges_of(run.privacy, client)) for run in (whole, apart))
+        assert one == other
     assert whole.privacy.max_epsilon(1e-3) == apart.privacy.max_epsilon(1e-3)
 
 
@@ -91,24 +95,6 @@ def test_a_message_is_little_more_than_its_vectors(algorithm, vectors, sites):
     (record,) = result.history
     assert 0 <= record.bytes_down - len(NAMES) * 4 * numbers * vectors < len(NAMES) * 4096
     assert 0 <= record.bytes_up - len(NAMES) * 4 * numbers < len(NAMES) * 4096
-
-
-@pytest.mark.parametrize("name", ["erm_output", "update_clipping", "dpsgd"])
-def test_with_real_noise_every_account_is_charged_what_the_simulators_is(name, federation, tmp_path):
-    privacy = {**PRIVACY[name], "noise": "system"}
-    local = None if name == "erm_output" else {"lr": 0.05, "epochs": 1, "batch_size": 8}
-    experiment = experiment_of(algorithm={"name": "fedprox", "mu": 0.5}, privacy=privacy, local=local)
-    account = Account.open(tmp_path / "all", epsilon=50.0, delta=1e-3)
-    given = replace(federation, inferred=frozenset(), test=None)
-    up.train(given, experiment.spec(3).replace(progress=False, account=account.folder))
-    account = Account.read(account.folder)
-    sites = {site: make_site(federation, i, tmp_path, simulation=False) for i, site in enumerate(NAMES)}
-    run_over(Mail(sites), experiment)
-    for i, site in enumerate(NAMES):
-        own = Account.read(tmp_path / site / "site" / site / "account")
-        assert own.clients == (site,)
-        assert own.rounds(site) == account.rounds(str(i)) == 3
-        assert own.share(site) == account.share(str(i)) > 0
 
 
 @pytest.mark.parametrize("engine", ["fused", "vectorised"])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.flower.in_process import ACCOUNT, EVERYTHING, NAMES, Mail, experiment_of, federation_of, own_data
+from tests.flower.in_process import ACCOUNT, NAMES, Mail, experiment_of, federation_of, own_data
+from tests.mechanism_cases import LIMITS
 from upcycled.core.shards import Shards
 from upcycled.flower.holder.policy import policy_of
 from upcycled.flower.holder.site import Site
@@ -23,7 +24,7 @@ def scored_site(data, client, folder, gives=True, **changes):
 
     mine = replace(own_data(data, client), test=Shards(x.copy(), y.copy(), np.array([0, len(y)])))
     raw = {"name": NAMES[client], "simulation": True, "data": {"path": "unused.csv"}, "account": ACCOUNT}
-    raw |= {"privacy": EVERYTHING | {"evaluations": gives}, **changes}
+    raw |= {"privacy": LIMITS | {"evaluations": gives}, **changes}
     return Site(policy_of(raw, folder / NAMES[client]), mine, folder / NAMES[client])
 
 

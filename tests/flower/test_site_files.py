@@ -175,7 +175,7 @@ def test_the_command_makes_a_folder_and_invitations(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("theory = true", "theory is True, but it must be left out: a federation's server has no samples"),
+        ('keep_best = "loss"', "keep_best is 'loss', but it must be left out: a federation's server has no samples"),
         ('metrics = ["auroc"]', "metrics is"),
     ],
 )
@@ -193,7 +193,7 @@ def test_without_flower_the_commands_say_what_installs_it(folder, monkeypatch, c
     monkeypatch.setitem(sys.modules, "flwr", None)
     for words in (["up"], ["status"], ["run"]):
         assert main(["federation", *words, str(folder.path)]) == 2
-        assert "needs flwr: pip install 'upcycled-fl[flower]'" in capsys.readouterr().err
+        assert "needs flwr: pip install '.[flower]'" in capsys.readouterr().err
 
 
 def test_charged_scores_are_refused_in_a_sentence_that_says_the_files_key(tmp_path, capsys):
@@ -213,7 +213,7 @@ COMMANDS += ["join I --policy P", "join I --policy P --check", "check I --policy
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_version_of_flower_is_one_sentence(command, folder, monkeypatch, capsys, tmp_path):
-    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'upcycled-fl[flower]'")
+    pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
     monkeypatch.setattr("upcycled.flower.flwr_calls.metadata.version", lambda name: "1.42.0")
     (tmp_path / "key").write_text(public_line(site_key(tmp_path / "node.key")))
     (tmp_path / "policy.toml").write_text(tomli_w.dumps(POLICY))

@@ -3,10 +3,12 @@
     python -m tests.fuzz configs --count 100000 --seed 0
     python -m tests.fuzz files --count 10000
     python -m tests.fuzz commands --count 500
+    python -m tests.fuzz evidence --count 10000
 
-Each input must be taken, or refused in one sentence, within 10 s; the process may have 1,000 MB more than it begins
-with. What fails is kept in ``--kept`` to be looked at; once mended, it belongs into ``tests/fuzz/corpus``. Several
-processes share the work: ``--part 0/2`` and ``--part 1/2``.
+Evidence folders are forged: none may be accepted with a head and a smaller epsilon, or without one and inconsistent.
+Every other input must be taken, or refused in one sentence, within 10 s; the process may have 1,000 MB more than it
+begins with. What fails is kept in ``--kept`` to be looked at; once mended, it belongs into ``tests/fuzz/corpus``.
+Several processes share the work: ``--part 0/2`` and ``--part 1/2``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz import configs, files
+from tests.fuzz import configs, evidence, files
 from tests.fuzz.judge import LONGEST, SECONDS, bound_memory, peak_megabytes, verdict
 
 WARM = "".join(
@@ -74,9 +76,27 @@ def of_command(kind: str, content: bytes, folder: Path) -> str | None:
     return None if done.returncode == 0 or is_one or is_list else f"no sentence: {said[:500]!r}"
 
 
+def forge(places: range, seed: int) -> int:
+    """Forge evidence folders, and say how far each kind of forgery came."""
+    came: Counter[str] = Counter()
+    wrong = 0
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        for place in places:
+            case, made = evidence.forged(place, seed)
+            how, why = evidence.wrong_of(case, made, Path(folder))
+            came[how] += 1
+            if why is not None:
+                wrong += 1
+                print(f"{place} ({case.name}): {why}", flush=True)
+    how_many = ", ".join(f"{count} {how}" for how, count in sorted(came.items()))
+    print(f"{len(places)} forged folders in {time.monotonic() - began:.0f} s, seed {seed}: {how_many}; {wrong} wrong")
+    return 1 if wrong else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["configs", "files", "commands"])
+    parser.add_argument("what", choices=["configs", "files", "commands", "evidence"])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--part", default="0/1", help="of how many processes this is which (default: 0/1)")
@@ -84,6 +104,8 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, default=Path(tempfile.gettempdir()) / "fuzz-found")
     args = parser.parse_args()
     part, parts = map(int, args.part.split("/"))
+    if args.what == "evidence":
+        return forge(range(part, args.count, parts), args.seed)
     kinds = {
         "files": files.kinds(),
         "configs": ["configs"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import configs, files
+from tests.fuzz import configs, evidence, files
 from tests.fuzz.__main__ import COMMANDS, of_command, tried
 from tests.fuzz.judge import verdict
 
@@ -57,6 +57,32 @@ def test_the_real_command_answers_likewise(tmp_path):
         assert of_command("configs", configs.text_of(place, seed=1), tmp_path) is None
     for kind in COMMANDS.keys() - {"configs"}:
         assert of_command(kind, files.content_of(kind, 1, seed=1), tmp_path) is None
+
+
+def forgeries(places, seed, names, folder):
+    found, came = {}, set()
+    for place in places:
+        case, made = evidence.forged(place, seed, names)
+        how, wrong = evidence.wrong_of(case, made, folder)
+        came.add(how)
+        if wrong is not None:
+            found[place, case.name] = wrong
+    return found, came
+
+
+def test_no_forged_evidence_is_accepted_with_less_or_though_it_is_inconsistent(tmp_path):
+    for name in evidence.QUICK:
+        case = evidence.case_of(name)
+        assert evidence.wrong_of(case, case.files, tmp_path) == ("accepted with the head", None)
+    wrong, came = forgeries(range(400), 1, evidence.QUICK, tmp_path)
+    assert wrong == {}
+    assert came == {"refused", "accepted without the head", "accepted with the head"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_ten_thousand_forged_folders(seed, tmp_path):
+    assert forgeries(range(1000), seed, evidence.NAMES, tmp_path)[0] == {}
 
 
 def test_the_judge_knows_a_traceback_a_hang_and_a_long_sentence(monkeypatch):

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import upcycled as up
+from examples.own_rule import FedExP
 from tests.golden.facts import of_document, of_result, of_results
 from upcycled.cli.main import main
 
@@ -126,8 +127,6 @@ run("poisson", ragged, participation=0.5, sampling="poisson", engine="fused", up
 run("poisson-rare-scaffold", ragged, participation=0.15, sampling="poisson", algorithm=up.Scaffold(), iterations=8)
 run("scored-every-third", ragged, eval_every=3, upcycle=0.5, engine="fused", iterations=8)
 run("full-batch", ragged, engine="fused", local=up.LocalSGD(lr=0.1, epochs=3, batch_size=None))
-run("theory", even, theory=True, algorithm=up.FedProx(mu=2.0), upcycle=up.coefficients.Proximal(mu=2.0, lam=4.0))
-run("theory-fused-vanilla", ragged, theory=True, algorithm=up.FedProx(mu=2.0), engine="fused", participation=0.5)
 
 
 # Coefficients and rules.
@@ -140,16 +139,10 @@ RULES = {
     "proximal": up.coefficients.Proximal(mu=0.5, lam=[0.5, 1.5]),
     "decaying": up.coefficients.Decaying(0.9),
     "decaying-open": up.coefficients.Decaying(0.9, open_ended=True),
-    "trend": up.coefficients.Trend(),
-    "hypergradient": up.coefficients.Hypergradient(),
-    "fedexp": up.coefficients.FedExP(),
-    "anderson": up.coefficients.Anderson(),
-    "repeated": up.coefficients.Repeated(up.coefficients.Constant(0.6), times=3),
-    "repeated-trend": up.coefficients.Repeated(up.coefficients.Trend(), times=2),
+    "fedexp": FedExP(),
 }
 for rule, upcycle in RULES.items():
     run(f"rule-{rule}", ragged, upcycle=upcycle, engine="fused", algorithm=up.FedProx(mu=0.5), iterations=9)
-run("rule-trend-scaffold", ragged, upcycle=up.coefficients.Trend(), algorithm=up.Scaffold(), iterations=8)
 
 
 # Privacy.
@@ -237,7 +230,6 @@ def resumed(name, data, after, **arguments):
 
 
 resumed("scaffold", ragged, 4, algorithm=up.Scaffold(), upcycle=0.7, engine="fused", participation=0.5, iterations=8)
-resumed("pfedme-trend", ragged, 3, algorithm=ALGORITHMS["pfedme"], upcycle=up.coefficients.Trend(), iterations=8)
 resumed("budget", ragged, 7, privacy=NOISY, **SHORT)
 
 
@@ -317,7 +309,6 @@ def command(name, *words, tables=SGD, data=""):
 command("run", "run", "golden.toml", "--quiet")
 command("run-private", "run", "golden.toml", "--quiet", tables=ERM)
 command("run-config", "run", "golden.toml", "local.lr=0.1", "--show-config")
-command("run-theory", "run", "golden.toml", "theory=true", "seeds=[0]", "--quiet")
 command("compare", "compare", "golden.toml", "--algorithms", "fedavg,fedprox", "--quiet")
 command("compare-equal-epsilon", "compare", "golden.toml", "--equal-epsilon", "--quiet", tables=ERM)
 command("sweep", "sweep", "golden.toml", "--quiet", tables=SGD + SWEEP, data="validation_fraction = 0.2")
@@ -327,29 +318,17 @@ command("demo", "demo", "--rounds", "2", "--seeds", "2", "--output", "demo")
 command("explain-erm", "privacy", "explain", "golden.toml", tables=ERM)
 command("explain-clipping", "privacy", "explain", "golden.toml", "--delta", "1e-6", tables=SGD + CLIPPED)
 command("audit", "audit", "golden.toml", "engine=sequential", "--replays", "60", tables=SGD + CLIPPED)
-command("theory", "theory", "golden.toml", "algorithm.mu=20")
-command("theory-run", "theory", "golden.toml", "algorithm.mu=20", "seeds=[0]", "--run")
-command("theory-constants", "theory", "constants", "--smoothness", "1", "--dissimilarity", "1.2", "--mu", "4",
-        "--cohort", "10", "--lam", "4")  # fmt: skip
 
 GIVEN = {
     "gaussian": "--rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5",
     "paper-output": "--rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --delta 1e-5",
-    "paper-objective": "--alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40",
-    "objective": "--alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40",
     "sampled": "--q 0.01 --noise-multiplier 1.1 --steps 100 --delta 1e-5",
-    "pure": "--epsilon-each 0.092 --rounds 80 --delta 1e-5",
-    "erm": "--norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 --delta 1e-5",
-    "gd": "--norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --noise-std 0.8 --delta 1e-5",
-    "sgd": "--norm-bound 1 --lr 0.05 --passes 10 --batch 32 --rounds 40 --noise-std 0.8 --delta 1e-5",
 }
 for formula, given in GIVEN.items():
-    command(f"epsilon-{formula}", "privacy", "epsilon", "--formula", formula, *given.split())
+    command(f"epsilon-{formula}", "privacy", "epsilon", formula, *given.split())
 ASKED = {
-    "noise-gaussian": "--formula gaussian --rounds 40 --sensitivity 0.0893 --epsilon 2 --delta 1e-5",
-    "noise-erm": "--formula erm --rounds 40 --n 224 --a 0.5 --norm-bound 1 --epsilon 2 --delta 1e-5",
-    "rounds-gaussian": "--formula gaussian --sensitivity 0.0893 --noise-std 0.8 --epsilon 2 --delta 1e-5",
-    "rounds-pure": "--formula pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5",
+    "noise-gaussian": "gaussian --rounds 40 --sensitivity 0.0893 --epsilon 2 --delta 1e-5",
+    "rounds-gaussian": "gaussian --sensitivity 0.0893 --noise-std 0.8 --epsilon 2 --delta 1e-5",
 }
 for asked, given in ASKED.items():
     command(asked, "privacy", asked.partition("-")[0], *given.split())

@@ -18,7 +18,10 @@ RECORD = (
 )  # fmt: skip
 ENTRY = ("iteration", "kind", "round", "attempt", "clients")
 CHARGE = ("kind", "clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps")
-DROPPED = ("seconds", "version", "path", "folder", "file", "report", "plot", "results", "sha256", "repeat", "hash")
+DROPPED = (
+    "seconds", "version", "path", "folder", "file", "report", "plot", "results", "sha256", "repeat", "hash",
+    "fingerprint",
+)  # fmt: skip
 """Parts of a JSON key that say: differs from run to run, from machine to machine, or names a run."""
 
 

@@ -1,6 +1,6 @@
-"""Seeded runs and commands give what they gave when golden.json was recorded.
+"""Seeded runs and commands give what they gave when they were recorded.
 
-On the processor and libraries of the recording every bit is compared; elsewhere what rounding cannot change is compared
+On a processor and libraries with a recording every bit is compared; elsewhere what rounding cannot change is compared
 exactly and the rest closely. Test ids say which of the two was done. What was not recorded is not looked at: records,
 ledgers and documents may gain fields.
 """
@@ -13,10 +13,12 @@ import pytest
 
 from tests.golden.cases import CASES
 from tests.golden.facts import signature
-from tests.golden.record import GOLDEN, carried_out, recorded
+from tests.golden.record import RECORDINGS, carried_out, recorded
 
-KEPT = json.loads(GOLDEN.read_text(encoding="utf-8"))
-HOW = "bit_for_bit" if signature() == KEPT["signature"] else "closely_because_processor_or_libraries_differ"
+HERE = signature()
+ALL = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDINGS.glob("*.json"))]
+KEPT = next((recording for recording in ALL if recording["signature"] == HERE), ALL[0])
+HOW = "bit_for_bit" if KEPT["signature"] == HERE else "closely_because_processor_or_libraries_differ"
 
 
 def differences(kept, found, how):

@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained():
 
 def test_a_missing_package_is_named_and_own_functions_need_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(up.InputError, match=r"metrics needs sklearn: pip install 'upcycled-fl\[metrics\]'"):
+    with pytest.raises(up.InputError, match=r"metrics needs sklearn: pip install '\.\[metrics\]'"):
         up.train(DATA, **ARGUMENTS, metrics=["auroc"])
     assert up.train(DATA, **ARGUMENTS, metrics={"rows": lambda y, p: len(y)}).metrics["rows"] == DATA.test.num_rows
 

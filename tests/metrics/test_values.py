@@ -202,7 +202,7 @@ def test_a_metric_without_a_meaning_is_refused_with_those_that_have_one(targets,
         (["aurok"], "did you mean 'auroc'?"),
         ([3], "a function (targets, predictions) -> a number"),
         (["auroc", "auroc"], "not 'auroc' twice"),
-        ([{"noisy_accuracy": len}], "begins with none of global_, noisy_, theory_"),
+        ([{"noisy_accuracy": len}], "begins with none of global_, noisy_, validation_"),
         (["no_such_module_here:cost"], "there is no module"),
     ],
 )

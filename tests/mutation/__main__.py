@@ -3,6 +3,11 @@
 RESULTS is a file of JSON lines; what stands in it is not tried again. Tests are collected once. For each mutant a
 forked process gives a function that is already loaded other code, or, if the mutant lies outside of functions, loads
 its module anew where nothing was loaded; no file changes. Tests that start processes see the sound module there.
+
+``--stored EARLIER`` tries the mutants of an earlier RESULTS instead: the same edits of the same functions, wherever
+they are now, each first against the test that killed it then. ``stored.jsonl`` beside this file is such a file.
+
+Hand-written mutants, and what catches each, are in ``planted.py``: ``python -m tests.mutation.planted``.
 """
 
 from __future__ import annotations
@@ -23,13 +28,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.mutants import Mutant, drawn
+from tests.mutation.mutants import Edit, Mutant, drawn, found_again
 from tests.mutation.swapping import load_anew, outside_of_functions, replace_code
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "upcycled"
 # Where a wrong number would be a wrong promise, or a wrong round: what is tried first, and what survivors meet then.
-ACCOUNTING = ("accounting_*", "tilted_renyi", "joint", "objective_cover", "gaussian_objective")
+ACCOUNTING = ("accounting_*", "joint", "objective_cover")
 LEDGER = ("ledger", "ledger_file", "ledger_read", "ledger_evidence", "joint", "accounts", "plain_words", "charged_*")
 SPENDING = (
     "tests/privacy/test_*.py",
@@ -70,12 +75,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="try survivors again, against more tests")
     parser.add_argument("--contexts", type=Path, help="coverage data that tell which tests reach a line")
+    parser.add_argument("--stored", type=Path, help="results of an earlier commit, whose mutants are tried here")
     parser.add_argument("--part", type=int, nargs=2, default=(0, 1), metavar=("I", "OF"), help="every OF-th of them")
     options = parser.parse_args()
     tried = read(options.results)
+    killers = {} if options.stored is None else stored_mutants(options.stored)
+    every = list(killers) if killers else chosen_mutants(options.count, options.seed)
     left = [
         mutant
-        for mutant in chosen_mutants(options.count, options.seed)[options.part[0] :: options.part[1]]
+        for mutant in every[options.part[0] :: options.part[1]]
         if mutant.name not in tried or (options.again and tried[mutant.name] == "survived")
     ]
     outside = [mutant for mutant in left if outside_of_functions(ROOT / mutant.path, mutant.number)]
@@ -85,7 +93,8 @@ def main() -> int:
         reached = None if options.contexts is None else Reached(options.contexts)
         files = sorted({file for mutant in inside for file in tests_of(mutant, options.again)})
         files = files if reached is None else sorted(reached.files)
-        plugin = EachInFork(inside, options.results, options.again, reached)
+        files = ["tests"] if killers else files
+        plugin = EachInFork(inside, options.results, options.again, reached, killers)
         os._exit(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files], plugins=[plugin]))
     if inside and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) not in (0, 5):
         return 1
@@ -93,6 +102,17 @@ def main() -> int:
         note(options.results, mutant, *in_fork(lambda one=mutant: tested_anew(one, tests_of(one, options.again))))
     print(dict(Counter(read(options.results).values())))
     return 0
+
+
+def stored_mutants(path: Path) -> dict[Mutant, str]:
+    """Return the mutants of an earlier file of results as they are now, each with the test that killed it."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    before = {Edit(*(row[name] for name in Edit._fields)): row for row in rows}
+    now = found_again(before, sorted(PACKAGE.rglob("*.py")), ROOT)
+    for edit, mutant in now.items():
+        if mutant is None:
+            print(f"gone ({before[edit]['outcome']} before): {edit.function}: {edit.before!r} -> {edit.after!r}")
+    return {mutant: before[edit]["by"] for edit, mutant in now.items() if mutant is not None}
 
 
 def chosen_mutants(count: int, seed: int) -> list[Mutant]:
@@ -106,7 +126,8 @@ def chosen_mutants(count: int, seed: int) -> list[Mutant]:
 
 def tests_of(mutant: Mutant, is_again: bool) -> list[str]:
     """Return the files of tests that are run against it."""
-    first, then = next(tests for pattern, tests in WATCHED.items() if ROOT / mutant.path in PACKAGE.glob(pattern))
+    rooms = (tests for pattern, tests in WATCHED.items() if ROOT / mutant.path in PACKAGE.glob(pattern))
+    first, then = next(rooms, ((), ()))
     patterns = (*first, *then) if is_again else first
     return list(dict.fromkeys(path.relative_to(ROOT).as_posix() for one in patterns for path in sorted(ROOT.glob(one))))
 
@@ -118,7 +139,7 @@ def read(path: Path) -> dict[str, str]:
 
 
 def note(results: Path, mutant: Mutant, outcome: str, by: str) -> None:
-    row = {"mutant": mutant.name, "number": mutant.number, "outcome": outcome, "by": by}
+    row = {"mutant": mutant.name, **mutant.edit._asdict(), "outcome": outcome, "by": by}
     with results.open("a") as file:
         file.write(json.dumps(row) + "\n")
     sys.__stdout__.write(f"{time.strftime('%H:%M:%S')} {outcome:9s} {mutant.name}\n")
@@ -182,8 +203,10 @@ class First:
 class EachInFork:
     """In the place of pytest's loop over tests: for each mutant a forked process that has this very session."""
 
-    def __init__(self, mutants: list[Mutant], results: Path, is_again: bool, reached: Reached | None) -> None:
-        self.mutants, self.results, self.is_again, self.reached = mutants, results, is_again, reached
+    def __init__(
+        self, mutants: list[Mutant], results: Path, is_again: bool, reached: Reached | None, known: dict[Mutant, str]
+    ) -> None:
+        self.mutants, self.results, self.is_again, self.reached, self.known = mutants, results, is_again, reached, known
         self.killers: Counter[tuple[str, str]] = Counter()
 
     def pytest_runtestloop(self, session) -> bool:
@@ -208,6 +231,10 @@ class EachInFork:
 
     def chosen(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         """Return the tests for a mutant: first those that found others, and those that reach little else."""
+        first = [item for item in items if self.known and is_same_test(item.nodeid, self.known[mutant])]
+        return first + [item for item in self.near(items, mutant) if item not in first]
+
+    def near(self, items: list[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
         known = self.killers
         if self.reached is None:
             files = {file: i for i, file in enumerate(tests_of(mutant, self.is_again))}
@@ -224,6 +251,11 @@ class EachInFork:
             item.stash[CASE] = cases[item.nodeid.partition("[")[0]]
         found.sort(key=lambda one: one.stash[CASE] > FEW)  # a few cases of each test before all cases of one
         return found if self.is_again else found[:FIRST]
+
+
+def is_same_test(nodeid: str, before: str) -> bool:
+    """Tell whether a test is the one of this id, though its file may have moved."""
+    return nodeid.partition("::")[2] == before.partition("::")[2] != ""
 
 
 def first_failing(

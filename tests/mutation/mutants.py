@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import copy
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 COMPARED = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
             ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}  # fmt: skip
@@ -32,21 +34,59 @@ class Mutant:
     column: int
     was: str
     becomes: str
+    function: str
+    """Qualified name of the function it lies in; empty outside of functions."""
+    before: str
+    """The statement that it changes; of one with a body, the head."""
+    after: str
+    nth: int
+    """Among the mutants of the module with this function, before and after."""
 
     @property
     def name(self) -> str:
         return f"{self.path}:{self.line}:{self.column}: {self.was} -> {self.becomes}"
 
+    @property
+    def edit(self) -> Edit:
+        return Edit(self.function, self.before, self.after, self.nth)
+
+
+class Edit(NamedTuple):
+    """A mutant without its place: it is found again after its function moved to another module."""
+
+    function: str
+    before: str
+    after: str
+    nth: int
+
 
 def mutants_of(path: Path, root: Path) -> list[Mutant]:
     """Return all mutants of a module."""
     tree = ast.parse(path.read_text())
-    made = []
+    homes = dict(_homes(tree, tree, ()))
+    made: list[Mutant] = []
+    seen: Counter[tuple[str, str, str]] = Counter()
     for number, (node, change) in enumerate(_changes(tree)):
-        was, old = ast.unparse(node), copy.deepcopy(node)
-        becomes = ast.unparse(change(old))
-        made.append(Mutant(path.relative_to(root).as_posix(), number, node.lineno, node.col_offset, was, becomes))
+        was, replaced = ast.unparse(node), change(copy.deepcopy(node))
+        function, statement = homes[node]
+        texts = function, _head(statement), _head(statement, node, replaced)
+        made.append(
+            Mutant(
+                *(path.relative_to(root).as_posix(), number, node.lineno, node.col_offset, was, ast.unparse(replaced)),
+                *(*texts, seen[texts]),
+            )
+        )
+        seen[texts] += 1
     return made
+
+
+def found_again(edits: Iterable[Edit], paths: Iterable[Path], root: Path) -> dict[Edit, Mutant | None]:
+    """Return the mutants that make these edits, wherever their functions are now; None where one is gone."""
+    now: dict[Edit, Mutant] = {}
+    for path in paths:
+        for mutant in mutants_of(path, root):
+            now.setdefault(mutant.edit, mutant)
+    return {edit: now.get(edit) for edit in edits}
 
 
 def mutated(path: Path, number: int | None) -> ast.Module:
@@ -69,6 +109,25 @@ def drawn(paths: Sequence[Path], root: Path, count: int, seed: int) -> list[Muta
     """Draw so many mutants of all of the modules', each equally likely."""
     every = [mutant for path in paths for mutant in mutants_of(path, root)]
     return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def _homes(node: ast.AST, statement: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[ast.AST, tuple[str, ast.AST]]]:
+    """Yield every node with the name of its function and the smallest statement around it."""
+    for child in ast.iter_child_nodes(node):
+        inside = child if isinstance(child, ast.stmt) else statement
+        yield child, (".".join(names), inside)
+        named = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        yield from _homes(child, inside, (*names, child.name) if named else names)
+
+
+def _head(statement: ast.AST, node: ast.AST | None = None, replaced: ast.AST | None = None) -> str:
+    """Return the text of a statement without the statements inside it, with one node replaced."""
+    shell = copy.deepcopy(statement, {} if node is None else {id(node): replaced})
+    for part in ast.walk(shell):
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(value := getattr(part, name, None), list) and value:
+                setattr(part, name, [ast.Pass()])
+    return ast.unparse(ast.fix_missing_locations(shell))
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple[ast.AST, Callable[[ast.AST], ast.AST]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tests.mutation import swapping
-from tests.mutation.mutants import mutants_of
+from tests.mutation.mutants import found_again, mutants_of
 
 SOURCE = '''
 from functools import cached_property, lru_cache
@@ -59,3 +59,17 @@ def test_a_mutant_is_in_the_function_that_everybody_holds(tmp_path, monkeypatch)
     assert swapping.outside_of_functions(path, every[3, "4"])
     assert swapping.outside_of_functions(path, every[5, "1"])  # a default
     assert not swapping.outside_of_functions(path, every[9, "x - 1"])
+
+
+def test_a_mutant_is_found_again_after_its_function_moved(tmp_path, monkeypatch):
+    folder, path = module(tmp_path, monkeypatch)
+    before = mutants_of(path, folder)
+    moved = folder / "elsewhere.py"
+    moved.write_text(SOURCE.replace("LIMIT = 3", "LIMIT = 7").replace("not x", "x is None") + "\ny = 1 + 1\n")
+    path.unlink()
+    now = found_again([one.edit for one in before], [moved], folder)
+    gone = {edit.before for edit, mutant in now.items() if mutant is None}
+    assert gone == {"LIMIT = 3", "return not x"}
+    kept = [(edit, mutant) for edit, mutant in now.items() if mutant is not None]
+    assert len(kept) == len(before) - 4  # 3 became 4 and 2; not x became x, and its return None
+    assert all((mutant.path, mutant.edit) == ("elsewhere.py", edit) for edit, mutant in kept)

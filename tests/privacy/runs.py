@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 
@@ -44,6 +45,11 @@ def setting(**changes):
         "participation": 1.0,
     }
     return Setting(**(facts | changes))
+
+
+def unplanned(facts):
+    """The same facts of a run that plans no charges: its ledger states those that a test makes."""
+    return dataclasses.replace(facts, rounds=0 * facts.rounds)
 
 
 def chained(lines):

@@ -73,4 +73,4 @@ def test_the_papers_count_and_sampled_steps_invert_their_formulas() -> None:
 )
 def test_a_wrong_budget_is_named(budget: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        acc.rounds_within(budget=budget, sensitivity=1.0, noise_std=1.0)  # type: ignore[call-overload]
+        acc.rounds_within(budget=budget, sensitivity=1.0, noise_std=1.0)  # type: ignore[arg-type]

@@ -23,9 +23,11 @@ from scipy.integrate import quad
 import upcycled as up
 from tests.privacy.runs import QUIET, wide
 from upcycled.core.mechanism import Charge, Promise
+from upcycled.core.sampler import everybody
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy import Account, ModelClipping
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu
+from upcycled.privacy.accounting.gaussian import squared_ratio
 from upcycled.privacy.accounting.renyi import (
     best_order,
     draws_renyi,
@@ -35,7 +37,6 @@ from upcycled.privacy.accounting.renyi import (
     sampled_renyi,
 )
 from upcycled.privacy.accounts.account import Cost
-from upcycled.privacy.accounts.account_file import AccountFile, Charged
 from upcycled.privacy.accounts.pots import Pot, commitment_of, make_pot
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
@@ -445,20 +446,10 @@ def test_a_client_that_plans_for_itself_charges_its_own_account_under_its_own_na
         assert sum(account.share(other) > 0 for other in account.clients) == 1
 
 
-class Free:
-    """A mechanism of one's own that charges nothing."""
-
-    name = "free"
-
-    def fit(self, setting):
-        return dataclasses.replace(ModelClipping(1.0, 8.0).fit(setting), charge=lambda cohort: None)
-
-
-def test_a_run_without_charges_costs_nothing_and_a_server_without_data_notes_none(tmp_path):
+def test_a_run_without_privacy_costs_nothing_and_a_server_without_data_notes_none(tmp_path):
     data, account = wide(), opened(tmp_path / "a")
     alone = {"algorithm": up.FedAvg(), "iterations": 3, **QUIET}
     assert costs_of(make_plan(data, up.RunSpec(**alone))) == ()
-    assert costs_of(make_plan(data, up.RunSpec(**alone, privacy=Free()))) == ()
     (cost,) = costs_of(make_plan(data, up.RunSpec(**alone, privacy=ModelClipping(1.0, 8.0))))
     assert cost.times.tolist() == [3] * 4
     spec = up.RunSpec(**study(), account=account.folder)
@@ -529,19 +520,50 @@ def test_an_account_refuses_what_it_cannot_vouch_for(tmp_path):
         opened(tmp_path / "clients")
 
 
+class Spends:
+    """Another study, which spends all but the cost of two rounds of client 1 when a run begins, and all that it can."""
+
+    def __init__(self, account):
+        self.other = begun(account, "other", ("0", "1", "2", "3"))
+
+    def start(self, plan, before):
+        two = plan.mechanism.charge(everybody(4))[np.array([1, 1])]
+        while self.other.fits(gaussian([1], 0.02)).all() and self.leaves(float(squared_ratio(two).sum())):
+            self.other.pay(entry(gaussian([1], 0.02)))
+
+    def leaves(self, squares):
+        account = self.other.account
+        return (1 - account.share("1")) * account.terms.pots[0].limit > squares + 0.02**2
+
+    def record(self, record, run):
+        for ratio in (0.2, 0.06, 0.02):
+            while self.other.fits(gaussian([1], ratio)).all():
+                self.other.pay(entry(gaussian([1], ratio)))
+
+    def finish(self):
+        pass
+
+
 def test_clients_that_spent_elsewhere_meanwhile_are_left_out_and_the_others_go_on(tmp_path):
-    account, data = opened(tmp_path / "a", kind="gaussian", epsilon=3.0), wide()
-    other = begun(account, "other", ("0", "1", "2", "3"))
-
-    def spends(record, run):
-        if record.iteration == 2:
-            for ratio in (0.2, 0.06, 0.02):
-                while other.fits(gaussian([1], ratio)).all():
-                    other.pay(entry(gaussian([1], ratio)))
-
-    result = up.train(data, **study(iterations=4), account=account.folder, callbacks=[spends])
+    account, data = opened(tmp_path / "a", kind="gaussian", epsilon=0.9), wide()
+    result = up.train(data, **study(iterations=4), account=account.folder, callbacks=[Spends(account)])
     assert result.privacy.left_out.tolist() == [0, 2, 0, 0]
     assert result.privacy.rounds.tolist() == [4, 2, 4, 4]
+    # What an account has left is others' doing: that client's epsilon is the planned one, and so is what it keeps.
+    assert not result.privacy.is_as_planned
+    whole = up.train(data, **study(iterations=4)).privacy
+    assert result.privacy.epsilon(1e-5) == pytest.approx(whole.epsilon(1e-5), rel=1e-9)
+    assert Account.read(account.folder).share("1") == 1
+
+
+def test_what_others_spend_meanwhile_is_not_what_a_run_planned(tmp_path):
+    account, data = opened(tmp_path / "a", kind="gaussian", epsilon=0.9), wide()
+    spends = Spends(account)
+    spends.start = lambda plan, before: None
+    result = up.train(data, **study(iterations=4), account=account.folder, callbacks=[spends])
+    assert result.privacy.is_as_planned
+    assert result.privacy.rounds.tolist() == [4, 4, 4, 4]
+    assert Account.read(account.folder).share("1") <= 1
 
 
 def test_changed_data_are_noted_for_the_holder_and_reset_nothing(tmp_path):
@@ -730,14 +752,44 @@ def test_two_clients_of_one_name_and_a_charge_without_a_claim_are_refused(tmp_pa
     assert not Account.read(account.folder).charges
 
 
-def test_a_line_that_charges_nothing_is_damage(tmp_path):
+UNREADABLE = {
+    "negative noise": (entry(Charge("gaussian", np.array([0]), np.ones(1), -np.ones(1))), "its noise_std is -1"),
+    "NaN": (entry(Charge("gaussian", np.array([0]), np.full(1, np.nan), np.ones(1))), "it is no JSON"),
+    "a column too long": (entry(Charge("gaussian", np.array([0]), np.ones(1), np.ones(2))), "one number for each"),
+    "client twice": (entry(gaussian([0, 0], 0.1)), "it names a client twice"),
+    "an unknown client": (entry(gaussian([3], 0.1)), "client 3 is not one of 0 to 2"),
+    "no round": (Entry(1, "data", 0, 0, np.array([0]), gaussian([0], 0.1)), "its round is 0"),
+    "no charge": (Entry(2, "upcycled", 1, 0, np.zeros(0, dtype=np.int64), None), "it is a charge of nothing"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_pay_rejects_what_readers_would_reject_and_writes_nothing(tmp_path, name):
     account = opened(tmp_path / "a")
-    begun(account)
-    file = AccountFile(account.folder)
-    file.new_lines()
-    file.append(Charged(1, Entry(2, "upcycled", 1, 0, np.zeros(0, dtype=np.int64), None)))
-    with pytest.raises(up.InputError, match=r"is damaged \(a charge of nothing\)"):
-        Account.read(account.folder)
+    run, (wrong, words) = begun(account), UNREADABLE[name]
+    before = account.content
+    with pytest.raises(up.InputError, match=f"that could not be read back .*{words}"):
+        run.pay(wrong)
+    assert account.content == before
+    assert Account.read(account.folder).charges == account.charges == ()
+    run.pay(entry(gaussian([0], 0.1)))  # and it goes on
+    assert Account.read(account.folder).share("ann") == account.share("ann") > 0
+
+
+def test_an_entry_is_about_the_clients_of_its_charge():
+    with pytest.raises(up.InputError, match="the charge is about other clients than the entry"):
+        Entry(1, "data", 1, 0, np.array([1]), gaussian([0], 0.1))
+
+
+def test_an_account_adds_up_what_readers_get(tmp_path):
+    """Columns of another type are charged as the file has them: sums do not change when the file is read again."""
+    account = opened(tmp_path / "a")
+    third = np.full(1, 1 / 3, dtype=np.float32)
+    run = begun(account)
+    run.pay(entry(Charge("gaussian", np.array([0]), third, np.full(1, 7.0, dtype=np.float32))))
+    (charged,) = account.charges
+    assert charged.charge.sensitivity.dtype == np.float64
+    assert Account.read(account.folder).share("ann") == account.share("ann")
 
 
 def test_the_statement_says_what_adds_up_and_whose_server_is_trusted(tmp_path):

@@ -199,10 +199,11 @@ def test_a_bound_that_cannot_be_seen_for_noise_stays_about_where_it_is(data):
     ],
 )
 def test_a_run_that_is_stopped_goes_on_with_its_bound(data, privacy, tmp_path):
-    asked = QUIET | {"upcycle": 0.3, "privacy": privacy}
-    whole = up.train(data, **asked | {"iterations": 8})
-    up.train(data, **asked | {"iterations": 5, "checkpoint": tmp_path})
-    assert torch.equal(up.train(data, **asked | {"iterations": 8, "checkpoint": tmp_path}).params, whole.params)
+    asked = QUIET | {"upcycle": 0.3, "privacy": privacy, "iterations": 8}
+    whole = up.train(data, **asked)
+    ends = [lambda record: up.STOP if record.iteration == 5 else None]
+    assert len(up.train(data, **asked, checkpoint=tmp_path, callbacks=ends).history) == 5
+    assert torch.equal(up.train(data, **asked, checkpoint=tmp_path).params, whole.params)
 
 
 def test_the_noise_that_weights_and_rules_are_told_is_the_rounds_own(data):

@@ -198,7 +198,7 @@ def test_the_file_holds_each_charge_before_its_release_leaves(federation, tmp_pa
     ledger = run(federation, ledger=path).privacy
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines_at_release == [2, 4, 6]
-    assert [line["kind"] for line in lines] == ["run", "data", "upcycled", "data", "upcycled", "data", "upcycled"]
+    assert [line["kind"] for line in lines] == ["run", *["data", "upcycled"] * 3, "ended"]
     header, data, even = lines[:3]
     assert (header["format"], len(header["chain"])) == (3, 64)
     assert (header["noise"], header["note"]) == ("seeded", "simulation: not private")

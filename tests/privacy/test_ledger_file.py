@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upcycled as up
-from tests.privacy.runs import QUIET, cohort, setting
+from tests.privacy.runs import QUIET, cohort, setting, unplanned
 from upcycled.core.mechanism import Charge
 from upcycled.privacy import DPSGD, Account, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
 from upcycled.privacy.ledger.entries import Entry, from_line, to_line
@@ -29,7 +29,7 @@ MECHANISMS = [
 
 def opened(path, mechanism=MECHANISMS[0], noise="seeded", run="r", **changes):
     facts = setting(**changes)
-    return Ledger(mechanism.fit(facts), noise, facts, path=path, run=run)
+    return Ledger(mechanism.fit(facts), noise, unplanned(facts), path=path, run=run)
 
 
 def spend(ledger, mechanism, rounds):

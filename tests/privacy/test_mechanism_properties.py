@@ -12,7 +12,6 @@ from upcycled.core.errors import InputError
 from upcycled.privacy import (
     BoltOnSGD,
     ErmOutput,
-    GaussianObjective,
     Ledger,
     ModelClipping,
     ObjectivePerturbation,
@@ -25,7 +24,6 @@ MECHANISMS = {
     "erm_output": lambda **asked: ErmOutput(1.0, **asked),
     "bolt_on": lambda **asked: BoltOnSGD(1.0, **asked),
     "objective": lambda **asked: ObjectivePerturbation(norm_bound=1.0, **asked),
-    "gaussian_objective": lambda **asked: GaussianObjective(norm_bound=1.0, **asked),
 }
 
 

@@ -10,14 +10,12 @@ from torch import nn
 
 import upcycled as up
 from tests.privacy.runs import QUIET, setting
-from upcycled.core.generalised_linear import huber_loss
 from upcycled.privacy import (
     DPSGD,
     BoltOnSGD,
     Budget,
     CentralDPFedAvg,
     ErmOutput,
-    GaussianObjective,
     ModelClipping,
     ObjectivePerturbation,
     UpdateClipping,
@@ -27,7 +25,6 @@ GIVEN = {"is_local_given": True, "local": up.LocalSGD(lr=0.1)}
 PERSONAL = {"algorithm": "pfedme", "is_personal": True}
 NO_PENALTY = {"algorithm": "fedavg", "penalty": 0.0}
 ERM, OBJECTIVE = ErmOutput(1.0, 0.5), ObjectivePerturbation(10.0, norm_bound=1.0)
-TILTED = GaussianObjective(0.5, norm_bound=1.0)
 
 
 def one_sentence(error):
@@ -76,7 +73,6 @@ def test_noise_is_given_in_exactly_one_way_and_never_without_clipping(kind, argu
         (lambda: ObjectivePerturbation(0.0, norm_bound=1.0), "alpha is 0.0"),
         (lambda: ObjectivePerturbation(epsilon=1.0, paper_mode=True), "paper mode claims no epsilon"),
         (lambda: ObjectivePerturbation(10.0, norm_bound=1.0, gamma=0), "gamma is 0"),
-        (lambda: GaussianObjective(0.5), "GaussianObjective has no norm_bound"),
         (lambda: Budget(0, 1e-5), "Budget epsilon is 0"),
     ],
 )
@@ -106,12 +102,6 @@ def test_a_wrong_hyper_parameter_is_named(make, words):
         (OBJECTIVE, GIVEN, "brings its own local solver"),
         (ObjectivePerturbation(10.0, paper_mode=True), PERSONAL, "pFedMe"),
         (ObjectivePerturbation(norm_bound=1.0, epsilon=0.01), {}, "no noise reaches it"),
-        (TILTED, {"convex": None}, "needs a linear model"),
-        (TILTED, {"convex": huber_loss(1.0)}, "use ErmOutput for Huber regression"),
-        (TILTED, NO_PENALTY, "prox_mu > 0"),
-        (TILTED, {"stragglers": 0.1}, "stragglers is 0.1"),
-        (TILTED, GIVEN, "brings its own local solver"),
-        (GaussianObjective(norm_bound=1.0, epsilon=0.01, delta=1e-5), {}, "no noise reaches it"),
         (DPSGD(1.0, 1.0), {"has_batch_norm": True}, "batch norm"),
         (
             CentralDPFedAvg(1.0, 1.0),
@@ -137,7 +127,6 @@ CALIBRATED = [
     lambda delta: ErmOutput(1.0, epsilon=1.0, delta=delta),
     lambda delta: BoltOnSGD(1.0, epsilon=1.0, delta=delta),
     lambda delta: ObjectivePerturbation(norm_bound=1.0, epsilon=20.0, delta=delta),
-    lambda delta: GaussianObjective(norm_bound=1.0, epsilon=20.0, delta=delta),
     lambda delta: DPSGD(1.0, epsilon=4.0, delta=delta),
 ]
 

@@ -27,7 +27,7 @@ from upcycled.engines import certified
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
 from upcycled.models.linear_model import LinearModel
-from upcycled.privacy.mechanisms.objective_cover import Cover, fold, likely_gamma_norm
+from upcycled.privacy.mechanisms.objective_cover import Cover, fold
 from upcycled.privacy.mechanisms.rounding import constants_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 
@@ -182,7 +182,7 @@ def test_for_every_tilt_what_leaves_is_within_its_promise_of_the_exact_minimiser
         a,
         size,
         np.array([n]),
-        likely_gamma_norm(np.array([alpha]), size),
+        np.array([alpha]),
         gamma,
         rate,
     )
@@ -233,7 +233,7 @@ def test_a_likely_tilt_is_exceeded_with_a_probability_below_e_to_the_minus_50():
     for size in (2, 42, 7850):
         cover = Cover(
             constants_of(setting(), softmax_loss(2), 1.0), 0.5, size, np.array([9]),
-            likely_gamma_norm(np.array([3.0]), size), 1e-9, 1.0,
+            np.array([3.0]), 1e-9, 1.0,
         )  # fmt: skip
         likely = cover.likely_norm(np.zeros(1, dtype=np.int64))[0]
         assert stats.gamma.logsf(likely * 3.0, size) < -50
@@ -318,7 +318,7 @@ def test_a_linear_term_that_the_fold_would_eat_stops_the_run_in_one_sentence():
         0.5,
         42,
         np.array([9]),
-        likely_gamma_norm(np.array([4.0]), 42),
+        np.array([4.0]),
         0.5,
         1.0,
     )

@@ -79,7 +79,6 @@ CASES = {
     "erm_output": (FEDPROX, EVERYBODY, "norm_bound = 1.0\nnoise_std = 0.5"),
     "bolt_on_sgd": ('name = "fedavg"', EVERYBODY, "norm_bound = 1.0\nnoise_std = 0.5"),
     "objective_perturbation": (FEDPROX, EVERYBODY, "norm_bound = 1.0\nalpha = 5.0"),
-    "gaussian_objective": (FEDPROX, EVERYBODY, "norm_bound = 1.0\nnoise_std = 0.5"),
     "precision": (
         'name = "feddyn"\nalpha = 0.5',
         FEW,

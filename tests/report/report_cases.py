@@ -83,12 +83,6 @@ def hostile_folder(source: Path, target: Path) -> Path:
                 rows[0]["privacy"]["head"] = privacy["head"]
             if file.name == "clients.jsonl":
                 rows = [row | {"name": f"{HOSTILE}{k}"} for k, row in enumerate(rows)]
-            else:
-                rows[0]["theory"] = {
-                    "measured": {"average": [2.0]},
-                    "forms": {HOSTILE: {"applies": True, "holds": True, "bound": [3.0], "C1": 1.0}},
-                    "assumptions": [{"name": HOSTILE, "holds": True, "words": HOSTILE}],
-                }
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for file in sorted(target.rglob("config.toml")):
         config = hostile(tomllib.loads(file.read_text()))

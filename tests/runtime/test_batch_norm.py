@@ -225,11 +225,9 @@ def test_without_statistics_dpsgd_refuses_it_all_the_same():
         run(federation(20, 60), model=mixing, privacy=up.privacy.DPSGD(1.0, 1.0))
 
 
-def test_personal_models_and_the_theorem_are_refused():
+def test_personal_models_are_refused():
     with pytest.raises(up.InputError, match=r"whose a personal model's would be: with pfedme use .* GroupNorm"):
         run(federation(20, 60), algorithm=up.PFedMe())
-    with pytest.raises(up.InputError, match=r"with theory=True use .* GroupNorm"):
-        run(federation(20, 60), theory=True)
 
 
 def test_a_batch_of_one_is_refused_before_any_work_where_it_has_no_variance():

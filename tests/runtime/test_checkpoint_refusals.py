@@ -37,6 +37,7 @@ from upcycled.support.lock import InUseError, locked
             r"^algorithm is FedProx\(mu=0.5\), but .* holds a run with FedAvg\(server_lr",
         ),
         ({"iterations": 5}, "^iterations is 5, but .* holds a run with 6"),
+        ({"iterations": 7}, "^iterations is 7, but .* holds a run with 6"),
         ({"eval_every": 2}, "^eval_every is 2"),
         ({"local": up.LocalSGD(lr=0.5)}, "^local is LocalSGD"),
         ({"upcycle": 0.5}, "^upcycle is 0.5, but .* with None"),
@@ -187,7 +188,7 @@ def test_two_threads_cannot_be_in_one_folder_and_the_next_one_can(tmp_path):
         assert (tmp_path / ".lock").read_text().startswith(str(os.getpid()))
 
 
-def test_without_locks_nobody_is_kept_out(tmp_path, monkeypatch):
+def test_without_locks_nobody_is_kept_out_of_a_public_folder(tmp_path, monkeypatch):
     import fcntl
 
     def missing(*arguments):
@@ -210,6 +211,16 @@ def test_the_ledger_lies_in_the_folder_unless_another_file_is_named(federation, 
     assert not list(tmp_path.glob("[bc]/ledger*"))
 
 
+def test_nobody_is_advised_to_remove_a_folder_that_holds_the_ledger_of_real_noise(federation, tmp_path):
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, epsilon=2.0, delta=1e-5)}
+    arguments |= {"noise": "system", "checkpoint": tmp_path}
+    stop_at(federation, 4, **arguments)
+    for changes in ({"seed": 1}, {"noise": "seeded"}, {"iterations": 12}):
+        with pytest.raises(up.InputError, match="choose another folder and keep that folder") as refused:
+            up.train(federation, **arguments | changes)
+        assert "remove" not in str(refused.value)
+
+
 @pytest.mark.parametrize("noise", ["seeded", "system"])
 def test_a_ledger_that_lacks_what_the_checkpoint_knows_is_refused(federation, tmp_path, noise):
     arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": noise, "checkpoint": tmp_path}
@@ -217,7 +228,9 @@ def test_a_ledger_that_lacks_what_the_checkpoint_knows_is_refused(federation, tm
     path = tmp_path / "ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
-    with pytest.raises(up.InputError, match=r"ledger\.jsonl' holds 3 entries, but it held 4 when the checkpoint in"):
+    says = r"ledger\.jsonl' holds 3 entries, but it held 4 when the checkpoint in .*: put that file back, or choose "
+    advice = "another folder and keep that folder" if noise == "system" else "another folder, or remove that folder"
+    with pytest.raises(up.InputError, match=says + advice):
         up.train(federation, **arguments)
     path.unlink()
     with pytest.raises(up.InputError, match=r"ledger\.jsonl' holds 0 entries, but it held 4"):
@@ -246,6 +259,19 @@ def test_the_ledger_of_another_private_run_is_refused(federation, tmp_path):
         up.train(federation, checkpoint=tmp_path / "a", **arguments)
 
 
+def test_more_iterations_do_not_go_on_in_a_ledger_that_planned_fewer(federation, tmp_path):
+    """Killed before its first checkpoint, a run is known by its ledger alone, which states epsilon for its plan."""
+    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": "system", "checkpoint": tmp_path}
+    stop_at(federation, 2, **arguments)
+    for path in tmp_path.glob("iteration-*"):
+        path.unlink()
+    charged = (tmp_path / "ledger.jsonl").read_bytes()
+    with pytest.raises(up.InputError, match="holds the charges of another run"):
+        up.train(federation, **arguments | {"iterations": 7})
+    assert (tmp_path / "ledger.jsonl").read_bytes() == charged
+    assert up.train(federation, **arguments).privacy.rounds.tolist() == [8] * 4
+
+
 def test_notes_that_cost_nothing_are_on_the_disk_before_the_checkpoint_that_counts_them(
     federation, tmp_path, monkeypatch
 ):
@@ -260,9 +286,9 @@ def test_notes_that_cost_nothing_are_on_the_disk_before_the_checkpoint_that_coun
     arguments = QUIET | {"upcycle": 0.5, "iterations": 2, "privacy": up.privacy.ModelClipping(10.0, 0.8)} | SELDOM
     up.train(federation, checkpoint=tmp_path, **arguments)
     names = [name.replace(str(tmp_path), "").partition("-")[0] for name in calls]
-    # Header and its folder, the charge, the note of iteration 2, the checkpoint and its folder.
-    assert names == ["/ledger.jsonl", "", "/ledger.jsonl", "/ledger.jsonl", "/.iteration", ""]
-    assert len(path.read_text().splitlines()) == 3
+    # Header and its folder, the charge, the note of iteration 2, the checkpoint and its folder, the end.
+    assert names == ["/ledger.jsonl", "", "/ledger.jsonl", "/ledger.jsonl", "/.iteration", "", "/ledger.jsonl"]
+    assert len(path.read_text().splitlines()) == 4
 
 
 def test_a_system_run_names_itself_once_and_stores_no_noise(federation, tmp_path):

@@ -72,7 +72,6 @@ def train(algorithm: Any, **more: Any) -> up.Result:
 MECHANISMS = (
     up.privacy.ErmOutput(norm_bound=1.0, epsilon=1.0, delta=1e-5),
     up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=1.0),
-    up.privacy.GaussianObjective(norm_bound=1.0, epsilon=1.0, delta=1e-5),
     up.privacy.BoltOnSGD(norm_bound=1.0, epsilon=1.0, delta=1e-5),
 )
 

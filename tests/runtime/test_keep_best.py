@@ -83,20 +83,6 @@ def test_a_resumed_run_keeps_the_best_of_all_iterations(tmp_path):
         up.train(replace(DATA, validation=replace(DATA.validation, y=1 - DATA.validation.y)), **asked)
 
 
-def test_an_extended_run_keeps_the_best_of_the_longer_one(tmp_path):
-    asked = ASKED | {"keep_best": "loss", "eval_every": 4}
-    up.train(DATA, **asked | {"iterations": 8, "checkpoint": tmp_path / "kept"})
-    extended = up.train(DATA, **asked | {"iterations": 13, "checkpoint": tmp_path / "kept"})
-    longer = up.train(DATA, **asked | {"iterations": 13})
-    assert torch.equal(extended.best.params, longer.best.params)
-    assert extended.history.column("validation_loss") == longer.history.column("validation_loss")
-    # At a small rate the last one is the best, and only scored because it is the last.
-    slow = asked | {"local": up.LocalSGD(lr=0.01)}
-    assert up.train(DATA, **slow | {"iterations": 3, "checkpoint": tmp_path / "slow"}).best.iteration == 3
-    with pytest.raises(up.InputError, match="and the best iterate, which was scored as the last one, depends on how"):
-        up.train(DATA, **slow | {"iterations": 6, "checkpoint": tmp_path / "slow"})
-
-
 def test_running_statistics_are_those_of_the_iterate_that_is_scored():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))

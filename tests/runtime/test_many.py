@@ -215,7 +215,7 @@ def test_a_worker_is_asked_to_stop_by_a_file(data, tmp_path):
 
 def test_a_worker_that_is_told_to_stop_before_it_begins_does_nothing(data, tmp_path):
     (tmp_path / "stop").touch()
-    refused = attempt_here(Parcel(planned(a_run(data, checkpoint=tmp_path / "kept"))), tmp_path, 0)
+    refused = attempt_here(Parcel(planned(a_run(data, checkpoint=tmp_path / "kept"))), tmp_path, 0).outcome
     assert isinstance(refused, Stopped)
     assert not (tmp_path / "0").exists()
     assert not (tmp_path / "kept").exists()
@@ -225,7 +225,7 @@ def test_a_worker_on_another_thread_or_of_a_parent_without_a_folder_works_where_
     # Handlers of signals are the main thread's to set.
     parcel = Parcel(planned(a_run(data, "sequential")), here="")
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(attempt_here, parcel, tmp_path, 0).result()
+        found = pool.submit(attempt_here, parcel, tmp_path, 0).result().outcome
     assert bits(found) == bits(trained(a_run(data, "sequential")))
 
 
@@ -432,7 +432,7 @@ def test_a_worker_that_was_started_elsewhere_writes_where_its_parent_stands(tmp_
     plan = make_plan(data, up.RunSpec(algorithm=up.FedAvg(), iterations=2, checkpoint="kept", progress=False))
     sent = pickle.dumps(Parcel(plan))
     monkeypatch.chdir(worker)
-    result = attempt_here(pickle.loads(sent), tmp_path, 0)
+    result = attempt_here(pickle.loads(sent), tmp_path, 0).outcome
     assert len(result.history) == 2
     assert any((parent / "kept").iterdir())
     assert not any(worker.iterdir())

@@ -111,7 +111,7 @@ class Nothing:
 
 
 class Rule:
-    depth, per_round, uses_spread = 2, 1, False
+    depth, uses_spread = 2, False
 
     def start(self):
         return {}
@@ -138,7 +138,7 @@ class Short(Rule):
         (Rule, r"such as Rule\(\)$"),
         (Rule(), r"^upcycle.move\(...\) is Server\(.*, but it must be a pair: up.Move"),
         (Short(), r"^upcycle.move\(...\) gives a model of shape \(1,\), but it must be"),
-        ("trend", r"^upcycle is 'trend', but it must be the object itself, up.coefficients.Trend\(...\)$"),
+        ("signal", r"^upcycle is 'signal', but it must be the object itself, up.coefficients.Signal\(...\)$"),
     ],
 )
 def test_a_rule_without_its_contract_is_refused(federation, upcycle, words):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import stat
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 
 import upcycled as up
+from examples.own_rule import FedExP
 from tests.runtime.watching import stop_at
 from upcycled.runtime import Record
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest
@@ -18,6 +21,7 @@ from upcycled.runtime.checkpointing.fingerprint import hash_of_data, hash_of_sha
 from upcycled.runtime.history import SCALARS
 from upcycled.runtime.plan import make_plan
 from upcycled.runtime.publication import COHORT, Publication, publication_of
+from upcycled.runtime.worker_processes import Returned
 
 CLIPPING = up.privacy.UpdateClipping(clip_norm=1.0, noise_std=0.5)
 SECRET = up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0, secret_sampling=True)
@@ -149,6 +153,23 @@ def test_callbacks_of_a_batch_are_told_no_more_than_those_of_a_run(data, engine)
         assert result.private.history.last_scored().iteration == 4
 
 
+def test_a_pickled_result_has_nothing_of_the_holders_own(data):
+    result = up.train(data, **PRIVATE | QUIET | {"algorithm": up.PFedMe()})
+    own = result.private.personal_models.params(0).numpy().tobytes()
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        content = pickle.dumps(result, protocol)
+        assert own not in content
+        again = pickle.loads(content)
+        assert again.private is None
+        assert torch.equal(again.params, result.params)
+        assert again.privacy.epsilon(1e-5).tolist() == result.privacy.epsilon(1e-5).tolist()
+    error = up.DivergedError("the model is not finite")
+    error.result = result
+    assert own not in pickle.dumps(error)
+    assert pickle.loads(pickle.dumps(error)).result.private is None
+    assert result.private is not None
+
+
 def test_who_took_part_in_secret_draws_is_hidden_with_all_that_counts_them(data):
     watcher, measuring = Watcher(), Measuring()
     result = up.train(data, **PRIVATE | QUIET | BY_SECRET_DRAWS, callbacks=[watcher, measuring])
@@ -166,7 +187,7 @@ def test_who_took_part_in_secret_draws_is_hidden_with_all_that_counts_them(data)
 
 def test_a_rule_is_not_told_whether_a_secret_cohort_was_empty(data, monkeypatch):
     watcher = Watcher()
-    asked = PRIVATE | QUIET | BY_SECRET_DRAWS | {"upcycle": up.coefficients.FedExP(), "callbacks": [watcher]}
+    asked = PRIVATE | QUIET | BY_SECRET_DRAWS | {"upcycle": FedExP(), "callbacks": [watcher]}
     up.train(data, **asked)
     assert [run.state.spread for run in watcher.runs] == [None] * 4
 
@@ -269,3 +290,12 @@ def test_restricted_runs_are_compared_by_what_they_cost(data):
     assert str(found).endswith("accuracies are the data holder's own")
     with pytest.raises(up.InputError, match="are their holder's own"):
         _ = found.gain
+
+
+def test_an_outcome_brings_the_holders_own_back_from_a_worker_process(data):
+    result, error = up.train(data, **PRIVATE | QUIET), up.DivergedError("the model is not finite")
+    error.result = result
+    for outcome in (result, error):
+        back = pickle.loads(pickle.dumps(Returned(outcome, result.private))).joined()
+        found = back if outcome is result else back.result
+        assert found.private.history.column("accuracy") == result.private.history.column("accuracy")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import upcycled as up
+from examples.own_rule import FedExP
 from upcycled.core.algorithm import Server
 from upcycled.core.mechanism import Release
 from upcycled.core.shards import Shards
@@ -45,10 +46,6 @@ PRIVACY = {
     "bolt_on_sgd": up.privacy.BoltOnSGD(norm_bound=1.0, epsilon=2.0, delta=1e-3),
     "objective": up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=20.0),
     "objective, one alpha": up.privacy.ObjectivePerturbation(norm_bound=1.0, epsilon=20.0, per_client=False),
-    "gaussian objective": up.privacy.GaussianObjective(norm_bound=1.0, epsilon=20.0, delta=1e-3),
-    "gaussian objective, one noise": up.privacy.GaussianObjective(
-        norm_bound=1.0, epsilon=20.0, delta=1e-3, per_client=False
-    ),
     "objective, paper mode": up.privacy.ObjectivePerturbation(alpha=10.0, paper_mode=True),
     "dpsgd": up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0),
     "dpsgd, one noise": up.privacy.DPSGD(clip_norm=1.0, epsilon=8.0, delta=1e-3, per_client=False),
@@ -153,7 +150,7 @@ def test_separate_private_answers_serve_algorithms_with_memories(algorithm, fede
 
 
 def test_separate_answers_serve_rules_that_look_at_the_spread(federation):
-    check_equal(federation, spec_for(up.FedAvg(), 0.5, up.coefficients.FedExP(), privacy=PRIVACY["model_clipping"]))
+    check_equal(federation, spec_for(up.FedAvg(), 0.5, FedExP(), privacy=PRIVACY["model_clipping"]))
 
 
 @pytest.mark.parametrize("engine", ["fused", "vectorised"])
@@ -295,7 +292,7 @@ def test_shares_are_those_of_the_samples_unless_an_algorithm_has_its_own():
     assert _shares(up.FedDyn(), release).tolist() == [0.5, 0.5]
 
 
-@pytest.mark.parametrize(("upcycle", "sampling"), [(up.coefficients.FedExP(), "poisson"), (0.5, "fixed")])
+@pytest.mark.parametrize(("upcycle", "sampling"), [(FedExP(), "poisson"), (0.5, "fixed")])
 def test_a_rule_is_told_the_spread_only_if_it_asks_and_draws_are_no_secret(upcycle, sampling, federation):
     # With secret Poisson draws the spread would tell an empty cohort from others, which no charge covers.
     secret = SECRET if sampling == "poisson" else None

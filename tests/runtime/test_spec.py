@@ -69,7 +69,6 @@ OTHER = {
     "eval_every": 2,
     "metrics": ["auroc"],
     "keep_best": "loss",
-    "theory": True,
     "device": "cuda",
     "progress": True,
     "checkpoint": "kept",

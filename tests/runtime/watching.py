@@ -30,7 +30,8 @@ class Watcher:
 
 def stop_at(data, iteration, **arguments):
     """Stop a run by Ctrl-C after an iteration, and return the result so far."""
-    result = up.train(data, callbacks=[Watcher(KeyboardInterrupt(), iteration)], **arguments)
+    callbacks = [*arguments.pop("callbacks", ()), Watcher(KeyboardInterrupt(), iteration)]
+    result = up.train(data, callbacks=callbacks, **arguments)
     assert isinstance(result.error, KeyboardInterrupt)
     assert len(result.history) == iteration
     return result

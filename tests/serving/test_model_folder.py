@@ -120,7 +120,10 @@ def test_a_module_of_the_users_comes_back_by_its_factory_with_its_buffers(tmp_pa
     for place, model in enumerate(("tests.serving.own_models:make", own_models.make)):
         result = trained(data, model=model, seed=7)
         assert result.model.shift.abs().sum() > 0
-        assert_same(up.load(result.save(tmp_path / str(place))), result, data.test.x)
+        folder = result.save(tmp_path / str(place))
+        for allow in ("tests.serving.own_models", ["math", "tests.serving"], ("tests.serving.own_models:make",)):
+            assert_same(up.load(folder, allow=allow), result, data.test.x)
+        assert_same(up.load(folder, model=own_models.make), result, data.test.x)
 
 
 def test_a_function_of_the_script_is_said_to_be_found_by_nobody_else(tmp_path, monkeypatch, capsys):
@@ -340,7 +343,7 @@ def test_personal_models_of_another_model_are_refused(tmp_path):
     result.save(tmp_path)
     _, other = personal_run(seed=3)
     loaded = up.load(replace(other, personal_models=None).save(tmp_path))
-    with pytest.raises(InputError, match=r"personal.safetensors is damaged \(it belongs to another model.safetensors"):
+    with pytest.raises(InputError, match=r"personal.safetensors: damaged \(it belongs to another model.safetensors"):
         loaded.personal(min(result.personal_models))
 
 
@@ -404,23 +407,29 @@ def cut(name, keep=20):
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
-        (spoil_weights, r"model.safetensors is damaged \(it is not the one that model.json was written for\)"),
-        (other_weights, r"model.safetensors is damaged \(it is not the one that model.json was written for\)"),
-        (cut("model.safetensors"), "model.safetensors is damaged"),
-        (cut("model.json"), "model.json is damaged"),
-        (cut("model.json", 0), "model.json is damaged"),
-        (lambda folder: (folder / "model.json").write_text("[]"), "model.json is damaged"),
-        (lambda folder: (folder / "model.json").write_bytes(b"\xff"), "model.json is damaged"),
-        (change(output=3), "model.json is damaged"),
-        (change(output__link="cosine"), r"model.json is damaged \(ValueError: 'cosine' is none of softmax"),
-        (change(input__shape="wide"), "model.json is damaged"),
-        (change(privacy={}), r"model.json is damaged \(KeyError: 'epsilon'\)"),
-        (change(model__options={"bias": True}), "model.json is damaged: no 'logistic' can be built of it"),
+        (
+            spoil_weights,
+            r"model.safetensors: damaged \(it is not the one that model.json was written for\)",
+        ),
+        (
+            other_weights,
+            r"model.safetensors: damaged \(it is not the one that model.json was written for\)",
+        ),
+        (cut("model.safetensors"), "model.safetensors: damaged"),
+        (cut("model.json"), "model.json: damaged"),
+        (cut("model.json", 0), "model.json: damaged"),
+        (lambda folder: (folder / "model.json").write_text("[]"), "model.json: damaged"),
+        (lambda folder: (folder / "model.json").write_bytes(b"\xff"), "model.json: damaged"),
+        (change(output=3), "model.json: damaged"),
+        (change(output__link="cosine"), r"model.json: damaged \('cosine' is none of softmax"),
+        (change(input__shape="wide"), "model.json: damaged"),
+        (change(privacy={}), r"model.json: damaged \(KeyError: 'epsilon'\)"),
+        (change(model__options={"bias": True}), r"damaged \(KeyError: 'outputs'\); expected the options of a model"),
         (change(input__shape=[4]), r"'weight' is \(2, 3\) in the folder, but \(2, 4\) in it"),
         (change(format=2), "model.json has format 2, but this version of upcycled reads up to format 1: use the"),
         (change(format="1"), "model.json has format '1', but"),
         (without("model.json"), "holds model.safetensors without model.json, as earlier versions wrote it"),
-        (without("model.safetensors"), r"model.safetensors cannot be read \(No such file or directory\)"),
+        (without("model.safetensors"), r"model.safetensors: cannot be read \(No such file or directory\)"),
     ],
 )
 def test_damage_is_said_in_one_sentence(tmp_path, harm, said):
@@ -436,7 +445,7 @@ def test_a_damaged_file_of_personal_models_is_said_in_one_sentence(tmp_path):
     _, result = personal_run()
     result.save(tmp_path)
     cut("personal.safetensors")(tmp_path)
-    with pytest.raises(InputError, match=r"personal.safetensors is damaged"):
+    with pytest.raises(InputError, match=r"personal.safetensors: damaged"):
         up.load(tmp_path).personal(0)
 
 
@@ -461,8 +470,59 @@ def test_a_factory_that_is_not_there_is_one_sentence_with_a_way_out(tmp_path):
     for name, said in (("nowhere_at_all:make", "there is no module 'nowhere_at_all'"), ("math:make", "has no 'make'")):
         change(model__factory=name)(tmp_path)
         with pytest.raises(InputError, match=said) as raised:
-            up.load(tmp_path)
+            up.load(tmp_path, allow=name.partition(":")[0])
         assert "; or give the module as up.load(DIR, model=module)" in str(raised.value)
+
+
+@pytest.fixture
+def planted(tmp_path, monkeypatch):
+    """A module that leaves a file when it is imported, and one when its function is called."""
+    code = tmp_path / "code"
+    (code / "planted_package").mkdir(parents=True)
+    (code / "planted_package" / "__init__.py").touch()
+    text = "from pathlib import Path\nfrom tests.serving.own_models import make\n{}\ndef run(): {}\n"
+    leaves = [f"Path({str(tmp_path / name)!r}).touch()" for name in ("imported", "called")]
+    (code / "planted_package" / "planted.py").write_text(text.format(*leaves))
+    (code / "planted_package_too.py").write_text(text.format(*leaves))
+    monkeypatch.syspath_prepend(str(code))
+    return tmp_path
+
+
+@pytest.mark.parametrize("allow", [(), "tests", "planted", "planted_package.plant", ["planted_package.planted:make"]])
+@pytest.mark.parametrize("name", ["planted_package.planted:run", "planted_package_too:run"])
+def test_code_that_is_not_allowed_is_neither_imported_nor_called(planted, name, allow):
+    trained(federation(), model=own_models.make, iterations=1).save(planted / "model")
+    change(model__factory=name)(planted / "model")
+    with pytest.raises(InputError, match=rf"names the function '{name}'.*pass allow='{name.partition(':')[0]}'"):
+        up.load(planted / "model", **({"allow": allow} if allow else {}))
+    assert not (planted / "imported").exists()
+    assert not (planted / "called").exists()
+
+
+@pytest.mark.parametrize("name", ["http.server:test", "upcycled.cli.main:main", "os:abort"])
+def test_a_function_of_another_package_is_not_run(tmp_path, name):
+    trained(federation(), model=own_models.make, iterations=1).save(tmp_path)
+    change(model__factory=name)(tmp_path)
+    with pytest.raises(InputError, match="expected code that you allow"):
+        up.load(tmp_path, allow="tests.serving.own_models")
+
+
+def test_an_allowed_module_does_not_allow_what_it_imports(planted):
+    trained(federation(), model=own_models.make, iterations=1).save(planted / "model")
+    for name in ("planted_package.planted:make", "planted_package.planted:Path.cwd"):
+        change(model__factory=name)(planted / "model")
+        with pytest.raises(InputError, match="is not defined in an allowed module"):
+            up.load(planted / "model", allow="planted_package")
+    change(model__factory="planted_package.planted:make")(planted / "model")
+    up.load(planted / "model", allow="planted_package.planted:make")
+    up.load(planted / "model", allow=("planted_package", "tests.serving.own_models"))
+
+
+@pytest.mark.parametrize("allow", [True, 3, "", [""], [None], {"a": 1}, own_models])
+def test_names_of_allowed_code_are_texts(tmp_path, allow):
+    folder = trained(federation(), iterations=1).save(tmp_path)
+    with pytest.raises(InputError, match=r"allow is .*, but it must be the name of a module, or several"):
+        up.load(folder, allow=allow)
 
 
 def test_a_model_is_saved_over_another_or_not_at_all(tmp_path, monkeypatch):

@@ -7,8 +7,6 @@ import re
 
 import pytest
 
-from studies.coefficients import page as coefficients
-from studies.coefficients import settings
 from studies.common.data import ROOT
 from studies.common.page import replaced, write_page
 from studies.common.store import Cells
@@ -22,18 +20,13 @@ RAW = 3_000_000
 """Bytes that all studies' results may have together in the repository."""
 
 
-@pytest.fixture(scope="module")
-def coefficient_cells():
-    return coefficients.all_cells()
-
-
 def is_current(page, blocks):
     text = page.read_text()
     assert all(f"<!-- {name}: begin -->" in text for name in blocks)
     return replaced(text, blocks) == text
 
 
-def test_the_noises_and_the_advice_of_the_privacy_page_are_those_of_the_cells():
+def test_the_noises_of_the_privacy_page_are_those_of_the_cells():
     assert is_current(spending.PAGE, spending.blocks(Cells(spending.CELLS)))
 
 
@@ -42,31 +35,38 @@ def test_the_tables_of_the_page_of_reuse_are_those_of_the_cells():
 
 
 def test_the_readme_says_of_reuse_what_the_page_says():
-    """Its four numbers are the page's, rounded: mean gains of three studies, and the first one's at epsilon 0.5."""
-    page, readme = reuse.PAGE.read_text(), " ".join((ROOT / "README.md").read_text().split())
-    prox, dyn, objective = (
-        float(re.search(rf"^- {re.escape(of)}: mean gain \+([0-9.]+)", page, re.MULTILINE)[1])
-        for of in ("FedProx, ErmOutput", "FedDyn by n_i, ErmOutput", "FedProx (mu 1), ObjectivePerturbation")
+    """Reuse minus vanilla with the same weights, and what the weights gain alone, for three studies; so do the FAQ."""
+    page, readme, faq = (
+        " ".join((ROOT / name).read_text().split()) for name in ("docs/reuse.md", "README.md", "docs/faq.md")
     )
-    small = float(re.search(r"^- FedProx, ErmOutput.*?\+([0-9.]+) at 0\.5", page, re.MULTILINE)[1])
-    assert f"gain {prox:.1f} points over the best of three baselines for FedProx" in readme
-    assert (
-        f"({small:.1f} at epsilon 0.5), {objective:.1f} with objective perturbation and {dyn:.1f} for FedDyn" in readme
-    )
+    titles = ("FedProx, ErmOutput", "FedProx (mu 1), ObjectivePerturbation", "FedDyn by n_i, ErmOutput")
+    number = r"[+-]\d+\.\d\d"
+    shown, alone = [], []
+    for title in titles:
+        found = re.search(
+            rf"- {re.escape(title)}: reuse minus vanilla 80, weights: ([^:]*?) points, (\d+ seeds)"
+            rf".*?The weights alone [^:]*: ({number})\.",
+            page,
+        )
+        shown.append((found[1].replace("*", ""), found[2]))
+        alone.append(found[3])
+    assert f"ErmOutput {alone[0]} points, objective perturbation {alone[1]}, FedDyn {alone[2]}. Reuse" in readme
+    assert "same weights: " + "; ".join(f"{difference}, {seeds}" for difference, seeds in shown) in readme
+    assert "{} points {}".format(*shown[0][0].split(" ", 1)) in faq
+
+
+def test_the_decisive_baseline_of_reuse_has_every_seed_of_reuse():
+    """Vanilla with as many data rounds as reuse has iterations, and the same weights: without it no gain is shown."""
+    kept = Cells(reuse.CELLS)
+    assert reuse.BASELINES[reuse.WEIGHTED] == {"iterations": 80, "aggregation": reuse.REUSE["aggregation"]}
+    for name in (*reuse.MAIN, "participation-fedprox", "generated-fedprox"):
+        for where in reuse.places(name):
+            seeds = reuse.shared_seeds(kept, where, {reuse.WEIGHTED: name, reuse.OURS: name})
+            assert len(seeds) == reuse.ROWS[name].seeds >= 8
 
 
 def test_the_bounds_of_the_theory_page_are_those_of_the_cells():
     assert is_current(theory.PAGE, theory.blocks(Cells(theory_bound.CELLS)))
-
-
-@pytest.mark.slow
-def test_the_page_of_coefficients_is_written_from_its_cells(coefficient_cells):
-    assert is_current(coefficients.PAGE, coefficients.blocks(coefficient_cells))
-
-
-def test_the_summary_of_coefficients_is_that_of_its_cells(coefficient_cells):
-    kept = Cells(settings.CELLS / "summary.parquet")
-    assert dict(kept.items()) == coefficients.summary_rows(coefficient_cells)
 
 
 def test_all_that_studies_keep_in_the_repository_is_small():

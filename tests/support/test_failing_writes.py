@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,23 +61,27 @@ def faults(monkeypatch, folder, at=None, number=errno.ENOSPC):
         def opened(file, mode="r", *args, **more):
             stream = real_open(file, mode, *args, **more)
             is_ours = not isinstance(file, int) and str(os.fspath(file)).startswith(found.folder)
-            return _Failing(stream, found) if is_ours and set(mode) & set("wa+x") else stream
+            return (
+                HalfWritten(stream, partial(found.step, found.folder))
+                if is_ours and set(mode) & set("wa+x")
+                else stream
+            )
 
         patch.setattr(builtins, "open", opened)
         patch.setattr(io, "open", opened)
         yield found
 
 
-class _Failing:
-    """A stream whose writes may fail, after half of what was to be written."""
+class HalfWritten:
+    """A stream that calls ``step`` before every write; if that raises, half of the content is written."""
 
-    def __init__(self, stream, found):
-        self._stream, self._found = stream, found
+    def __init__(self, stream, step):
+        self._stream, self._step = stream, step
 
     def write(self, content):
         try:
-            self._found.step(self._found.folder)
-        except OSError:
+            self._step()
+        except BaseException:
             self._stream.write(content[: len(content) // 2])
             self._stream.flush()
             raise
@@ -175,10 +180,8 @@ def test_a_model_that_could_not_be_saved_leaves_the_one_that_was(tmp_path, monke
         with faults(monkeypatch, folder, at):
             words = refusal(lambda: second.save(folder))
         assert words is None or "cannot be written" in words
-        # New weights beside an old card are told apart, and refused.
-        if refusal(lambda: up.load(folder)) is None:
-            found = up.load(folder).predict_proba(DATA.train.x[:1])
-            assert any(np.array_equal(found, own) for own in known)
+        found = up.load(folder).predict_proba(DATA.train.x[:1])
+        assert any(np.array_equal(found, own) for own in known), f"call {at} of {calls}"
 
 
 @pytest.mark.slow

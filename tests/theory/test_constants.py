@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import upcycled as up
-from upcycled.theory.theorem import change_bound
 
 L, B, mu, rho, K, c, g, d, h = sp.symbols("L B mu rho K c g d h", positive=True)
 ROOT = sp.sqrt(2 / K)
@@ -179,22 +178,6 @@ def test_units_are_wrong_in_the_printed_ones():
         for s in (1.0, 2.0)
     )
     assert not math.isclose(other.C1 * 2, one.C1, rel_tol=1e-3)
-
-
-@settings(max_examples=100)
-@given(
-    numbers, st.floats(1, 20), numbers, numbers, st.none() | st.integers(1, 500), st.floats(0, 1e4),
-    st.floats(0, 10), st.floats(0, 10),
-)  # fmt: skip
-def test_the_inequality_sorted_by_powers_is_the_inequality(s, b, m, r, k, lam, norm, step):
-    for form in ("repaired", "sharp"):
-        about = up.theory.constants(
-            smoothness=s, dissimilarity=b, mu=m, strong_convexity=r, cohort=k, lam=lam, form=form
-        )
-        sorted_one = -about.C1 * norm**2 + about.C2 * norm * step + about.C3 * step**2
-        raw = change_bound(about, np.array(norm), np.array(about.ratio * step), np.array(0.0))
-        size = (1 / m + abs(about.C1)) * norm**2 + about.C2 * norm * step + about.C3 * step**2
-        assert float(raw) == pytest.approx(sorted_one, abs=1e-10 * size + 1e-300)
 
 
 def quadratic_run(mu, rounds):

@@ -1,4 +1,4 @@
-"""L, B and rho from data and model: against finite differences, dense Hessians and hand-derived numbers."""
+"""L and B from data and model: against finite differences, dense Hessians and hand-derived numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import nn
 
 import upcycled as up
 from tests.conftest import ragged
-from upcycled.theory.empirical_risk import objective_for, point_of
+from upcycled.core.layout import flatten
+from upcycled.theory.estimators import client_smoothness, objective_for
 
 
 class Hidden(nn.Module):
@@ -54,8 +55,8 @@ def test_gradients_agree_with_finite_differences(federation, model):
 
 def test_the_closed_form_of_softmax_regression_is_what_torch_computes(federation):
     closed, general = objective_for(federation, "logistic"), objective_for(federation, Hidden(5, 3))
-    assert closed.softmax is not None
-    assert general.softmax is None
+    assert closed.linear is not None
+    assert general.linear is None
     at = np.random.default_rng(2).standard_normal(18)
     one, two = closed.landscape(at), general.landscape(at)
     assert one.loss == pytest.approx(two.loss, rel=1e-13)
@@ -80,7 +81,7 @@ def test_long_clients_are_taken_in_pieces(monkeypatch, federation):
     at = np.random.default_rng(4).standard_normal(18)
     whole = objective_for(federation, Hidden(5, 3))
     value, product = whole.landscape(at), dense_hessian(whole, 2, at)
-    monkeypatch.setattr("upcycled.theory.empirical_risk.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("upcycled.theory.estimators.ROWS_AT_ONCE", 7)
     pieces = objective_for(federation, Hidden(5, 3))
     assert pieces.landscape(at).gradient == pytest.approx(value.gradient, rel=1e-12, abs=1e-15)
     assert dense_hessian(pieces, 2, at) == pytest.approx(product, rel=1e-12, abs=1e-15)
@@ -89,13 +90,13 @@ def test_long_clients_are_taken_in_pieces(monkeypatch, federation):
 def test_smoothness_of_hand_derived_data():
     # X~'X~/n = [[mean x^2, mean x], [mean x, 1]]. x = 3, -3: diag(9, 1), so 9; x = 2, 2: [[4, 2], [2, 1]], so 5.
     data = up.FederatedData.from_arrays([[[3.0], [-3.0]], [[2.0], [2.0]]], [[0, 1], [1, 1]])
-    assert up.theory.client_smoothness(data, "logistic") == pytest.approx([4.5, 2.5], rel=1e-14)
+    assert client_smoothness(objective_for(data, "logistic")) == pytest.approx([4.5, 2.5], rel=1e-14)
     assert up.theory.estimate_smoothness(data, "logistic") == pytest.approx(4.5, rel=1e-14)
     no_bias = nn.Linear(1, 2, bias=False)
-    assert up.theory.client_smoothness(data, no_bias) == pytest.approx([4.5, 2.0], rel=1e-14)
+    assert client_smoothness(objective_for(data, no_bias)) == pytest.approx([4.5, 2.0], rel=1e-14)
     only_bias = nn.Linear(1, 2)
     only_bias.weight.requires_grad_(False)
-    assert up.theory.client_smoothness(data, only_bias) == pytest.approx([0.5, 0.5], rel=1e-14)
+    assert client_smoothness(objective_for(data, only_bias)) == pytest.approx([0.5, 0.5], rel=1e-14)
 
 
 @pytest.mark.parametrize("features", [2, 12])
@@ -103,7 +104,7 @@ def test_more_features_than_samples_make_no_difference(features):
     rng = np.random.default_rng(0)
     xs = [rng.normal(size=(5, features)) for _ in range(2)]
     data = up.FederatedData.from_arrays(xs, [[0, 1, 0, 1, 1]] * 2)
-    for found, x in zip(up.theory.client_smoothness(data, "logistic"), xs, strict=True):
+    for found, x in zip(client_smoothness(objective_for(data, "logistic")), xs, strict=True):
         design = np.hstack([x.astype(np.float32).astype(float), np.ones((5, 1))])
         assert found == pytest.approx(np.linalg.norm(design, 2) ** 2 / 10, rel=1e-12)
 
@@ -114,7 +115,7 @@ def test_no_hessian_of_softmax_regression_exceeds_its_smoothness(seed, scale, cl
     xs, ys = ragged(sizes=(9, 4), features=3, classes=classes, seed=seed)
     data = up.FederatedData.from_arrays(xs, ys, num_classes=classes)
     at = scale * np.random.default_rng(seed).standard_normal(4 * classes)
-    objective, bound = objective_for(data, Hidden(3, classes)), up.theory.client_smoothness(data, "logistic")
+    objective, bound = objective_for(data, Hidden(3, classes)), client_smoothness(objective_for(data, "logistic"))
     for client in range(2):
         spectrum = np.linalg.eigvalsh(dense_hessian(objective, client, at))
         assert spectrum[-1] <= bound[client] * (1 + 1e-12)
@@ -125,14 +126,14 @@ def test_no_hessian_of_softmax_regression_exceeds_its_smoothness(seed, scale, cl
 def test_the_smoothness_is_attained_so_no_smaller_one_would_do():
     xs, ys = ragged(sizes=(9, 14), features=3, classes=4)
     data = up.FederatedData.from_arrays(xs, ys, num_classes=4)
-    bound = up.theory.client_smoothness(data, "logistic")
+    bound = client_smoothness(objective_for(data, "logistic"))
     # Zero weights, biases (t, t, -t, -t): every sample's probabilities tend to (1/2, 1/2, 0, 0).
     at = np.concatenate([np.zeros(12), [40.0, 40.0, -40.0, -40.0]])
-    assert up.theory.client_smoothness(data, "logistic", at) == pytest.approx(bound, rel=1e-8)
+    assert client_smoothness(objective_for(data, "logistic"), at) == pytest.approx(bound, rel=1e-8)
 
 
 @pytest.mark.parametrize("model", ["logistic", "mlp", pytest.param("lstm", marks=pytest.mark.slow)])
-def test_power_iteration_finds_the_ends_of_the_dense_spectrum(model):
+def test_power_iteration_finds_the_norm_of_the_dense_hessian(model):
     xs, ys = ragged(sizes=(12, 5), features=3)
     data = up.FederatedData.from_arrays(xs, ys, num_classes=3)
     torch.manual_seed(0)
@@ -143,30 +144,19 @@ def test_power_iteration_finds_the_ends_of_the_dense_spectrum(model):
         data = up.FederatedData.from_arrays(tokens, [[0, 1, 0, 1, 1, 0]] * 2)
         made = up.models.lstm(2, vocabulary=5, embedding=2, hidden=2, dropout=0.5)
     objective = objective_for(data, made)
-    at = point_of(objective, None)
+    at = flatten(objective.module).astype(np.float64)
     spectra = [np.linalg.eigvalsh(dense_hessian(objective, i, at)) for i in range(data.num_clients)]
     norms = [np.abs(one).max() for one in spectra]
-    assert up.theory.client_smoothness(data, made, at) == pytest.approx(norms, rel=1e-5)
-    lowest = min(one[0] for one in spectra)
-    assert up.theory.lowest_curvature(data, made, at) == pytest.approx(lowest, rel=1e-4, abs=1e-6)
-    rho = up.theory.estimate_strong_convexity(data, made, mu=2.0, params=at)
-    assert rho == pytest.approx(2 + lowest, rel=1e-5)
-    if model != "logistic":
-        assert lowest < -1e-3, "the example should not be convex"
+    assert client_smoothness(objective, at) == pytest.approx(norms, rel=1e-5)
+    assert up.theory.estimate_smoothness(data, made, at) == pytest.approx(max(norms), rel=1e-5)
 
 
 def test_power_iteration_is_not_misled_by_eigenvalues_of_opposite_sign():
-    from upcycled.theory.estimators import _lowest, _norm
+    from upcycled.theory.estimators import _norm
 
     matrix = np.diag([2.0, -2.0, 0.5])
     assert _norm(lambda v: matrix @ v, 3) == pytest.approx(2.0, rel=1e-9)
-    assert _lowest(lambda v: matrix @ v, 3) == pytest.approx(-2.0, rel=1e-6)
     assert _norm(lambda v: 0 * v, 3) == 0.0
-
-
-def test_softmax_regression_is_convex_and_no_more():
-    data = up.data.synthetic("iid", clients=3, sizes=10, seed=0)
-    assert up.theory.estimate_strong_convexity(data, "logistic", mu=0.7) == 0.7
 
 
 def hand_made(gradients, sizes):
@@ -195,7 +185,7 @@ def test_dissimilarity_where_f_is_stationary_is_infinite_or_one():
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.sampled_from(["samples", "equal"]))
-def test_dissimilarity_is_at_least_one_and_within_the_lemma_s_bound(seed, weights):
+def test_dissimilarity_is_at_least_one_and_grows_with_the_divergence_of_gradients(seed, weights):
     xs, ys = ragged(seed=seed)
     data = up.FederatedData.from_arrays(xs, ys, num_classes=3)
     at = np.random.default_rng(seed).standard_normal(18)
@@ -206,8 +196,8 @@ def test_dissimilarity_is_at_least_one_and_within_the_lemma_s_bound(seed, weight
     mean = shares @ gradients
     divergence = math.sqrt(shares @ ((gradients - mean) ** 2).sum(axis=1))
     assert found >= 1
-    # E||grad F_i||^2 = ||grad f||^2 + E||grad F_i - grad f||^2, so the bound with the exact divergence is B itself.
-    assert found == pytest.approx(up.theory.dissimilarity_bound(divergence, float(np.linalg.norm(mean))), rel=1e-9)
+    # E||grad F_i||^2 = ||grad f||^2 + E||grad F_i - grad f||^2.
+    assert found == pytest.approx(math.hypot(1, divergence / np.linalg.norm(mean)), rel=1e-9)
 
 
 def test_dissimilarity_along_a_run_is_one_number_per_point(federation):
@@ -230,10 +220,8 @@ def test_the_user_s_module_is_left_alone(federation):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda data: up.theory.estimate_smoothness([1], "logistic"), "data is list"),
         (lambda data: up.theory.estimate_smoothness(data, "mlp"), "model is 'mlp', but it must be 'logistic'"),
         (lambda data: up.theory.estimate_smoothness(data, small_mlp()), "params is missing"),
-        (lambda data: up.theory.lowest_curvature(data, small_mlp()), "params is missing"),
         (lambda data: up.theory.estimate_dissimilarity(data, "logistic", np.zeros(7)), "the model has 18 parameters"),
         (
             lambda data: up.theory.estimate_dissimilarity(data, "logistic", np.full(18, np.nan)),
@@ -243,7 +231,6 @@ def test_the_user_s_module_is_left_alone(federation):
             lambda data: up.theory.estimate_dissimilarity(data, "logistic", np.zeros(18), weights="sample"),
             "did you mean 'samples'?",
         ),
-        (lambda data: up.theory.estimate_strong_convexity(data, "logistic", mu=-1), "mu is -1"),
     ],
 )
 def test_bad_input_is_answered_by_one_sentence(federation, call, words):

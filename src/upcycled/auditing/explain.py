@@ -205,6 +205,7 @@ def planned_ledger(plan: Plan) -> Ledger:
         if charge is not None and cohort.clients.size:
             ledger.charge(iteration, m, attempt, charge)
         _plan_scores(plan, ledger, iteration, m)
+    ledger.end()
     return ledger
 
 
@@ -226,11 +227,6 @@ def _remarks(experiment: Experiment, variants: list[Scenario]) -> tuple[str, ...
         "Upcycled iterations cost nothing because they reuse releases; the saving is that of taking half the data "
         "rounds, which the third column shows for a vanilla run.",
     ]
-    if variants[0].ledger.promise.is_claimed:
-        found.append(
-            "How this epsilon is spent better: `upcycled privacy advise` tries it on generated data, and opens no "
-            "private ones."
-        )
     if variants[0].paper_epsilon is not None:
         found.append(
             "The paper's number rests on an assumption that does not hold for trained models (one record moves the "

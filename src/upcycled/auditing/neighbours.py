@@ -42,12 +42,12 @@ def pairs_of(plan: Plan, train: Shards, client: int) -> Iterator[Pair]:
     return pairs(train, client, plan.objective.targets, plan.task.num_classes, plan.initial, is_linear)
 
 
-def silent(plan: Plan, train: Shards, clients: Iterable[int]) -> Real:
+def silent(plan: Plan, train: Shards, clients: Iterable[int], noise: Silence | None = None) -> Real:
     """Return the first round's releases without noise; all that is no number where the run would not go on."""
     cohort = tuple(clients)
     world = World(plan, train, cohort)
     try:
-        return world.replay(Silence(cohort=frozenset(cohort))).astype(np.float64)
+        return world.replay(noise or Silence(cohort=frozenset(cohort))).astype(np.float64)
     except DivergedError:
         rows = 1 if plan.mechanism.is_central else len(cohort)
         return np.full((rows, plan.layout.size), np.nan)

@@ -7,6 +7,7 @@ in a hundred, and more. Whatever compares bits, lines or distances is left to no
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,31 +15,41 @@ import numpy as np
 from upcycled.auditing.outcome import OWN, Claim, check_claim, claim_of
 from upcycled.auditing.probes.charge_probe import charge_finding, go_through, idle_world, rounds_gone_through
 from upcycled.auditing.probes.coin_probe import coin_finding, coin_power
+from upcycled.auditing.probes.cover_probe import cover_finding, cover_power, solver_finding
 from upcycled.auditing.probes.findings import Finding, Power
+from upcycled.auditing.probes.inclusion_probe import has_coins, inclusion_finding, inclusion_power, rate_finding
 from upcycled.auditing.probes.movement_probe import (
     FORGED,
     Moved,
     canary_finding,
     forged_finding,
-    forging,
+    forged_moves,
+    gradient_finding,
     is_bounded_by_release,
     moved_by_canaries,
     projection_finding,
     unit_of,
 )
-from upcycled.auditing.probes.noise_probe import Residuals, noise_findings, noise_power, residuals_of
+from upcycled.auditing.probes.noise_probe import (
+    FAMILIES,
+    REPLAYED,
+    Residuals,
+    noise_findings,
+    noise_power,
+    residuals_of,
+)
 from upcycled.auditing.probes.rehearsal import Seen, rehearse
 from upcycled.auditing.probes.replay_probe import replay_finding
 from upcycled.auditing.probes.rotation_attack import Attacked, attack, attack_power
-from upcycled.auditing.probes.stand_ins import without_content
-from upcycled.auditing.worlds import World
+from upcycled.auditing.probes.stand_ins import Bringing, without_content
+from upcycled.auditing.worlds import Silence, World, fresh_noise
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.sampler import everybody
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import NoisySGD
+from upcycled.core.solvers import CertifiedMinimiser, NoisySGD, Problem, ShiftedMinimiser
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
 from upcycled.support.formats import general
@@ -46,12 +57,16 @@ from upcycled.support.warned import collected_warnings
 
 LEVEL = 0.005
 """The chance that any probe raises a false alarm."""
+EACH = LEVEL / (len(FAMILIES) + 3)
+"""The part of it for each kind of test: those of residuals, that of the noise over a solver's error, two of coins."""
 ATTACK_LEVEL = 0.004
 """The chance that the attack does."""
 ROUNDS, RUNS = 4, 3
 """Data rounds in which everybody takes part, and runs with a seed each."""
 TOGETHER = 50
 """Clients of one such round, in rotation."""
+NUMBERS, MOST_REPLAYS = 50_000, 1_500
+"""Numbers of noise that its scale and tail are tested on at least, and the most replays that make up for few."""
 
 
 def level_of() -> float:
@@ -174,20 +189,30 @@ def carry_out(scope: Scope) -> WholeAudit:
         idle.close()
     for number, clients in enumerate(_groups(train.num_clients)):
         _rotate(scope, clients, residuals, number)
+    _replay_idle(scope, residuals)
     apart = scope.moved.found / scope.unit if scope.line.kind == "gaussian" else np.zeros(train.num_clients)
     attacked = attack(plan, scope.moved, scope.line, scope.claim, scope.replays, ATTACK_LEVEL)
     replayed = [
         replay_finding(plan, (scope.moved.low, scope.moved.high), clients, scope.rounds)
         for clients in _groups(train.num_clients)
     ]
+    rates = scope.line.sampling_rate
+    inclusion: tuple[Finding, ...] = ()
+    if rates is not None and has_coins(plan, train, rates):
+        counted = inclusion_finding(plan, train, scope.moved.high, rates, EACH)
+        inclusion = (rate_finding(plan, train, rates), counted)
     maybe = (
         charge_finding(plan, schedule, apart),
         canary_finding(plan, scope.moved),
         forged_finding(plan, train, scope.line, scope.unit),
+        gradient_finding(plan, scope.moved.high, scope.line),
         projection_finding(plan, train),
-        *noise_findings(residuals, LEVEL),
+        *noise_findings(residuals, EACH),
+        solver_finding(plan, scope.moved.high),
+        cover_finding(plan, train, EACH),
         next((one for one in replayed if one.wrong is not None), replayed[0]),
-        coin_finding(plan, train, LEVEL / 10),
+        coin_finding(plan, train, EACH),
+        *inclusion,
         attacked.finding,
     )
     findings = tuple(one for one in maybe if one is not None)
@@ -201,17 +226,48 @@ def _rotate(scope: Scope, clients: list[int], residuals: Residuals, number: int)
         return
     train = without_content(scope.train) if isinstance(plan.solver, NoisySGD) else scope.train
     seeds = [plan.task.seed + 1 + number * (RUNS + 1) + k for k in range(RUNS + 1)]
+    if plan.spec.noise == "system":
+        seeds = [plan.task.seed] * (RUNS + 1)  # the noise of two runs has nothing in common, whatever their seeds
+    moves = forged_moves(plan, clients, np.full(scope.train.num_clients, FORGED), plan.initial)
     for k, seed in enumerate(seeds):
         is_forged = k == RUNS
         if is_forged and not is_bounded_by_release(plan):
             continue
-        made = {"made_of": forging(plan, clients, FORGED)} if is_forged else {}
+        made = {"made_of": partial(Bringing, plan=plan, moves=moves)} if is_forged else {}
         world = World(plan, train, clients, seed=seed, **made)
         try:
             for _, seen in rehearse(world, scope.rounds):
                 residuals.add(world, seen, k + 1, scope.unit)
         finally:
             world.close()
+
+
+def _replay_idle(scope: Scope, residuals: Residuals) -> None:
+    """Replay the first round of clients that do no work, where a model is so small that there is little noise in it."""
+    plan, train = scope.plan, scope.train
+    replays = _idle_replays(plan, train.num_clients, scope.rounds)
+    if not replays:
+        return
+    clients = np.arange(train.num_clients)
+    world = World(plan, train, clients, made_of=partial(Bringing, plan=plan, moves={}))
+    try:
+        silent = world.replay(Silence(cohort=frozenset(clients.tolist()))).astype(np.float64)
+        seen = Seen(1, clients, silent, silent, plan.initial, Problem(), np.ones_like(clients), scope.line)
+        for replay in range(replays):
+            released = world.replay(fresh_noise(plan, replay, 0)).astype(np.float64)
+            residuals.add(world, replace(seen, released=released), REPLAYED, scope.unit)
+    finally:
+        world.close()
+
+
+def _idle_replays(plan: Plan, clients: int, rounds: int) -> int:
+    """Return how many such replays there are: none where noise is part of the local work."""
+    if _draws_inside(plan):
+        return 0
+    rows = 1 if plan.mechanism.is_central else clients
+    runs = RUNS + int(is_bounded_by_release(plan))
+    missing = NUMBERS - rows * rounds * runs * plan.layout.size
+    return max(0, min(MOST_REPLAYS, -(-missing // (rows * plan.layout.size))))
 
 
 def _is_blind(plan: Plan, train: Shards) -> bool:
@@ -236,12 +292,15 @@ def _power(
     drawn = 0 if _draws_inside(plan) else rounds_gone_through(plan) * plan.task.cohort_size
     runs = RUNS + int(is_bounded_by_release(plan))
     central = plan.mechanism.is_central
-    noise = noise_power(plan.layout.size, train.num_clients, together, rounds, runs, LEVEL, drawn, central)
+    idle = _idle_replays(plan, train.num_clients, rounds)
+    noise = noise_power(plan.layout.size, train.num_clients, together, rounds, runs, EACH, drawn, central, idle)
     if _is_blind(plan, train):
         noise = (Power("noise: scale", "noise inside the steps, on words of a vocabulary", float("inf")),)
     ratios = moved.ratios
     replays, attacking = attack_power(plan, moved, line, unit, ATTACK_LEVEL)
-    coins = coin_power(plan, train, LEVEL / 10)
+    coins = [coin_power(plan, train, EACH), cover_power(plan, train.num_clients, EACH)]
+    if line.sampling_rate is not None and has_coins(plan, train, line.sampling_rate):
+        coins += inclusion_power(plan, train, line.sampling_rate, EACH)
     all_rounds = rounds_gone_through(plan)
     certain = [
         Power("canaries", "a sensitivity that is charged too small, at the client where it shows first",
@@ -254,7 +313,11 @@ def _power(
         certain.append(Power("projection", "records that are not projected", 0.0))
     if is_bounded_by_release(plan):
         certain.append(Power("clipping", "models that are not clipped, or after the noise", 0.0))
-    return replays, (*noise, *certain, *([] if coins is None else [coins]), attacking)
+    elif isinstance(plan.solver, NoisySGD) and not _is_blind(plan, train):
+        certain.append(Power("clipping", "gradients of records that are not clipped", 0.0))
+    elif isinstance(plan.solver, CertifiedMinimiser | ShiftedMinimiser):
+        certain.append(Power("solver", "a solver that stops before it has reached its gradient norm", 0.0))
+    return replays, (*noise, *certain, *(one for one in coins if one is not None), attacking)
 
 
 def _or_none(ratio: float) -> float:

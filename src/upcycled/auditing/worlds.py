@@ -170,7 +170,7 @@ class World:
         strategy = replace(plan.strategy, algorithm=heard)  # type: ignore[type-var]
         self.heard = replace(self.full, strategy=strategy, spec=spec.replace(budget=None))
         self.engine = _Remembering(made_of(plan.engine.open(task, 1)), isinstance(task.solver, NoisySGD))
-        self._start = start_run(self.plan)
+        self._start = start_run(_of_one_round(self.plan))
 
     @property
     def arrived(self) -> RoundResult:
@@ -223,6 +223,13 @@ class World:
 
     def close(self) -> None:
         self.engine.close()
+
+
+def _of_one_round(plan: Plan) -> Plan:
+    """Return the plan with a ledger that states the epsilon of one data round."""
+    if plan.setting is None:
+        return plan
+    return replace(plan, setting=replace(plan.setting, rounds=np.ones_like(plan.setting.rounds), data_rounds=1))
 
 
 def released_by(world: World) -> Vector:

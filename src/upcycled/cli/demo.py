@@ -63,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _show(found: Demo) -> None:
-    from upcycled.experiments.demo import TITLE, worst_epsilon
+    from upcycled.experiments.demo import TITLE
 
     rows = []
     for contestant, outcome in found.rows:
@@ -75,7 +75,7 @@ def _show(found: Demo) -> None:
                 count(s["data_rounds"]["mean"]),
                 count(s["messages"]["mean"]),
                 megabytes(s["bytes"]["mean"]),
-                epsilon(worst_epsilon(outcome)),
+                epsilon(outcome.worst_epsilon),
                 fixed(s["seconds"]["mean"], 2),
             ]
         )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from upcycled import __version__
-from upcycled.cli import audit, compare, data, demo, federation, predict, privacy, report, run, sweep, theory
+from upcycled.cli import audit, compare, data, demo, federation, predict, privacy, report, run, sweep
 from upcycled.cli.last_door import (
     UNFORESEEN,
     ended_by,
@@ -38,7 +38,6 @@ COMMANDS = {
     "predict": predict,
     "privacy": privacy,
     "audit": audit,
-    "theory": theory,
     "data": data,
     "federation": federation,
 }
@@ -54,7 +53,6 @@ examples:
   upcycled predict results/NAME/seed-0 new.csv  the trained model's answers for new samples
   upcycled privacy explain experiment.toml      what is protected, against whom, at what epsilon
   upcycled audit experiment.toml                attack the releases, and compare with the claim
-  upcycled theory experiment.toml               the convergence theorem's constants, and its condition
   upcycled data describe set.npz                clients, samples, label skew
   upcycled federation init experiment.toml DIR  the same experiment on its data holders' machines
 """

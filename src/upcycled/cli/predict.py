@@ -21,6 +21,7 @@ examples:
   upcycled predict results/synthetic/seed-0 new.csv -o answers.csv
   upcycled predict results/synthetic/seed-0 new.csv --id patient     each row by a name of its own
   upcycled predict results/own new.csv --client hospital-3           with a client's personal model
+  upcycled predict results/net new.csv --allow my_net --path .       a model that your function in my_net.py made
 """
 
 
@@ -42,7 +43,14 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--id", metavar="COLUMN", help="call rows by this column (default: by their numbers from 0)")
     parser.add_argument("--name", metavar="SET", help="which set of an .npz that holds several")
     parser.add_argument(
-        "--path", action="append", default=[], metavar="DIR", help="a folder with code that the model is made by"
+        "--allow",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this module's code if the model names it as what makes it; nothing else that a model names is run",
+    )
+    parser.add_argument(
+        "--path", action="append", default=[], metavar="DIR", help="a folder to look for the allowed code in"
     )
     add_json(parser)
     parser.set_defaults(run=_run)
@@ -56,7 +64,7 @@ def _run(args: argparse.Namespace) -> int:
 
     if args.output is not None and Path(args.output).suffix.lower() != ".csv":
         raise InputError(field="--output", value=args.output, must="a file that ends in .csv")
-    predictor = load(args.result)
+    predictor = load(args.result, allow=args.allow)
     if args.client is not None:
         predictor = predictor.personal(args.client)
     card = predictor.card

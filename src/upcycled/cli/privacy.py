@@ -1,15 +1,14 @@
-"""``upcycled privacy``: calculators for every formula, and what a config file protects, in words."""
+"""``upcycled privacy``: privacy calculators, and what a config file protects, in words."""
 
 from __future__ import annotations
 
 import argparse
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.auditing.formula_table import FORMULAS
-from upcycled.cli.advise import add_advise
 from upcycled.cli.batches import Subparsers, add_config, add_json, experiment_of
 from upcycled.cli.holder.accounts import add_account
 from upcycled.cli.holder.evidence_folder import add_evidence
@@ -30,27 +29,14 @@ PAGE_WIDTH = 79
 EXAMPLES = """\
 examples:
   upcycled privacy epsilon gaussian --rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5
-  upcycled privacy noise erm --rounds 40 --n 224 --a 0.5 --norm-bound 1 --epsilon 2 --delta 1e-5
-  upcycled privacy rounds pure --epsilon-each 0.092 --epsilon 3.44 --delta 1e-5
+  upcycled privacy noise gaussian --rounds 40 --sensitivity 0.0893 --epsilon 2 --delta 1e-5
+  upcycled privacy rounds gaussian --sensitivity 0.0893 --noise-std 0.8 --epsilon 2 --delta 1e-5
   upcycled privacy explain experiment.toml
-  upcycled privacy advise experiment.toml -o better.toml
   upcycled privacy own results/NAME --scores
   upcycled privacy account open ACCOUNT --epsilon 4 --delta 1e-5
   upcycled privacy ledger results/NAME/seed-*/ledger.jsonl
   upcycled privacy evidence results/NAME/seed-0 -o evidence
 """
-FORMULA_EXAMPLES = {
-    "gaussian": "--rounds 40 --sensitivity 0.0893 --noise-std 0.8 --delta 1e-5",
-    "paper-output": "--rounds 40 --clip-norm 10 --noise-std 0.8 --n 224 --delta 1e-5",
-    "paper-objective": "--alpha 20 --u1 1 --u2 0.11 --n 224 --a 0.5 --rounds 40",
-    "objective": "--alpha 20 --norm-bound 1 --n 224 --a 0.5 --rounds 40",
-    "sampled": "--q 0.01 --noise-multiplier 1.1 --steps 1000 --delta 1e-5",
-    "pure": "--epsilon-each 0.092 --rounds 80 --delta 1e-5",
-    "erm": "--norm-bound 1 --n 224 --a 0.5 --rounds 40 --noise-std 0.8 --delta 1e-5",
-    "gd": "--norm-bound 1 --n 224 --a 0.5 --steps 10 --rounds 40 --noise-std 0.8 --delta 1e-5",
-    "sgd": "--norm-bound 1 --lr 0.05 --passes 10 --batch 32 --rounds 40 --noise-std 0.8 --delta 1e-5",
-}
-"""Of `privacy epsilon`; a formula's page has those of its own question."""
 OPTIONS: dict[str, tuple[type, str]] = {
     "rounds": (int, "data rounds"),
     "sensitivity": (float, "how far one record moves the release (L2)"),
@@ -59,30 +45,58 @@ OPTIONS: dict[str, tuple[type, str]] = {
     "delta": (float, "the delta of (epsilon, delta)"),
     "clip_norm": (float, "clip norm tau"),
     "n": (int, "records of the client"),
-    "alpha": (float, "rate of the noise in the objective"),
-    "u1": (float, "bound on per-sample gradients"),
-    "u2": (float, "bound on per-sample Hessians"),
-    "a": (float, "coefficient of the quadratic term (the paper's mu)"),
-    "classes": (int, "classes of softmax regression (default: 2)"),
-    "norm_bound": (float, "R, to which features are projected"),
-    "lipschitz": (float, "L of a record's loss, in place of --norm-bound"),
-    "smoothness": (float, "S of a record's loss"),
-    "gamma": (float, "gradient norm that the solver leaves (default: 0)"),
-    "cover_alpha": (float, "rate of the noise that covers gamma"),
-    "steps": (int, "gd: steps a round; sampled: all noisy steps"),
-    "lr": (float, "learning rate"),
-    "passes": (int, "passes over the data a round"),
-    "batch": (int, "batch size"),
+    "steps": (int, "all noisy steps"),
     "q": (float, "sampling rate of a record"),
     "noise_multiplier": (float, "noise std over clip norm"),
-    "epsilon_each": (float, "pure epsilon of a round"),
+    "adjacency": (str, "replace (default) or add_remove"),
 }
-"""Every number that a formula may need: its type and what it is. Flags are the names with dashes."""
-WORDS = {
-    "no_bias": "softmax regression without a bias",
-    "adjacency": "replace (default) or add_remove",
-}
-"""What else a formula may take, which is no number."""
+"""Every argument of the formulas: its type and what it is. Flags are the names with dashes."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A privacy formula of the command line."""
+
+    about: str
+    noise: str
+    """The number that ``privacy noise`` answers with."""
+    count: str
+    """The number that ``privacy rounds`` answers with."""
+    example: dict[str, str]
+    """Every number that ``privacy epsilon`` requires, with a value for the help."""
+    optional: tuple[str, ...] = ()
+    """Further options of every question."""
+    gives_delta: bool = False
+    """Whether ``privacy epsilon`` takes --epsilon in place of --delta."""
+
+    def example_of(self, question: str) -> dict[str, str]:
+        """Return every number that a question requires, with a value for the help.
+
+        >>> FORMULAS["sampled"].example_of("rounds")
+        {'q': '0.01', 'noise_multiplier': '1.1', 'epsilon': '2', 'delta': '1e-5'}
+        """
+        asked = {"noise": self.noise, "rounds": self.count}.get(question)
+        return dict(("epsilon", "2") if name == asked else (name, value) for name, value in self.example.items())
+
+    def options_of(self, question: str) -> tuple[str, ...]:
+        """Return the options that a question does not require."""
+        return ("epsilon", *self.optional) if question == "epsilon" and self.gives_delta else self.optional
+
+
+FORMULAS = {
+    "gaussian": Formula(
+        "Gaussian releases of a known sensitivity, exact", "noise_std", "rounds",
+        {"rounds": "40", "sensitivity": "0.0893", "noise_std": "0.8", "delta": "1e-5"}, gives_delta=True,
+    ),
+    "paper-output": Formula(
+        "the paper's output perturbation, beside what clipping guarantees", "noise_std", "rounds",
+        {"rounds": "40", "clip_norm": "10", "noise_std": "0.8", "n": "224", "delta": "1e-5"}, gives_delta=True,
+    ),
+    "sampled": Formula(
+        "noisy steps on secret Poisson batches (DP-SGD)", "noise_multiplier", "steps",
+        {"q": "0.01", "noise_multiplier": "1.1", "steps": "1000", "delta": "1e-5"}, ("adjacency",),
+    ),
+}  # fmt: skip
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -113,7 +127,6 @@ def add_parser(subparsers: Subparsers) -> None:
     command.add_argument("--scores", action="store_true", help="print exact scores; showing them is a release")
     command.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     command.set_defaults(run=_own)
-    add_advise(commands)
     add_account(commands)
     add_ledger(commands)
     add_evidence(commands)
@@ -134,44 +147,27 @@ def _add_question(commands: Subparsers, question: str, text: str) -> None:
     command = commands.add_parser(
         question, help=text, description=text, epilog=epilog, formatter_class=layout, allow_abbrev=False
     )
-    # The formula as a flag is how it was asked for once: it still is understood, and no page speaks of it.
-    command.add_argument("--formula", help=argparse.SUPPRESS)
-    for name in (*OPTIONS, *WORDS):
-        _add_number(command, name, is_shown=False)
-    command.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     command.set_defaults(run=_calculate, question=question)
-    formulas = command.add_subparsers(metavar="FORMULA", dest="formula_word")
+    formulas = command.add_subparsers(metavar="FORMULA", dest="formula", required=True)
     for name, formula in FORMULAS.items():
         about = textwrap.fill(f"{name}: {formula.about}. Answers with {text}.", PAGE_WIDTH)
-        made = formulas.add_parser(
+        page = formulas.add_parser(
             name, help=formula.about, description=about, epilog=_examples(question, name), formatter_class=layout,
             allow_abbrev=False,
         )  # fmt: skip
-        needed = formula.needed(question)
-        for option in formula.options(question):
-            _add_number(made, option, is_needed=option in needed)
-        add_json(made)
-
-
-def _add_number(parser: argparse.ArgumentParser, name: str, is_shown: bool = True, is_needed: bool = True) -> None:
-    kind, words = OPTIONS.get(name, (str, WORDS.get(name, "")))
-    text = (words if is_needed else f"may be given: {words}") if is_shown else argparse.SUPPRESS
-    if name == "no_bias":
-        parser.add_argument(_flag(name), action="store_true", help=text)
-    else:
-        parser.add_argument(_flag(name), metavar={int: "K", float: "X"}.get(kind, "NAME"), help=text)
+        optional = formula.options_of(question)
+        for option in (*formula.example_of(question), *optional):
+            kind, words = OPTIONS[option]
+            help_text = f"may be given: {words}" if option in optional else words
+            page.add_argument(_flag(option), metavar={int: "K", float: "X", str: "NAME"}[kind], help=help_text)
+        add_json(page)
 
 
 def _examples(question: str, *formulas: str) -> str:
-    """Return formulas' examples: those of epsilon, with the number that is asked for in the place of epsilon."""
     lines = []
     for formula in formulas:
-        made, words = FORMULAS[formula], FORMULA_EXAMPLES[formula].split()
-        asked = {"noise": made.noise, "rounds": made.count}.get(question)
-        if asked is not None:
-            at = words.index(_flag(asked))
-            words[at : at + 2] = ["--epsilon", "2"]
-        lines.append(f"  upcycled privacy {question} {formula} {' '.join(words)}\n")
+        words = " ".join(f"{_flag(name)} {value}" for name, value in FORMULAS[formula].example_of(question).items())
+        lines.append(f"  upcycled privacy {question} {formula} {words}\n")
     return f"examples:\n{''.join(lines)}"
 
 
@@ -191,21 +187,24 @@ def _flag(name: str) -> str:
 
 
 def _calculate(args: argparse.Namespace) -> int:
-    from upcycled.auditing.calculators import calculate
-    from upcycled.config.wording import in_keys
+    from upcycled.auditing.formulas import ANSWERS
 
-    args.formula = args.formula_word or args.formula
-    if args.formula is None:
-        raise InputError(field="FORMULA", must=f"one of {', '.join(FORMULAS)}")
-    if args.formula not in FORMULAS:
-        raise unknown("FORMULA", args.formula, FORMULAS)
-    values = {name: number_of(name, getattr(args, name), kind) for name, (kind, _) in OPTIONS.items()}
-    values |= {"no_bias": True if args.no_bias else None, "adjacency": args.adjacency}
-    # The accounting functions name their arguments; a user knows the flags.
-    flags = {name: _flag(name) for name in values} | {"mu": "--a", "step_size": "--lr"}
-    with in_keys(flags):
-        answers = calculate(args.question, args.formula, values)
-    given = {name: value for name, value in values.items() if value is not None}
+    formula = FORMULAS[args.formula]
+    required, optional = list(formula.example_of(args.question)), formula.options_of(args.question)
+    texts = {name: getattr(args, name) for name in (*required, *optional)}
+    given = {name: number_of(name, text, OPTIONS[name][0]) for name, text in texts.items() if text is not None}
+    if "epsilon" in optional and "epsilon" in given:
+        if "delta" in given:
+            raise InputError(field="--epsilon", value=given["epsilon"], must="left out with --delta")
+        required.remove("delta")
+    for name in required:
+        if name not in given:
+            raise InputError(field=_flag(name), but=f"{args.formula} needs it here ({', '.join(map(_flag, required))})")
+    try:
+        answers = ANSWERS[args.formula](args.question, given)
+    except InputError as error:
+        # The accounting functions name their arguments; a user knows the flags.
+        raise error.renamed(_flag(error.field)) from error
     if args.json:
         rows = [{"name": a.name, "value": a.value, "proven": a.is_proven, "meaning": a.words} for a in answers]
         print_json({"question": args.question, "formula": args.formula, "given": given, "answers": rows})

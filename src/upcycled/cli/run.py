@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from upcycled.cli.batches import Subparsers, add_batch_options, add_command, experiment_of, options_of, resumable
-from upcycled.cli.show import note, print_json, print_table
+from upcycled.cli.show import note, print_json, print_table, tip_words
 from upcycled.support.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
 
 if TYPE_CHECKING:
@@ -105,6 +105,10 @@ def _show(outcome: Outcome) -> None:
     if done > 1:
         print(f"Mean ± standard deviation over {done} seeds.")
     _show_privacy(outcome)
+    if experiment.noise == "system":
+        for seed in outcome.seeds:
+            if words := tip_words(seed.summary or _summary_in(seed.folder)):
+                print(f"Seed {seed.seed}: {words}.")
     for name in names:
         known = mean_and_sd(((seed.summary or {}).get("metrics") or {}).get(name) for seed in outcome.seeds)
         learnt_nothing = mean_and_sd(((seed.summary or {}).get("baseline") or {}).get(name) for seed in outcome.seeds)
@@ -118,6 +122,14 @@ def _show(outcome: Outcome) -> None:
             "The data holder's own (scores, checkpoints) is in private/ of each seed's folder; see "
             f"`upcycled privacy own {Path(experiment.results) / experiment.name}`."
         )
+
+
+def _summary_in(folder: Path) -> dict[str, Any]:
+    """Return the summary of a run that stopped early; it has made releases too."""
+    path = folder / "summary.json"
+    from upcycled.support.files import read_json
+
+    return read_json(path, "the summary of a run") if path.exists() else {}
 
 
 def _show_privacy(outcome: Outcome) -> None:
@@ -142,6 +154,8 @@ def _show_privacy(outcome: Outcome) -> None:
         if repeats := one.get("repeats"):
             words = repeats_words(repeats["charges"], one["epsilon"]["max"], repeats["epsilon_without"])
             print(f"Seed {seed}: {words}.")
+        if not one.get("as_planned", True):
+            print(f"Seed {seed} did not end as planned: epsilon is that of all rounds that it planned.")
     if (together := _together(outcome)) is not None:
         print(f"{together.words}.")
 

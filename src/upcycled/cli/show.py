@@ -22,6 +22,14 @@ def note(text: str) -> None:
     say(text)
 
 
+def tip_words(summary: Mapping[str, Any]) -> str | None:
+    """Return the last chain value of the ledger of a run with real noise, in a sentence; None for other runs."""
+    privacy = summary.get("privacy") or {}
+    if privacy.get("noise") != "system" or not privacy.get("head"):
+        return None
+    return f"the ledger's tip is {privacy['head']['tip']}: keep it elsewhere, evidence is checked against it"
+
+
 def note_left_out(files: Mapping[str, str]) -> None:
     """Say which files were not written, for want of which packages, and how to get these.
 

@@ -7,37 +7,27 @@ in ``table.py``.
 
 from __future__ import annotations
 
-from upcycled.coefficients.anderson import Anderson
-from upcycled.coefficients.fedexp import FedExP
 from upcycled.coefficients.forms import Auto, Constant, Decaying, LambdaHalf, Proximal, Schedule
-from upcycled.coefficients.hypergradient import Hypergradient
-from upcycled.coefficients.repeated import Repeated
 from upcycled.coefficients.scalar import Coefficient, ScalarRule
 from upcycled.coefficients.signal import Signal
 from upcycled.coefficients.table import COEFFICIENTS, as_rule
-from upcycled.coefficients.trend import Trend
 from upcycled.core.rule import Move, Observed, Rule, RuleState, extrapolate
 
 __all__ = [
     "COEFFICIENTS",
-    "Anderson",
     "Auto",
     "Coefficient",
     "Constant",
     "Decaying",
-    "FedExP",
-    "Hypergradient",
     "LambdaHalf",
     "Move",
     "Observed",
     "Proximal",
-    "Repeated",
     "Rule",
     "RuleState",
     "ScalarRule",
     "Schedule",
     "Signal",
-    "Trend",
     "as_rule",
     "extrapolate",
 ]

@@ -38,8 +38,7 @@ class Constant:
 class Auto:
     """``upcycle="auto"``: the package's own choice, a small constant.
 
-    A rule takes this place when it is safe, better than vanilla, and nearly as good as a constant chosen by grid. None
-    is all three yet: docs/coefficients.md says how far ``Trend``, the nearest, gets, and why the constant is this one.
+    docs/coefficients.md says why it is this one.
 
     >>> Auto().rho(data_round=3, horizon=None)
     0.1

@@ -36,7 +36,6 @@ class ScalarRule:
     coefficient: Coefficient
 
     depth: ClassVar[int] = 2
-    per_round: ClassVar[int] = 1
     uses_spread: ClassVar[bool] = False
 
     def start(self) -> RuleState:

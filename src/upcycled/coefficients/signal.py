@@ -47,7 +47,6 @@ class Signal:
     """(1 + rho_max) / (1 + a/S); stable below 2."""
 
     depth: ClassVar[int] = 2
-    per_round: ClassVar[int] = 1
     uses_spread: ClassVar[bool] = False
     uses_noise_energy: ClassVar[bool] = True
 
@@ -58,9 +57,6 @@ class Signal:
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
-        """Extrapolate; further iterations after the same data round repeat the iterate."""
-        if seen.phase > 0:
-            return Move(seen.iterates[-1], 0.0), own
         if seen.noise_energy is None or seen.geometry is None:
             raise InputError("needs the noise of a round, and a and S of a certified solver", field="Signal")
         # The first round's are w(0) and w(1).

@@ -5,13 +5,9 @@ from __future__ import annotations
 from numbers import Real
 from typing import Any
 
-from upcycled.coefficients.anderson import Anderson
-from upcycled.coefficients.fedexp import FedExP
 from upcycled.coefficients.forms import Auto, Constant, Decaying, LambdaHalf, Proximal
-from upcycled.coefficients.hypergradient import Hypergradient
 from upcycled.coefficients.scalar import Coefficient, ScalarRule
 from upcycled.coefficients.signal import Signal
-from upcycled.coefficients.trend import Trend
 from upcycled.core.errors import InputError
 from upcycled.core.own_objects import check_members
 from upcycled.core.rule import Rule
@@ -22,10 +18,6 @@ COEFFICIENTS: dict[str, type[Any]] = {
     "proximal": Proximal,
     "decaying": Decaying,
     "auto": Auto,
-    "trend": Trend,
-    "hypergradient": Hypergradient,
-    "fedexp": FedExP,
-    "anderson": Anderson,
     "signal": Signal,
 }
 
@@ -65,8 +57,7 @@ def as_rule(value: object) -> Rule:
         field="upcycle",
         value=value,
         must=(
-            "None, 'auto', a number >= 0, one of up.coefficients (Constant, LambdaHalf, Proximal, Decaying, Trend, "
-            "Hypergradient, FedExP, Anderson, Signal, Repeated), or your own: with rho, or with depth, per_round, "
-            "uses_spread, start and move"
+            "None, 'auto', a number >= 0, one of up.coefficients (Constant, LambdaHalf, Proximal, Decaying, Signal), "
+            "or your own: with rho, or with depth, uses_spread, start and move"
         ),
     )

@@ -126,7 +126,6 @@ class Experiment(Table):
         default=(), description="a list of names such as 'auroc' or 'package.module:function'"
     )
     keep_best: Literal["loss", "accuracy"] | None = Field(default=None, description="'loss' or 'accuracy'")
-    theory: bool = Field(default=False, description="true or false")
     engine: Annotated[str, AfterValidator(_known_engine)] = Field(
         default="auto", description="the name of an engine, or 'auto'"
     )
@@ -194,7 +193,6 @@ class Experiment(Table):
             metrics=self.metrics,
             # A run that is scored on validation data has none left to choose an iterate on.
             keep_best=self.keep_best if self.scored_on == "test" else None,
-            theory=self.theory,
             checkpoint_every=self.checkpoint_every,
             callbacks=tuple(_callback(name) for name in self.callbacks),
         )

@@ -25,7 +25,7 @@ class Overrides:
     def applied(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return the file's content with the changes; the content passed in stays as it is.
 
-        What is unset goes first: ``~upcycle upcycle.kind=anderson`` is a table of that kind and nothing else.
+        What is unset goes first: ``~upcycle upcycle.kind=signal`` is a table of that kind and nothing else.
 
         >>> parse_overrides(["local.lr=0.2", "~upcycle"]).applied({"local": {"lr": 0.1}, "upcycle": {}})
         {'local': {'lr': 0.2}}

@@ -103,7 +103,5 @@ class EngineKind:
     refuses: Callable[[Task], str | None]
     open: Callable[[Task, int | None], Engine]
     """(task, threads) -> engine; threads None means one per core."""
-    expects: Callable[[Task], float] = lambda task: 0.0
-    """How many seconds a run will take, start-up included: for comparing only, and the same on every machine."""
     runs_without_lock: bool = False
     """Whether its work releases the interpreter's lock, so that runs in threads of one process do not wait."""

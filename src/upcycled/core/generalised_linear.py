@@ -48,8 +48,6 @@ class GeneralisedLinear:
     """Of C at most."""
     spread: float
     """rank / max tr C: no determinant of a record's Hessian exceeds that of ``rank`` eigenvalues of R~^2/spread."""
-    steep_is_flat: bool = False
-    """Whether C is small where s is large, as p - y and diag p - p p' are, or sigma - y and sigma (1 - sigma)."""
 
     def lipschitz(self, radius_squared: float) -> float:
         """Return L for records of norm R~, given R~^2."""
@@ -67,13 +65,13 @@ def softmax_loss(classes: int, weight: float | None = None) -> GeneralisedLinear
     (2.0, 1.0)
     """
     most, name = 1.0 if weight is None else weight, "softmax regression" + _weighted(weight)
-    return GeneralisedLinear(name, classes, 2 * most**2, most / 2, classes - 1, classes / most, True)
+    return GeneralisedLinear(name, classes, 2 * most**2, most / 2, classes - 1, classes / most)
 
 
 def one_logit_loss(weight: float | None = None) -> GeneralisedLinear:
     """Return what is proven of the logistic loss on one logit; ``weight`` is the larger of the classes' weights."""
     most, name = 1.0 if weight is None else weight, "logistic regression with one logit" + _weighted(weight)
-    return GeneralisedLinear(name, 1, most**2, most / 4, 1, 4 / most, True)
+    return GeneralisedLinear(name, 1, most**2, most / 4, 1, 4 / most)
 
 
 def huber_loss(threshold: float, outputs: int = 1) -> GeneralisedLinear:

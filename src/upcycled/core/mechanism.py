@@ -6,12 +6,13 @@ one vector and the public integers n_i and K_i per client, for every algorithm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from upcycled.core.errors import InputError, shown
 from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
@@ -130,6 +131,8 @@ class Setting:
     """What charged scores add to a client's sum of (sensitivity / noise_std)^2 over the run."""
     score_draws: int = 0
     """Numbers of real noise in all of a client's charged scores."""
+    score_times: int = 0
+    """The number of times that scores are charged."""
     uses_releases: bool = False
     """Whether the algorithm's server step looks at each release and its K_i, and not at their mean alone."""
 
@@ -139,33 +142,90 @@ class Setting:
         return self.num_parameters if self.noise == "system" else None
 
 
+CHARGE_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "gaussian": ("sensitivity", "noise_std"),
+    "pure": ("sensitivity", "noise_std", "epsilon"),
+    "sampled": ("sensitivity", "noise_std", "sampling_rate", "steps"),
+    "none": ("sensitivity", "noise_std"),
+}
+"""The kinds of charges, and the columns that each requires; every kind may have ``draws`` too."""
+
+
 @dataclass(frozen=True)
 class Charge:
     """What one data round costs its clients: a line of the ledger, with one number for each of ``clients``.
 
+    Every field but ``kind`` is a column: an array with one number for each client, or None. Slicing and joining take
+    all of them, so a new column cannot be lost on the way to an account. An unknown kind, or columns that are not those
+    of the kind, raise InputError.
+
+    >>> both = Charge("pure", np.array([3, 5]), np.zeros(2), np.zeros(2), epsilon=np.array([0.1, 0.2]))
+    >>> both[np.array([1])].epsilon
+    array([0.2])
+
     Releases of one kind compose: Gaussian ones by (sensitivity / noise_std)^2, pure ones by epsilon, sampled ones by
-    (q, noise_std / sensitivity, steps), tilted ones by their Renyi divergence. A ledger holds one kind.
+    (q, noise_std / sensitivity, steps). A ledger holds one kind.
     """
 
     kind: str
-    """``"gaussian"``, ``"pure"``, ``"sampled"``, ``"tilted"`` (Gaussian noise inside an objective) or ``"none"`` (no
-    guarantee is claimed)."""
+    """``"gaussian"``, ``"pure"``, ``"sampled"`` or ``"none"`` (no guarantee is claimed)."""
     clients: Ints
     """Who pays: the cohort, or everybody where nobody can tell who took part."""
     sensitivity: Real
+    """The most that one record, or one client, moves the release, in L2 norm."""
     noise_std: Real
+    """The noise's standard deviation per coordinate."""
     epsilon: Real | None = None
-    """Of a pure release, or of what covers a tilted one's solver."""
+    """Of a pure release."""
     sampling_rate: Real | None = None
     """q_i of a sampled release."""
     steps: Ints | None = None
     """Noisy steps of a sampled release."""
-    curvature: Real | None = None
-    """kappa = S/(n a) of noise inside an objective."""
-    rank: Ints | None = None
-    """Of a record's Hessian there."""
     draws: Ints | None = None
     """Numbers of real Gaussian noise in it, each sampled with a known error; None where noise is simulated."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in CHARGE_COLUMNS:
+            raise InputError(f"Charge: unknown kind {shown(self.kind)}; expected one of {', '.join(CHARGE_COLUMNS)}")
+        given = tuple(name for name in self.columns if name not in ("clients", "draws"))
+        if given != CHARGE_COLUMNS[self.kind]:
+            raise InputError(
+                f"Charge: kind '{self.kind}' with the columns {', '.join(given)}; "
+                f"expected {', '.join(CHARGE_COLUMNS[self.kind])}"
+            )
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The arrays by name, ``clients`` first, without columns that are None."""
+        arrays = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "kind"}
+        return {name: values for name, values in arrays.items() if values is not None}
+
+    def __getitem__(self, places: Ints) -> Charge:
+        """Return the charge of the clients at these places of the columns."""
+        return replace(self, **{name: values[places] for name, values in self.columns.items()})
+
+    @classmethod
+    def joined(cls, charges: Sequence[Charge]) -> Charge:
+        """Return several charges as one.
+
+        Args:
+            charges: one or more, of one kind and with the same columns.
+
+        Returns:
+            The charge of all their clients, in the order given.
+
+        Raises:
+            InputError: if kinds or columns differ.
+
+        >>> ones = np.ones(1)
+        >>> Charge.joined([Charge("gaussian", np.array([i]), ones, 2 * ones) for i in (5, 3)]).clients
+        array([5, 3])
+        """
+        shapes = {(one.kind, *one.columns) for one in charges}
+        if len(shapes) != 1:
+            raise InputError(f"Charge.joined: {len(shapes)} different kinds or sets of columns; expected one")
+        columns = [one.columns for one in charges]
+        return cls(charges[0].kind, **{name: np.concatenate([one[name] for one in columns]) for name in columns[0]})
 
 
 @dataclass(frozen=True)
@@ -243,6 +303,11 @@ def average(release: Release, sent: Vector, noise: NoiseSource) -> Vector:
     return weighted_mean(release.num_samples.astype(np.float64), release.vectors)
 
 
+def no_claim(cohort: Cohort) -> Charge:
+    """Charge the cohort with an infinite epsilon: no guarantee is claimed."""
+    return Charge("none", cohort.clients, np.zeros(cohort.clients.size), np.zeros(cohort.clients.size))
+
+
 def no_known_noise(release: Release) -> float:
     """Zero: there is none in the aggregate, or its std is not known."""
     return 0.0
@@ -276,7 +341,7 @@ class Fitted:
     release: Callable[[Trained, Vector, Cohort, Ints, NoiseSource], Release]
     """(trained, sent, cohort, num_samples, noise) -> what leaves the clients."""
     charge: Callable[[Cohort], Charge | None]
-    """What a data round with this cohort costs; None without privacy."""
+    """What a data round with this cohort costs. None claims nothing: ledgers then state an infinite epsilon."""
     norm_bound: float | None = None
     """Features are scaled down to this norm by ``prepare``, and so by the model ever after; None without such a map."""
     prepare: Callable[[Shards], Shards] = keep_data

@@ -38,8 +38,6 @@ class Observed:
     """m, counted from 1."""
     horizon: int | None
     """M, the data rounds planned; None when open-ended."""
-    phase: int
-    """Upcycled iterations already made since the last data round."""
     noise_std: float
     """Known std per coordinate of the privacy noise in the last aggregate; zero without."""
     mean: Vector | None = None
@@ -71,7 +69,6 @@ class Rule(Protocol):
     >>> @dataclass(frozen=True)
     ... class Halving:
     ...     depth = 2
-    ...     per_round = 1
     ...     uses_spread = False
     ...     def start(self):
     ...         return {"rho": np.array(1.0)}
@@ -87,10 +84,6 @@ class Rule(Protocol):
     @property
     def depth(self) -> int:
         """How many iterates it needs to see, at least 2."""
-
-    @property
-    def per_round(self) -> int:
-        """Upcycled iterations after each data round, usually 1."""
 
     @property
     def uses_spread(self) -> bool:
@@ -127,7 +120,7 @@ def extrapolate(seen: Observed, rho: float, moves: tuple[str, ...]) -> Server:
 
     >>> from upcycled.core.algorithm import Server
     >>> iterates = tuple(Server(np.array([w], dtype=np.float32)) for w in (1.0, 3.0))
-    >>> seen = Observed(iterates, data_round=1, horizon=None, phase=0, noise_std=0.0)
+    >>> seen = Observed(iterates, data_round=1, horizon=None, noise_std=0.0)
     >>> extrapolate(seen, 0.5, ()).model
     array([4.], dtype=float32)
     """

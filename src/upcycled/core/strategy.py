@@ -143,7 +143,7 @@ class Vanilla:
 
 @dataclass(frozen=True)
 class Upcycled:
-    """After each data round ``rule.per_round`` iterations that the server makes alone; serves every algorithm."""
+    """After each data round an iteration that the server makes alone; serves every algorithm."""
 
     algorithm: Algorithm
     rule: Rule
@@ -154,9 +154,8 @@ class Upcycled:
         return State(server, seen=(server,), rule=self.rule.start())
 
     def kind(self, state: State) -> Kind:
-        """Data first; then reuse until the phase is full."""
-        fresh = state.data_rounds == 0 or state.phase >= self.rule.per_round
-        return "data" if fresh else "upcycled"
+        """Return data first, and then each of the two in turn."""
+        return "data" if state.data_rounds == 0 or state.phase else "upcycled"
 
     @property
     def uses_spread(self) -> bool:
@@ -178,7 +177,6 @@ class Upcycled:
             state.seen,
             state.data_rounds,
             horizon,
-            state.phase,
             state.noise_std,
             mean=state.mean,
             spread=state.spread,
@@ -207,5 +205,5 @@ class Upcycled:
         )
 
     def data_rounds(self, iterations: int) -> int:
-        """ceil(T / 2) for one upcycled iteration per data round."""
-        return -(-iterations // (1 + self.rule.per_round))
+        """Return ceil(T / 2)."""
+        return -(-iterations // 2)

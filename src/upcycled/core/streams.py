@@ -194,15 +194,15 @@ def below(word: int, bound: int) -> int:
     return ((word >> 32) * bound) >> 32
 
 
-def permutations(key: int, size: int, epochs: int) -> Ints:
-    """Return ``epochs`` permutations of range(size) by Fisher-Yates, shape (epochs, size).
+def permutations(key: int, size: int, epochs: int, first: int = 0) -> Ints:
+    """Return the permutations of range(size) of so many epochs from ``first`` on, by Fisher-Yates: (epochs, size).
 
     Swap ``i`` of epoch ``e`` uses word ``e * size + i``, so an epoch does not depend on how many there are.
 
     >>> permutations(5, 4, 2).shape
     (2, 4)
     """
-    drawn = words(np.array(key, dtype=np.uint64), epochs * size).reshape(epochs, size) >> np.uint64(32)
+    drawn = words(np.array(key, dtype=np.uint64), epochs * size, first * size).reshape(epochs, size) >> np.uint64(32)
     bounds = np.arange(1, size + 1, dtype=np.uint64)
     targets = ((drawn * bounds) >> np.uint64(32)).tolist()
     rows = []

@@ -1,30 +1,35 @@
 """Engines carry out a cohort's local work; they differ in speed, never in what they compute.
 
-To add one: write its file and add a line to ``ENGINES``; of those that expect the same, the first is taken.
+To add one: write its file and add a line to ``ENGINES``.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.core.errors import InputError, reason_of, unknown
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
-from upcycled.engines.vectorised import VECTORISED
+from upcycled.engines.vectorised import VECTORISED, products_of
 
+LONG_RUN = 15_000
+"""Steps of small models that take as long as the vectorised engine needs to start (``python -m benchmarks.auto``)."""
+PRODUCTS_OF_A_STEP = 1e7
+"""Products that take as long as the rest of a step."""
 ENGINES: dict[str, EngineKind] = {kind.name: kind for kind in (FUSED, VECTORISED, SEQUENTIAL)}
 
 
 def choose_engine(name: str, task: Task) -> EngineKind:
-    """Return the engine asked for, or for ``"auto"`` the one that expects to be done first and takes the task.
+    """Return the engine asked for, or for ``"auto"`` one that suits the task.
 
-    What it expects is a fixed function of the task: bits do not depend on the machine. An engine that cannot do the
-    task says why in one sentence.
+    The choice is a fixed function of the task, so bits do not depend on the machine. An engine that cannot do the task
+    says why in one sentence.
     """
     _check_device(task.device)
     if name == "auto":
-        return _soonest(task)
+        return _automatic(task)
     if name not in ENGINES:
         raise unknown("engine", name, ["auto", *ENGINES])
     reason = ENGINES[name].refuses(task)
@@ -33,16 +38,19 @@ def choose_engine(name: str, task: Task) -> EngineKind:
     return ENGINES[name]
 
 
-def _soonest(task: Task) -> EngineKind:
-    """Return the engine that expects to be done first, of those that take the task."""
-    # Whether the fused engine takes it costs nothing to ask, and it is never the slower one by much.
-    if FUSED.refuses(task) is None:
-        return FUSED
-    others = [kind for kind in ENGINES.values() if kind is not FUSED]
-    for kind in sorted(others, key=lambda kind: kind.expects(task)):
-        if kind.refuses(task) is None:
+def _automatic(task: Task) -> EngineKind:
+    """Return the fused engine where it takes the task, the vectorised one for long runs, else the sequential one."""
+    for kind in (FUSED, VECTORISED, SEQUENTIAL):
+        if (kind is not VECTORISED or _is_long(task)) and kind.refuses(task) is None:
             return kind
-    raise InputError(f"no engine can run this: {SEQUENTIAL.refuses(task)}")  # it takes most
+    raise InputError(f"no engine can run this: {SEQUENTIAL.refuses(task)}")
+
+
+def _is_long(task: Task) -> bool:
+    """Say whether a run has so many steps that the vectorised engine makes up for its start."""
+    local, sizes = task.solver.local, task.train.sizes
+    each = local.num_steps(sizes, np.full(sizes.size, local.epochs)).mean() * task.solver.gradients_per_step
+    return bool(task.rounds * task.cohort_size * each * (1 + products_of(task) / PRODUCTS_OF_A_STEP) > LONG_RUN)
 
 
 def _check_device(name: str) -> None:

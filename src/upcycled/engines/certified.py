@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -81,7 +81,7 @@ def _sgd(
     local: LocalSGD,
     x: Real,
     y: NDArray[Any],
-    orders: NDArray[np.int64],
+    orders: Iterable[NDArray[np.int64]],
     start: Real,
     a: float,
     b: Any,
@@ -95,10 +95,9 @@ def _sgd(
     return point
 
 
-def _orders(local: LocalSGD, key: int, samples: int, epochs: int) -> NDArray[np.int64]:
-    if local.batch_size is None:
-        return np.tile(np.arange(samples), (epochs, 1))
-    return permutations(key, samples, epochs)
+def _orders(local: LocalSGD, key: int, samples: int, epochs: int) -> Iterator[NDArray[np.int64]]:
+    for epoch in range(epochs):  # one order at a time: all of them may not fit into memory
+        yield np.arange(samples) if local.batch_size is None else permutations(key, samples, 1, epoch)[0]
 
 
 def _gradient_sum_of(task: Task) -> GradientSum | None:

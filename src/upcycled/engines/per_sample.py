@@ -28,6 +28,7 @@ from upcycled.core.solvers import LocalSGD
 from upcycled.core.streams import Words, keys_within
 from upcycled.engines.determinism import one_thread
 from upcycled.engines.dropout import Masks, Shape, kept, key_dropout
+from upcycled.models.prepare import random_inputs, random_targets
 
 Named: TypeAlias = dict[str, torch.Tensor]
 
@@ -180,15 +181,8 @@ def random_chunk(task: Task, rows: int, draw: int) -> tuple[torch.Tensor, torch.
     generator = torch.Generator().manual_seed(draw)
     # Weights that start at zero would hide everything behind them.
     flat = 0.1 * torch.randn(task.layout.size, generator=generator)
-    shape: Shape = (rows, *task.train.x.shape[1:])
-    if np.issubdtype(task.train.x.dtype, np.integer):
-        tables = [m.num_embeddings for m in task.module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-        x = torch.randint(0, min(tables, default=2), shape, generator=generator)
-    else:
-        x = torch.randn(shape, generator=generator)
-    y = torch.randint(0, max(2, task.num_classes), (rows, *task.train.y.shape[1:]), generator=generator)
-    if task.objective.targets != "classes":
-        y = (y % 2).float()
+    x = random_inputs(task.module, (rows, *task.train.x.shape[1:]), generator)
+    y = random_targets(task.objective, task.num_classes, (rows, *task.train.y.shape[1:]), generator)
     return flat, x, y, keys_within(np.uint64(draw), np.arange(rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -19,7 +20,6 @@ from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, No
 from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
-from upcycled.engines.choice.expected_seconds import expected_seconds
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.flat_module import FlatModule, flat_module
 from upcycled.engines.fused.thread_pool import ThreadPool, cores
@@ -194,9 +194,10 @@ def _batches(
     """Yield the minibatches of a client's local work in order; the last one of an epoch may be short."""
     features, labels = to_torch(x, device), to_torch(y, device)
     if local.batch_size is None:
-        yield from [(laid_out(features), labels)] * epochs
+        yield from itertools.repeat((laid_out(features), labels), epochs)
         return
-    for order in torch.from_numpy(permutations(key, len(y), epochs)).to(device):
+    for epoch in range(epochs):  # one order at a time: all of them may not fit into memory
+        order = torch.from_numpy(permutations(key, len(y), 1, epoch)[0]).to(device)
         # Rows are put in order once an epoch: the batches are then slices.
         x_epoch, y_epoch = laid_out(features.index_select(0, order)), labels.index_select(0, order)
         for first in range(0, len(y), local.batch_size):
@@ -224,4 +225,4 @@ def open_sequential(task: Task, threads: int | None) -> Sequential:
     return Sequential(task, flat, lanes, ThreadPool(len(lanes) - 1))
 
 
-SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential, lambda task: expected_seconds("one by one", task))
+SEQUENTIAL = EngineKind("sequential", _refuses, open_sequential)

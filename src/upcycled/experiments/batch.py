@@ -21,9 +21,9 @@ from upcycled.data import FederatedData
 from upcycled.experiments.judged import Judged
 from upcycled.experiments.private_files import checkpoint_folder, ledger_key, note_other_data
 from upcycled.experiments.results import (
+    PLACE,
     begin_seed,
     finished_summary,
-    is_extended,
     open_ledger,
     seed_folder,
     write_seed,
@@ -32,8 +32,7 @@ from upcycled.experiments.said_before import about_cells
 from upcycled.privacy.accounts.account import Account, Cost
 from upcycled.runtime import Callback, Result
 from upcycled.runtime.checkpointing.checkpoint_files import has_checkpoints
-from upcycled.runtime.checkpointing.checkpointer import Checkpointer
-from upcycled.runtime.checkpointing.extension import check_extension
+from upcycled.runtime.checkpointing.identity import way_out
 from upcycled.runtime.display.batch_progress import BatchProgress
 from upcycled.runtime.executor import Failed, Job, train_each
 from upcycled.runtime.holder.charging import costs_of, replan
@@ -236,7 +235,10 @@ def prepare_batch(
                 if (key, shown.is_restricted) not in described:
                     described[key, shown.is_restricted] = shown.about(data)
                 about = described[key, shown.is_restricted]
-                found = {seed: _summary(plan, shown, experiment, seed, about, is_anyway) for seed in experiment.seeds}
+                found = {
+                    seed: finished_summary(seed_folder(experiment, seed), experiment, seed, about, is_anyway)
+                    for seed in experiment.seeds
+                }
                 there = {seed: summary for seed, summary in found.items() if summary is not None}
             owed = _owed(plan, experiment, shown, there)
             kept = plan if i < AT_ONCE else None
@@ -259,18 +261,6 @@ def _owed(
     if plan.participation.fraction == 1.0:  # every seed has the same schedule
         return (costs_of(plan),) * len(seeds)
     return tuple(costs_of(replan(plan, experiment.spec(seed))) for seed in seeds)
-
-
-def _summary(
-    plan: Plan, shown: Publication, experiment: Experiment, seed: int, about: dict[str, Any], is_anyway: bool
-) -> dict[str, Any] | None:
-    """Return the summary of a seed that is finished or stopped; None where it has to be run, or run on."""
-    folder = seed_folder(experiment, seed)
-    before = is_extended(folder, experiment, seed)
-    if before is not None and has_checkpoints(checkpoint_folder(folder, shown)):
-        check_extension(plan, before, plan.strategy.data_rounds(before), str(folder))
-        return None
-    return finished_summary(folder, experiment, seed, about, is_anyway)
 
 
 @contextmanager
@@ -298,7 +288,7 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
                     continue
                 if variant.shown.is_restricted:
                     note_other_data(variant.folder(seed), variant.data)
-                outcomes[i, seed] = _found(seed, variant.folder(seed), summary)
+                outcomes[i, seed] = _found(variant, seed, summary)
                 options.tell(variant.experiment, outcomes[i, seed])
     begun = {place for place in todo if has_checkpoints(batch.variants[place[0]].checkpoint(place[1]))}
     table = BatchProgress(len(todo), options.progress)
@@ -314,10 +304,12 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
     ]
 
 
-def _found(seed: int, folder: Path, summary: dict[str, Any]) -> SeedOutcome:
+def _found(variant: Variant, seed: int, summary: dict[str, Any]) -> SeedOutcome:
     """Return what became of a seed that an earlier command ran; one that stopped would only stop, or pay, again."""
+    folder = variant.folder(seed)
     if summary.get("error") is not None:
-        said = f"{summary['error']} (in an earlier command, which kept it: remove {folder} to run it again)"
+        advice = way_out(variant.experiment.noise == "system", PLACE)
+        said = f"{summary['error']} (in an earlier command, which kept it in {folder}; to run it again, {advice})"
         return SeedOutcome(seed, "stopped", folder, error=said)
     return SeedOutcome(seed, "reused", folder, summary=summary)
 
@@ -330,10 +322,6 @@ def _train(
     for i, seed in places:
         variant, folder, checkpoint = variants[i], variants[i].folder(seed), variants[i].checkpoint(seed)
         _wait_for_orphans(checkpoint)
-        if is_extended(folder, variant.experiment, seed) is not None:
-            # What is finished is given up only for a run that goes on.
-            spec = variant.experiment.spec(seed).replace(resume_anyway=options.resume_anyway)
-            Checkpointer(make_plan(variant.data, spec), checkpoint).newest()
         begin_seed(folder, variant.experiment, seed)
         if variant.shown.is_restricted:
             make_private(folder / PRIVATE)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.algorithms import ALGORITHMS
-from upcycled.coefficients import as_rule
 from upcycled.config.experiment import Experiment, parse
 from upcycled.config.wording import named
 from upcycled.core.errors import InputError, check_number, suggest
@@ -254,8 +253,7 @@ def _pair(experiment: Experiment, name: str, equal: str, folder: Path) -> tuple[
     base |= {"algorithm": table, "results": str(folder)}
     vanilla = {key: value for key, value in base.items() if key != "upcycle"}
     called = name.replace(":", ".")  # a folder's name has no colon
-    per_round = 1 if experiment.upcycle is None else as_rule(experiment.upcycle.build()).per_round
-    iterations = vanilla_iterations(experiment.iterations, equal, per_round)
+    iterations = vanilla_iterations(experiment.iterations, equal)
     return (
         parse(vanilla | {"name": f"{called}-vanilla", "iterations": iterations}),
         parse(base | {"name": f"{called}-upcycled"}),

@@ -21,10 +21,19 @@ from upcycled.privacy.ledger.chain import key_at
 from upcycled.runtime.checkpointing.fingerprint import hash_of_data, keyed
 from upcycled.runtime.checkpointing.identity import DATA_KEY
 from upcycled.runtime.publication import Publication
-from upcycled.support.files import PRIVATE, make_private, write_together, write_whole
+from upcycled.support.files import (
+    PRIVATE,
+    make_private,
+    read_json,
+    read_json_lines,
+    reading,
+    write_together,
+    write_whole,
+)
 from upcycled.support.formats import fixed
 
 CHECKPOINT, SCORES, NOTES, DATA, LEDGER_KEY = "checkpoint", "scores.jsonl", "notes.jsonl", "data.json", "ledger.key"
+_EXPECTED = "what a finished run left to the holder of its data"
 
 
 def checkpoint_folder(seed: Path, shown: Publication) -> Path:
@@ -65,7 +74,7 @@ def note_other_data(seed: Path, data: FederatedData) -> None:
     if not (place / DATA).exists():
         return
     found = _keyed_hash(seed, data)
-    if read_lines(place / DATA)[0].get("hmac") == found:
+    if read_json(place / DATA, _EXPECTED).get("hmac") == found:
         return
     words = f"asked for again with other data (keyed hash {found[:16]}): the finished run was left as it is"
     before = read_lines(place / NOTES)
@@ -104,9 +113,12 @@ class OwnResult:
     def read(cls, folder: Path) -> OwnResult:
         scores = read_lines(folder / SCORES)
         notes = tuple(str(line.get("note")) for line in read_lines(folder / NOTES))
-        kept = folder / EVALUATION
-        baseline = json.loads(kept.read_text(encoding="utf-8"))["baseline"] if kept.exists() else {}
-        return cls(folder, scores[-1] if scores else None, notes, baseline)
+        path = folder / EVALUATION
+        baseline = read_json(path, _EXPECTED).get("baseline", {}) if path.exists() else {}
+        found = cls(folder, scores[-1] if scores else None, notes, baseline)
+        with reading(folder, _EXPECTED):
+            found.cells()  # of numbers alone
+        return found
 
     def cells(self) -> list[str]:
         """Return the scores for a table."""
@@ -128,7 +140,7 @@ class OwnResult:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of a file of the holder's; none where it is missing."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return read_json_lines(path, _EXPECTED) if path.exists() else []
 
 
 def _keyed_hash(seed: Path, data: FederatedData) -> str:

@@ -28,18 +28,32 @@ from torch import nn
 import upcycled
 from upcycled.config.experiment import NOT_COMPARED, Experiment, flat, parse
 from upcycled.core.errors import InputError, shown
+from upcycled.core.lookup import code_named_in
 from upcycled.data import FederatedData
 from upcycled.experiments.client_rows import client_rows, own_client_rows
 from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
 from upcycled.experiments.judged import CHARGED
 from upcycled.experiments.parquet import to_parquet
 from upcycled.experiments.private_files import SCORES, json_lines, write_own
+from upcycled.experiments.summary import read_summary
 from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.privacy.ledger.statement import scope_of
 from upcycled.runtime import Result
+from upcycled.runtime.checkpointing.identity import way_out
 from upcycled.runtime.checkpointing.own_code import changed_code, own_code
-from upcycled.support.files import check_format, write_json, write_together, write_whole
+from upcycled.serving.model_files import write_model
+from upcycled.support.files import (
+    PRIVATE,
+    DamagedError,
+    drop_temporaries,
+    read_json_lines,
+    write_json,
+    write_together,
+    write_whole,
+)
 
+PLACE = "name or results folder"
+"""What decides where an experiment's results lie."""
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
 
 
@@ -101,12 +115,10 @@ def write_run(
     final = final_model(data, result, result.personal_models if own_result is None else own_result.personal_models)
     summary["baseline"] = None if final is None or own_result is not None else plain(final.baseline())
     history = plain(result.history.rows())
-    model, own_model = result.model_files()
     files = {
         "config.toml": config,
         "metrics.jsonl": json_lines(history),
         "clients.jsonl": json_lines(plain(client_rows(data, result, final, epsilons))),
-        **model,
         **({} if result.best is None else {"best.safetensors": _weights(result.best.model)}),
         **(_evaluation(final) if own_result is None else {}),
     }
@@ -116,11 +128,11 @@ def write_run(
         own = {
             SCORES: json_lines(plain(own_result.history.rows())),
             "clients.jsonl": json_lines(plain(own_client_rows(data, own_result, final, epsilons))),
-            **own_model,
             **_evaluation(final),
         }
         write_own(folder, own, own_result.notes, data)
     write_together(folder, files)
+    write_model(folder, *result.model_files())
     write_json(folder / "summary.json", summary)
     return summary
 
@@ -135,17 +147,16 @@ def _evaluation(final: FinalModel | None) -> dict[str, bytes]:
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a finished seed's ``metrics.jsonl``."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return read_json_lines(folder / "metrics.jsonl", "the rows of a finished run")
 
 
 def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
-    """Say in the folder whose it is, before anything else is in it.
-
-    A run that is extended is finished no more, which is said before anything else of it changes.
-    """
+    """Say in the folder whose it is, before anything else is in it; a summary that could not be read is removed."""
     content = experiment.for_seed(seed).resolved_toml(folder).encode()
     path = folder / "config.toml"
     (folder / "summary.json").unlink(missing_ok=True)
+    for place in (folder, folder / PRIVATE):
+        drop_temporaries(place)
     if not path.exists() or path.read_bytes() != content:
         write_whole(path, content)
 
@@ -187,7 +198,6 @@ def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, A
         "engine": result.settings["engine"],
         "restricted": result.private is not None,
         "privacy": _privacy(result),
-        "theory": None if result.theory is None else result.theory.as_json(),
         "data": dict(data),
         "versions": {
             "upcycled": upcycled.__version__,
@@ -221,6 +231,7 @@ def _privacy(result: Result) -> dict[str, Any] | None:
         "repeats": {"charges": ledger.repeated, "epsilon_without": ledger.epsilon_without_repeats(delta)}
         if ledger.repeated
         else None,
+        "as_planned": ledger.is_as_planned,
         "statement": ledger.statement(delta).splitlines(),
         "statement_items": ledger.statement_items(delta),
         "head": None if ledger.head is None else ledger.head.as_json(),
@@ -250,21 +261,12 @@ def _not_covered(result: Result) -> str:
     )
 
 
-def is_extended(folder: Path, experiment: Experiment, seed: int) -> int | None:
-    """Return how many iterations the folder's run has, if all that differs is that more are asked for now."""
-    with suppress(OSError, ValueError, InputError):
-        if json.loads(_text(folder / "summary.json") or "{}").get("error") is not None:
-            return None  # it stopped, and would stop again
-        held = parse(tomllib.loads(_text(folder / "config.toml") or ""))
-        asked = experiment.for_seed(seed)
-        alike = held.model_copy(update={"iterations": asked.iterations})
-        if held.iterations < asked.iterations and alike.fingerprint(seed) == asked.fingerprint(seed):
-            return held.iterations
-    return None
-
-
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
+def _parsed(held: dict[str, Any], asked: Experiment) -> Experiment:
+    """Return a results folder's experiment; the folder may only name code that the asked experiment names as well."""
+    foreign = sorted(code_named_in(held) - code_named_in(asked.resolved()))
+    if foreign:
+        raise InputError(f"the folder names the code {foreign[0]!r}, which the experiment does not")
+    return parse(held)
 
 
 def finished_summary(
@@ -281,22 +283,22 @@ def finished_summary(
     if not folder.exists():
         return None
     try:
-        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        before = summary["data"]["sha256"] if "sha256" in data else None
-    except (OSError, ValueError, KeyError, TypeError):
+        summary = read_summary(folder / "summary.json")
+    except DamagedError:  # not finished, or to be written again
         _check_same_config(folder, experiment.for_seed(seed))
         return None
-    check_format(summary, folder / "summary.json")
+    before = summary["data"].get("sha256") if "sha256" in data else None
     if summary.get("fingerprint") != experiment.fingerprint(seed):
         # Of an earlier version, or of another run: the files say which, and what differs.
         _check_same_config(folder, experiment.for_seed(seed))
+    advice = way_out(experiment.noise == "system", PLACE)
     if before != data.get("sha256"):
-        raise InputError(f"{folder} holds a run on other data, {_way_out()}")
+        raise InputError(f"{folder} holds a run on other data: {advice}")
     made_by = None if is_anyway else summary.get("code")
     edited = changed_code(_code(experiment), made_by) if made_by else None
     if edited is not None:
         raise InputError(
-            f"{folder} holds a run from before {edited} was edited, {_way_out()} (--resume-anyway keeps it as it is)"
+            f"{folder} holds a run from before {edited} was edited: {advice} (--resume-anyway keeps it as it is)"
         )
     return summary
 
@@ -321,24 +323,18 @@ def _check_same_config(folder: Path, experiment: Experiment) -> None:
     try:
         held = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder} holds something without a readable config.toml, {_way_out()}") from error
+        raise InputError(f"{folder} holds files but no readable config.toml: choose another {PLACE}") from error
     with suppress(InputError):
         # A file of an earlier version may lack keys that have a default now.
-        held = parse(held).resolved()
+        held = _parsed(held, experiment).resolved()
     before = flat(tomllib.loads(tomli_w.dumps(held)))
     now = flat(tomllib.loads(experiment.resolved_toml()))
     for key in dict.fromkeys([*now, *before]):
         if key not in NOT_COMPARED and before.get(key) != now.get(key):
             wanted, other = _or_nothing(now, key), _or_nothing(before, key)
-            is_paid = before.get("privacy.noise") == "system"
-            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {other}, {_way_out(is_paid)}")
+            advice = way_out(before.get("privacy.noise") == "system", PLACE)
+            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {other}: {advice}")
 
 
 def _or_nothing(values: Mapping[str, Any], key: str) -> str:
     return shown(values[key]) if key in values else "left out"
-
-
-def _way_out(is_paid: bool = False) -> str:
-    if is_paid:
-        return "so the name or the results folder must be another one: that folder's ledger is what was spent, keep it"
-    return "so the name or the results folder must be another one, or that folder be removed"

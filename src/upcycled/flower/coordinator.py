@@ -40,12 +40,12 @@ from upcycled.runtime.plan import Plan, plan_of
 from upcycled.runtime.round import Answer, Ask, Traffic, ask, joined, repeat, take
 from upcycled.runtime.spec import RunSpec
 from upcycled.runtime.state import Run
+from upcycled.support.files import json_table, reading
 
 NOT_SENT = ("data", "name", "results", "seeds", "callbacks", "sweep", "checkpoint_every", "eval_every", "scored_on")
 """What of an experiment's file is the server's own business."""
 NO_SAMPLES = "left out: a federation's server has no samples"
 NOT_OFFERED = {
-    "theory": NO_SAMPLES,
     "keep_best": NO_SAMPLES,
     "metrics": NO_SAMPLES,
     "charged_scores": "left out: charged scores are not offered over a federation, whose sites pay for rounds alone",
@@ -262,7 +262,8 @@ def plan_at_server(spec: RunSpec, facts: Mapping[str, SiteFacts], schema: Schema
 def kept_run(path: Path) -> str:
     """Return what names the run of a folder: found there, or new."""
     if path.exists():
-        return str(json.loads(path.read_text())["run"])
+        with reading(path, "the name of the folder's run"):
+            return str(json_table(path.read_bytes())["run"])
     return secrets.token_hex(16)
 
 

@@ -12,6 +12,7 @@ from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys
 from upcycled.experiments.private_files import checkpoint_folder, ledger_key
 from upcycled.experiments.results import begin_seed, finished_summary, open_ledger, seed_folder, write_seed
+from upcycled.experiments.summary import read_summary
 from upcycled.flower.asked_scores import AskedScores, can_ask
 from upcycled.flower.coordinator import (
     Event,
@@ -30,7 +31,7 @@ from upcycled.runtime.display.run_progress import LiveProgress
 from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import Result
 from upcycled.runtime.train import run_plan
-from upcycled.support.files import PRIVATE, make_private, write_whole
+from upcycled.support.files import PRIVATE, DamagedError, json_table, make_private, reading, write_whole
 from upcycled.support.lock import locked
 
 RUN, EVENTS = "federation.json", "events.jsonl"
@@ -57,9 +58,9 @@ def run_seed(
         The summary, and the result; None where the seed was finished before.
     """
     folder = seed_folder(experiment, seed)
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(DamagedError):
         # A finished run is known by its config: whether sites have other data now is their own affair.
-        about = json.loads((folder / "summary.json").read_text())["data"]
+        about = read_summary(folder / "summary.json")["data"]
         done = finished_summary(folder, experiment, seed, about)
         if done is not None:
             return done, None
@@ -132,4 +133,5 @@ def _run(
 def _kept_facts(path: Path) -> dict[str, SiteFacts]:
     if not path.exists():
         return {}
-    return {one["site"]: SiteFacts(**one) for one in json.loads(path.read_text())["sites"]}
+    with reading(path, "what the sites told the run about their data"):
+        return {one["site"]: SiteFacts(**one) for one in json_table(path.read_bytes())["sites"]}

@@ -27,7 +27,7 @@ from upcycled.flower.federation_folder import EXPERIMENT, FederationFolder, invi
 from upcycled.flower.flwr_calls import QUIET, ConnectionLostError, check_flower
 from upcycled.flower.holder.node import KEY
 from upcycled.flower.holder.policy import policy_of
-from upcycled.support.files import make_private, write_whole
+from upcycled.support.files import make_private, reading, write_whole
 
 PROCESSES, SERVER = "processes.json", "server"
 START_SECONDS, STOP_SECONDS = 180.0, 10.0
@@ -223,7 +223,8 @@ def started(folder: FederationFolder) -> list[Started]:
     path = folder.private / PROCESSES
     if not path.exists():
         return []
-    return [Started(**one) for one in json.loads(path.read_text())]
+    with reading(path, "the processes that `upcycled federation up` started"):
+        return [Started(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
 
 
 def online_sites(folder: FederationFolder) -> set[str]:

@@ -106,9 +106,11 @@ def epsilons_of(plan: Plan) -> dict[int, float]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the run itself warned of a large delta
         ledger = Ledger.read(path)
-        found = ledger.epsilon_over_rounds(ledger.default_delta)
+        found, stated = ledger.epsilon_over_rounds(ledger.default_delta), ledger.max_epsilon(ledger.default_delta)
     # A round that was repeated after a kill was charged twice: the last counts both.
     spent = dict(zip(found.iterations, found.worst, strict=True))
+    if spent:  # the last is what the run states: that of its complete plan, if it did not end as planned
+        spent[found.iterations[-1]] = stated
     return {iteration: epsilon for iteration, epsilon in spent.items() if math.isfinite(epsilon)}
 
 

@@ -22,7 +22,7 @@ from upcycled.metrics.predictions import constant_outputs, predictions_of
 
 GLOBAL = "global_"
 """What the names of the global model's metrics begin with, where others are of personal models."""
-_KEPT = (GLOBAL, "noisy_", "theory_", "validation_")
+_KEPT = (GLOBAL, "noisy_", "validation_")
 """Beginnings of names that records have for other numbers."""
 _WORDS = {
     "two classes": "two classes",

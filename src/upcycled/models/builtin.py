@@ -40,7 +40,7 @@ def logistic(features: Sequence[int], classes: int, *, bias: bool = True, seed: 
     >>> logistic((20,), 2)
     Linear(in_features=20, out_features=2, bias=True)
     """
-    _check_fits((math.prod(features) + 1) * classes)
+    _check_fits(layers_size((math.prod(features), classes)))
     linear = _linear(math.prod(features), classes, bias)
     module = linear if len(features) == 1 else nn.Sequential(nn.Flatten(), linear)
     draw_weights(module, seed)
@@ -71,13 +71,23 @@ def mlp(features: Sequence[int], classes: int, *, hidden: Sequence[int] = (196,)
         must = f"at most {MOST_LAYERS} widths, a layer each"
         raise InputError(field="hidden", of="model", value=list(hidden), must=must)
     widths = [math.prod(features), *(COUNT.check("hidden", width, "model") for width in hidden), classes]
-    _check_fits(sum((before + 1) * after for before, after in itertools.pairwise(widths)), "hidden", list(hidden))
+    _check_fits(layers_size(widths), "hidden", list(hidden))
     layers: list[nn.Module] = [] if len(features) == 1 else [nn.Flatten()]
     for i, (before, after) in enumerate(itertools.pairwise(widths)):
         layers += ([nn.ReLU()] if i else []) + [_linear(before, after)]
     module = nn.Sequential(*layers)
     draw_weights(module, seed)
     return module
+
+
+def layers_size(widths: Sequence[int]) -> int:
+    """Return how many parameters linear layers of these widths have, biases included."""
+    return sum((before + 1) * after for before, after in itertools.pairwise(widths))
+
+
+def lstm_size(embedding: int, hidden: int, classes: int) -> int:
+    """Return how many parameters an LSTM in both directions and its output layer have, all but the embedding's."""
+    return 8 * hidden * (embedding + hidden + 2) + (2 * hidden + 1) * classes
 
 
 BYTES_EACH = 12
@@ -163,7 +173,7 @@ def lstm(
         raise InputError(field="vocabulary", of="model", but="an lstm needs the number of token ids, or vectors=")
     vocabulary = COUNT.check("vocabulary", vocabulary, "model")
     _check_fits(vocabulary * embedding, "vocabulary", vocabulary)
-    _check_fits(8 * hidden * (embedding + hidden + 2) + (2 * hidden + 1) * classes, "hidden", hidden)
+    _check_fits(lstm_size(embedding, hidden, classes), "hidden", hidden)
     module = Lstm(vocabulary, classes, embedding, hidden, dropout)
     draw_weights(module, seed)
     if vectors is not None:

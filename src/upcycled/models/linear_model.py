@@ -54,11 +54,23 @@ def linear_layer(module: nn.Module) -> nn.Linear | None:
     >>> linear_layer(nn.Linear(3, 2)), linear_layer(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))
     (Linear(in_features=3, out_features=2, bias=True), None)
     """
-    parts = list(module) if isinstance(module, nn.Sequential) else [module]
-    linears = [part for part in parts if not isinstance(part, nn.Flatten | nn.Identity)]
-    if len(linears) != 1 or type(linears[0]) is not nn.Linear:
+    parts = list(module) if type(module) is nn.Sequential else [module]
+    linears = [part for part in parts if type(part) not in (nn.Flatten, nn.Identity)]
+    if len(linears) != 1 or type(linears[0]) is not nn.Linear or any(map(runs_other_code, module.modules())):
         return None
     return linears[0]
+
+
+def runs_other_code(module: nn.Module) -> bool:
+    """Say whether a module runs more than its class's forward: hooks, or a forward that was set on the module itself.
+
+    >>> layer = nn.utils.spectral_norm(nn.Linear(3, 2))
+    >>> runs_other_code(layer), runs_other_code(nn.Linear(3, 2))
+    (True, False)
+    """
+    # torch has no public word for it: a test registers a hook of each kind, and sees each of them found.
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return "forward" in vars(module) or any(getattr(module, name, None) for name in names)
 
 
 def linear_model_of(module: nn.Module, layout: Layout) -> LinearModel | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from upcycled.core.facts import Facts
 from upcycled.core.objective import Objective
 from upcycled.core.running_statistics import NAMES, is_statistic
 from upcycled.losses import CrossEntropy, DoubleSoftmax
-from upcycled.models.builtin import logistic, lstm, mlp
+from upcycled.models.builtin import layers_size, logistic, lstm, lstm_size, mlp
 
 KINDS = ("logistic", "mlp", "lstm")
 
@@ -40,18 +41,42 @@ def prepare_model(
     """
     outputs = objective.num_outputs(facts.classes)
     if isinstance(model, nn.Module):
-        module = copy.deepcopy(model)
+        module = _copied(model)
     elif model in KINDS:
         module = _build(model, facts, outputs, seed, _with_vectors(model, dict(options or {}), facts.vectors))
     else:
         named = suggest(model, KINDS) if isinstance(model, str) else f" (known: {', '.join(KINDS)})"
         raise InputError(field="model", value=model, must=f"a torch.nn.Module or a known name{named}")
-    trial = _trial(facts) if samples is None else samples
+    trial = trial_samples(facts) if samples is None else samples
     _probe(module, as_input(module, trial), facts, objective)
     return module
 
 
-def _trial(facts: Facts) -> NDArray[Any]:
+def num_parameters(model: object, facts: Facts, objective: Objective, options: Mapping[str, Any] | None) -> int | None:
+    """Return how many parameters a named model will have, before it is made; None for any other model."""
+    if not isinstance(model, str) or model not in KINDS:
+        return None
+    given, outputs = _options(model) | dict(options or {}), objective.num_outputs(facts.classes)
+    if model == "logistic":
+        return layers_size((math.prod(facts.shape), outputs))
+    if model == "mlp":
+        return layers_size((math.prod(facts.shape), *given["hidden"], outputs))
+    vocabulary = given["vocabulary"] or facts.vocabulary or 0
+    return vocabulary * int(given["embedding"]) + lstm_size(given["embedding"], given["hidden"], outputs)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise InputError(
+            f"the module cannot be copied: {reason_of(error)}; expected one that copy.deepcopy takes. Layers with the "
+            "old torch.nn.utils.weight_norm do not: use torch.nn.utils.parametrizations.weight_norm",
+            where=("model",),
+        ) from error
+
+
+def trial_samples(facts: Facts) -> NDArray[Any]:
     """Return two samples made up: ones, which no layer takes for padding, and the largest token where that is known."""
     trial = np.ones((2, *facts.shape), dtype=facts.dtype)
     if facts.vocabulary is not None:
@@ -87,14 +112,19 @@ def _build(kind: str, facts: Facts, outputs: int, seed: int, options: dict[str, 
 
 
 def _check_options(kind: str, options: Mapping[str, Any]) -> None:
-    made: dict[str, Callable[..., nn.Module]] = {"logistic": logistic, "mlp": mlp, "lstm": lstm}
-    parameters = inspect.signature(made[kind]).parameters.values()
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "seed"]
+    known = _options(kind)
     for name in options:
         if name not in known:
             raise InputError(
                 f"model_options has '{name}', but the model '{kind}' has no such option{suggest(name, known)}"
             )
+
+
+def _options(kind: str) -> dict[str, Any]:
+    """Return the options that a named model has, with their defaults."""
+    made: dict[str, Callable[..., nn.Module]] = {"logistic": logistic, "mlp": mlp, "lstm": lstm}
+    parameters = inspect.signature(made[kind]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "seed"}
 
 
 def takes_tokens(module: nn.Module) -> bool:
@@ -110,6 +140,22 @@ def as_input(module: nn.Module, x: NDArray[Any]) -> NDArray[Any]:
     if not is_integer:
         raise InputError(f"model has an embedding, which needs integer token ids, but the features are {x.dtype}")
     return x if x.dtype == np.int64 else x.astype(np.int64)
+
+
+def random_inputs(module: nn.Module, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Return random samples of a shape (samples, ...): token ids that every embedding knows, or normal numbers."""
+    if not takes_tokens(module):
+        return torch.randn(shape, generator=generator)
+    tables = [layer.num_embeddings for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    return torch.randint(0, min(tables), shape, generator=generator)
+
+
+def random_targets(
+    objective: Objective, classes: int, shape: tuple[int, ...], generator: torch.Generator
+) -> torch.Tensor:
+    """Return random targets of a shape (samples, ...): class numbers, or zeros and ones as numbers."""
+    drawn = torch.randint(0, max(2, classes), shape, generator=generator)
+    return drawn if objective.targets == "classes" else (drawn % 2).float()
 
 
 _BATCH_NORMS = (
@@ -178,7 +224,7 @@ def takes_one_sample(module: nn.Module, facts: Facts) -> bool:
     trial = copy.deepcopy(module).cpu().train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            trial(torch.from_numpy(as_input(module, _trial(facts)[:1])))
+            trial(torch.from_numpy(as_input(module, trial_samples(facts)[:1])))
         except ValueError:
             return False
     return True

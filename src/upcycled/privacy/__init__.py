@@ -21,7 +21,6 @@ from upcycled.privacy.mechanisms.central import CentralDPFedAvg
 from upcycled.privacy.mechanisms.clipping import ModelClipping, UpdateClipping
 from upcycled.privacy.mechanisms.dpsgd import DPSGD
 from upcycled.privacy.mechanisms.erm_output import ErmOutput
-from upcycled.privacy.mechanisms.gaussian_objective import GaussianObjective
 from upcycled.privacy.mechanisms.objective_perturbation import ObjectivePerturbation
 from upcycled.privacy.mechanisms.table import MECHANISMS
 
@@ -36,7 +35,6 @@ __all__ = [
     "Charge",
     "ChargedScores",
     "ErmOutput",
-    "GaussianObjective",
     "Ledger",
     "ModelClipping",
     "ObjectivePerturbation",

@@ -17,10 +17,9 @@ ulp, 8u, that its vectorised ones are held to:
 - a norm: 11u, s u for the sum of D terms (``sum_error``), and the rate: (s + 12) u;
 - the direction: 20u, and 20u more by what that does to its length, (s/2 + 2) u for computing the length; two products.
 
-Together less than (2 s + 64) u of the norm, first order, which ``tilt_error`` doubles as ``rounding.py`` does; Gaussian
-tilts (``GaussianObjective``) are such normals times a number, 22u each, and stay within it. What is left is that
-fifteen words of zeros in a row count as the last of them having a one: probability 2^-960 a number, far below what is
-assumed of the cipher that the words come from.
+Together less than (2 s + 64) u of the norm, first order, which ``tilt_error`` doubles as ``rounding.py`` does. What
+is left is that fifteen words of zeros in a row count as the last of them having a one: probability 2^-960 a number, far
+below what is assumed of the cipher that the words come from.
 """
 
 from __future__ import annotations

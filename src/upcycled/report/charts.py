@@ -11,7 +11,7 @@ import numpy as np
 
 from upcycled.core.vectors import Real
 from upcycled.report.collect import Part, Results
-from upcycled.report.curves import MOST_OF_A_PAGE, MOST_POINTS, THEORY, Curve, curve
+from upcycled.report.curves import MOST_OF_A_PAGE, MOST_POINTS, Curve, curve
 from upcycled.report.distributions import Client, Distribution, bins_of, clients_of, distribution
 from upcycled.report.settings import families, labels
 from upcycled.support.formats import epsilon, fixed
@@ -109,7 +109,7 @@ def _part(k: int, one: Drawn) -> dict[str, Any]:
 def _columns(found: Curve) -> dict[str, Any]:
     columns: dict[str, Any] = {name: getattr(found, name).tolist() for name in AXES}
     columns["upcycled"] = [int(is_upcycled) for is_upcycled in found.is_upcycled]
-    for name in [name for name in found.mean if not name.startswith(THEORY)]:
+    for name in found.mean:
         columns[name] = found.mean[name].tolist()
         if not np.isnan(found.sd[name]).all():
             columns[f"{name}_sd"] = found.sd[name].tolist()
@@ -132,7 +132,7 @@ def _spent(one: Drawn) -> dict[str, Any] | None:
 def client_chart(every: Sequence[Drawn], name: str) -> dict[str, Any] | None:
     """Return the distributions of a number over clients, in common bins; None if no experiment has it."""
     values = [client.numbers.get(name, math.nan) for one in every for client in one.clients]
-    known = [value for value in values if not math.isnan(value)]
+    known = [value for value in values if math.isfinite(value)]
     if not known:
         return None
     title, unit, least, most = CLIENT_CHARTS.get(name, (f"{name} of a client", "", -math.inf, math.inf))

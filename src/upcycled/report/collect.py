@@ -18,8 +18,9 @@ from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
+from upcycled.privacy.ledger.ledger_file import ledger_files
 from upcycled.privacy.ledger.plain_words import plain_words
-from upcycled.privacy.ledger.run_folder import Together, cost_together, ledger_files
+from upcycled.privacy.ledger.run_folder import Together, cost_together
 from upcycled.privacy.ledger.statement import contradiction, evidence
 from upcycled.support.files import PRIVATE, check_format
 from upcycled.support.formats import general
@@ -273,7 +274,10 @@ def _stopped(seed: Seed) -> str:
     said = f"{seed.place} stopped after iteration {seed.summary.get('iterations')}: {seed.summary['error']}"
     if math.isnan(worst):
         return said
-    return f"{said}; what it released cost the worst client epsilon {general(worst, 6)} at delta {general(delta)}"
+    # Summaries of earlier versions state what was released, however their runs ended.
+    is_as_planned = (seed.privacy or {}).get("as_planned", True)
+    cost = "what it released cost the worst client" if is_as_planned else "its planned rounds cost the worst client"
+    return f"{said}; {cost} epsilon {general(worst, 6)} at delta {general(delta)}"
 
 
 def _seed(reader: _Reader, folder: Path, config: Row) -> Seed | None:
@@ -317,7 +321,9 @@ def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
     if ledger is None:
         return replace(seed, evidence="not this run's, or damaged; the numbers are the summary's")
     spent = spending(ledger, float(delta))
-    worst = spent.worst[-1] if spent is not None else 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the run warned of a large delta
+        worst = ledger.max_epsilon(float(delta))
     contradicts = contradiction(privacy, worst)
     if contradicts is not None:
         reader.problems.append(f"{reader.place(ledgers[-1])} {contradicts}")

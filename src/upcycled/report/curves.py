@@ -18,7 +18,6 @@ MOST_POINTS = 400
 MOST_OF_A_PAGE = 12_000
 """Of all lines together."""
 SCORES = ("accuracy", "loss")
-THEORY = "theory_"
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Curve:
     epsilon: Real
     """Of the worst client, so far."""
     mean: Mapping[str, Real]
-    """``accuracy`` in percent, ``loss``, metrics, and ``theory_...`` where it was measured."""
+    """``accuracy`` in percent, ``loss``, and metrics."""
     sd: Mapping[str, Real]
     """Standard deviation over seeds (ddof = 1); NaN with one seed."""
 
@@ -49,14 +48,13 @@ def curve(part: Part, most: int = MOST_POINTS) -> Curve:
     first = [tables[0][k] for k in shared]
     kept = thinned([int(row["data_round"]) for row in first], most)
     shared, first = [shared[k] for k in kept], [first[k] for k in kept]
-    measured = [name for name in (first[-1] if first else {}) if name.startswith(THEORY)]
 
     def column(name: str) -> Real:
         """Return (seeds, iterations)."""
         return np.array([[number(table[k].get(name)) for k in shared] for table in tables], dtype=np.float64)
 
     scales = {"accuracy": 100.0}
-    values = {name: scales.get(name, 1.0) * column(name) for name in (*SCORES, *part.metrics, *measured)}
+    values = {name: scales.get(name, 1.0) * column(name) for name in (*SCORES, *part.metrics)}
     return Curve(
         np.array(shared, dtype=np.float64),
         _mean(column("data_round")),

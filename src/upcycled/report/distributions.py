@@ -79,8 +79,8 @@ def _summed_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         values = [number(row.get(name)) for row in rows]
         known = [value for value in values if not math.isnan(value)]
         if name == "epsilon":
-            # A run in which nothing finite is provable makes the client's worst case unprovable.
-            found[name] = max(known) if known and len(known) == len(values) else math.nan
+            # A file has null for an infinite epsilon; a run in which none is provable decides the client's worst case.
+            found[name] = max(known) if len(known) == len(values) else math.inf
         elif known:
             found[name] = float(np.mean(known)) * (100 if name == "accuracy" else 1)
     return found
@@ -115,7 +115,7 @@ def bins_of(values: Sequence[float], least: float = -math.inf, most: float = mat
 
 def distribution(clients: Sequence[Client], name: str, bins: Bins) -> Distribution | None:
     """Return the distribution of a number; None if no client has it."""
-    known = [(c.numbers[name], c.name) for c in clients if name in c.numbers and not math.isnan(c.numbers[name])]
+    known = [(c.numbers[name], c.name) for c in clients if math.isfinite(c.numbers.get(name, math.nan))]
     if not known:
         return None
     values: Real = np.array([value for value, _ in known])
@@ -159,7 +159,6 @@ def _worst(clients: Sequence[Client]) -> list[Client]:
     """Return those with the largest epsilon, and among equals the least accuracy."""
 
     def order(client: Client) -> tuple[float, float]:
-        spent, accuracy = client.numbers.get("epsilon", 0.0), client.numbers.get("accuracy", 0.0)
-        return (-np.inf if np.isnan(spent) else -spent, accuracy)
+        return (-client.numbers.get("epsilon", 0.0), client.numbers.get("accuracy", 0.0))
 
     return sorted(clients, key=order)[:WORST]

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from upcycled.privacy.mechanisms.table import PROVEN, epsilon_called
 from upcycled.report.charts import MOST_SHOWN, Drawn, chart_data, drawn, known_axes, metrics_of, scored_on, still
 from upcycled.report.collect import Results, number
-from upcycled.report.convergence import assumptions, bounds, record_of, theory_charts
 from upcycled.report.curves import SCORES
 from upcycled.report.distributions import client_table
 from upcycled.report.final_model import pictures
@@ -49,7 +48,6 @@ SECTIONS = {
     "final": "Final model",
     "clients": "Clients",
     "privacy": "Privacy",
-    "theory": "Convergence",
     "settings": "What was run",
     "repeat": "Repeat it",
 }
@@ -66,20 +64,12 @@ def render(results: Results, title: str | None = None) -> str:
     parts = [one.part for one in every]
     scored = scored_on(every)
     charts = chart_data(every, scored)
-    records = [record_of(one.part, one.curve) for one in every]
-    charts["theory"] = theory_charts(records)
     claim = claim_of(every)
     called = epsilon_called(claim)
     charts["epsilon"] = called[0].upper() + called[1:]
-    for part, record in zip(charts["parts"], records, strict=True):
-        part["theory"] = record
     documents = results.documents
     drawings, metrics = pictures(every), metrics_of(every)
-    missing = {
-        "final": not drawings,
-        "clients": not any(one.clients for one in every),
-        "theory": not charts["theory"],
-    }
+    missing = {"final": not drawings, "clients": not any(one.clients for one in every)}
     return (
         _environment()
         .get_template("page.html")
@@ -114,8 +104,6 @@ def render(results: Results, title: str | None = None) -> str:
             client_table=client_table([(one.label, one.clients) for one in every], metrics),
             costs=costs(every),
             has_epsilon_curve=has_curve(every),
-            bounds=bounds(every),
-            assumptions=assumptions(every),
             shared=shared_settings(parts),
             differing=differing_settings(parts, [one.label for one in every]),
             own_command=own_command(documents),

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.coefficients import as_rule
 from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.mechanism import meets_epsilon
 from upcycled.core.vectors import Real
@@ -249,7 +248,7 @@ def compare(
     if equal == "epsilon" and not meets_epsilon(arguments.get("privacy")):
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
     check_compared(metric, arguments.get("metrics"), "metric")
-    vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal, as_rule(upcycle).per_round)}
+    vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal)}
     upcycled = {"upcycle": upcycle, "iterations": iterations}
     runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in (vanilla, upcycled) for seed in seeds]
     results = train_many(runs, progress=progress)
@@ -263,15 +262,13 @@ def compare(
     return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence, score)
 
 
-def vanilla_iterations(iterations: int, equal: str, per_round: int = 1) -> int:
-    """Return how many iterations vanilla gets against so many upcycled ones, ``per_round`` after each data round.
+def vanilla_iterations(iterations: int, equal: str) -> int:
+    """Return how many iterations vanilla gets against so many upcycled ones.
 
     >>> vanilla_iterations(160, "work"), vanilla_iterations(5, "work"), vanilla_iterations(160, "epsilon")
     (80, 3, 160)
-    >>> vanilla_iterations(120, "work", per_round=2)
-    40
     """
-    return -(-iterations // (1 + per_round)) if equal == "work" else iterations
+    return -(-iterations // 2) if equal == "work" else iterations
 
 
 def check_compared(metric: str | None, asked: object, field: str) -> None:

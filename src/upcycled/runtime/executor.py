@@ -23,7 +23,16 @@ from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.result import Result
 from upcycled.runtime.spec import RunSpec
 from upcycled.runtime.train import spec_from
-from upcycled.runtime.worker_processes import STOP_FILE, EventStream, Parcel, Stopped, attempt, attempt_here, delivering
+from upcycled.runtime.worker_processes import (
+    STOP_FILE,
+    EventStream,
+    Parcel,
+    Returned,
+    Stopped,
+    attempt,
+    attempt_here,
+    delivering,
+)
 
 if TYPE_CHECKING:
     from upcycled.runtime.state import Run
@@ -259,9 +268,10 @@ def _wait_or_kill(running: Sequence[Any], workers: Any) -> None:
         workers.shutdown(wait=True, kill_workers=True)
 
 
-def _outcome(future: Future[Result | Exception]) -> Result | Exception:
+def _outcome(future: Future[Result | Exception] | Future[Returned]) -> Result | Exception:
     try:
-        return future.result()
+        found = future.result()
+        return found.joined() if isinstance(found, Returned) else found
     except Exception as error:  # a worker process that died
         return error
 

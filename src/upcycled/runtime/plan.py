@@ -32,7 +32,7 @@ from upcycled.core.rule import LocalGeometry
 from upcycled.core.running_statistics import read_statistics, statistics_layout
 from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, ShiftedMinimiser, Solver
+from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, NoisySGD, ShiftedMinimiser, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
 from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
@@ -46,7 +46,8 @@ from upcycled.metrics.measure import as_metrics, check_metrics
 from upcycled.metrics.metric import Metric
 from upcycled.models.factories import made_by
 from upcycled.models.linear_model import linear_layer
-from upcycled.models.prepare import as_input, has_batch_norm, prepare_model
+from upcycled.models.prepare import as_input, has_batch_norm, num_parameters, prepare_model
+from upcycled.models.side_effects import check_private_model
 from upcycled.privacy.charged_scores import FittedScores
 from upcycled.privacy.mechanisms.projection import about_projection
 from upcycled.runtime.checkpointing.checkpoint_files import how_often
@@ -205,6 +206,12 @@ def plan_for_client(data: FederatedData, spec: RunSpec, client: int, of: int, sh
     return with_data(plan_of(facts, spec), data)
 
 
+def parameters_of(spec: RunSpec, facts: Facts) -> int | None:
+    """Return how many parameters a built-in model will have, before it is made; None for a module or a factory."""
+    objective = as_objective(spec.loss, facts.targets)
+    return num_parameters(spec.model, _with_targets(objective, facts), objective, spec.model_options)
+
+
 def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     """Decide a run from public facts: all that a server needs, or a client that knows its own size only.
 
@@ -217,9 +224,6 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     facts = _with_targets(objective, facts)
     metrics = as_metrics(spec.metrics)
     check_metrics(metrics, objective.targets, facts.classes)
-    if spec.theory and objective != CrossEntropy():
-        but = f"it knows the loss 'cross_entropy' only, not '{objective.name}'"
-        raise InputError(field="theory", value=True, but=but)
     with one_thread():  # two samples are not worth waking another, which many plans at once would wait for
         module = prepare_model(_made(spec), facts, objective, spec.seed, spec.model_options, samples)
     layout, initial = layout_of(module), flatten(module)
@@ -232,6 +236,9 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     protection = fit_protection(spec, facts, module, asked, objective, strategy)
     mechanism = protection.mechanism
     solver = mechanism.solver(solver)
+    if spec.privacy is not None:
+        with one_thread():
+            check_private_model(module, facts, objective, is_per_sample=isinstance(solver, NoisySGD))
     check_stragglers(spec.stragglers, solver)
     aggregator = _aggregator(spec, mechanism)
     directions = EffectiveDirections(layout, linear_layer(module) is not None and isinstance(objective, CrossEntropy))
@@ -350,9 +357,6 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
     if aggregator.needs_noise_std and mechanism.release_noise_std is None:
         but = f"nobody knows how much noise a release of '{mechanism.name}' holds, which it needs"
         raise InputError(field="aggregation", value=spec.aggregation, but=but)
-    if spec.theory:
-        must = "'samples' with theory=True: the theorem is about the mean weighted by n_i"
-        raise InputError(field="aggregation", value=spec.aggregation, must=must)
     return aggregator
 
 

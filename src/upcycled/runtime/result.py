@@ -22,13 +22,11 @@ from upcycled.runtime.display import run_plots
 from upcycled.runtime.history import History
 from upcycled.runtime.spec import RunSpec
 from upcycled.serving.model_card import ModelCard
-from upcycled.serving.model_files import WEIGHTS, model_files, personal_file
+from upcycled.serving.model_files import WEIGHTS, model_files, personal_file, write_model
 from upcycled.serving.privacy_statement import statement_of
-from upcycled.support.files import PRIVATE, make_private, write_together
 from upcycled.support.formats import count, fixed, megabytes, score_digits, shortened
 from upcycled.support.overview import Overview
 from upcycled.support.said import say
-from upcycled.theory import Report
 
 METRICS_SHOWN = 6
 OWN = "the data holder's own (result.private)"
@@ -93,7 +91,7 @@ class Result:
     """The trained model, the history, and how it was made.
 
     All of it may be published, but ``private``. A run with real noise on data that are not declared public has None in
-    the place of what may not.
+    the place of what may not. Pickles and copies of a result have no ``private``.
     """
 
     params: torch.Tensor
@@ -112,8 +110,6 @@ class Result:
     """What the model takes and what its outputs mean, as it is written beside its weights."""
     privacy: Ledger | None = None
     """The per-client ledger of a private run."""
-    theory: Report | None = None
-    """The convergence bound beside what was measured, of a run with ``theory=True``."""
     error: BaseException | None = None
     """What ended the run early, whose result is that of its last whole iteration; None if it ended as planned."""
     spec: RunSpec | None = None
@@ -125,6 +121,9 @@ class Result:
 
     best: BestModel | None = None
     """The iterate that did best on the validation samples, of a run with ``keep_best``."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "private": None}
 
     @property
     def accuracy(self) -> float | None:
@@ -152,7 +151,7 @@ class Result:
 
         ``model.safetensors`` has weights and buffers, ``model.json`` what the model takes, what its outputs mean and
         what the ledger says; personal models, where there are some, are in ``personal.safetensors``, of a restricted
-        run in the holder's own ``private/``. Each file appears whole or not at all.
+        run in the holder's own ``private/``. A kill at any moment leaves the model that was there before, or this one.
 
         Args:
             folder: where; it is made where it is not there.
@@ -171,11 +170,8 @@ class Result:
         ...     sorted(path.name for path in result.save(folder).iterdir())
         ['model.json', 'model.safetensors']
         """
-        target, (public, own) = Path(folder), self.model_files()
-        if own:
-            make_private(target / PRIVATE)
-            write_together(target / PRIVATE, own, private=True)
-        write_together(target, public)
+        target = Path(folder)
+        write_model(target, *self.model_files())
         module, _, function = (self.card.factory or "").partition(":")
         if module == "__main__":
             say(

@@ -201,7 +201,7 @@ def joined(asked: Ask, answers: Sequence[Answer]) -> Answer:
     private = [one.private for one in answers if one.private is not None]
     return Answer(
         release,
-        _joined_charges(charges, order) if charges else None,
+        Charge.joined(charges)[order] if charges else None,
         np.concatenate(private)[order] if private else None,
     )
 
@@ -210,15 +210,6 @@ def _places(asked: Ask, clients: Ints) -> list[int]:
     """Return where these clients stand in the cohort that was asked."""
     place = {client: i for i, client in enumerate(asked.cohort.clients.tolist())}
     return [place[client] for client in clients.tolist()]
-
-
-def _joined_charges(charges: Sequence[Charge], order: Ints) -> Charge:
-    def column(name: str) -> Vector | None:
-        parts = [getattr(one, name) for one in charges]
-        return None if parts[0] is None else np.concatenate(parts)[order]
-
-    names = ("clients", "sensitivity", "noise_std", "epsilon", "sampling_rate", "steps", "curvature", "rank", "draws")
-    return Charge(charges[0].kind, **{name: column(name) for name in names})  # type: ignore[arg-type]
 
 
 def _cohort(plan: Plan, run: Run) -> tuple[Cohort, int]:

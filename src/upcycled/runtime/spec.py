@@ -62,8 +62,7 @@ class RunSpec:
         noise: ``"seeded"`` is a simulation and protects nobody; ``"system"`` is real and cannot be repeated.
         budget: the most each client may spend; one that cannot pay is left out of a round before it trains.
         charged_scores: noisy scores of the global model that a private run may publish, because they are charged.
-        engine: ``"auto"``, which takes the one that expects to be done first (the same on every machine), or the name
-            of an engine.
+        engine: ``"auto"``, which takes the same engine for a task on every machine, or the name of an engine.
         seed: fixes clients, stragglers, minibatches, initial weights and simulated noise.
         eval_every: score the test data every so many iterations, and after the last.
         metrics: more scores on the test data, in ``record.metrics`` and ``result.metrics``: a list of names
@@ -71,8 +70,6 @@ class RunSpec:
             number, and ``up.metrics.Metric``; or a mapping of names to functions.
         keep_best: ``"loss"`` or ``"accuracy"``: score ``data.validation`` whenever the test data are scored, and keep
             the iterate that does best there as ``result.best``, beside the last one.
-        theory: measure the terms of the convergence bound on all training data after each iteration, and set the bound
-            beside them (``result.theory``); a simulation's tool, refused with ``noise="system"``.
         device: the torch device of engines that use one.
         ledger: a file (JSON lines) that each charge is written to, durably, before its releases leave.
         ledger_key: a file with the holder's own key, made where there is none: the ledger's heads are signed with it,
@@ -122,7 +119,6 @@ class RunSpec:
     eval_every: Annotated[int, COUNT] = 1
     metrics: Sequence[str | Callable[..., Any] | Metric | Mapping[str, Any]] | Mapping[str, Any] | None = None
     keep_best: str | None = None
-    theory: bool = False
     device: str = "cpu"
     ledger: str | Path | None = None
     ledger_key: str | Path | None = None
@@ -308,11 +304,4 @@ def _check_agreement(spec: RunSpec) -> None:
     if spec.ledger_key is not None and spec.ledger_path is None:
         raise InputError(
             "is given without a ledger or a checkpoint, but there must be a file to sign", field="ledger_key"
-        )
-    if spec.theory and spec.noise == "system":
-        raise InputError(
-            field="theory",
-            value=True,
-            must="False with noise='system': gradient norms of the clients' training data would leave a private run "
-            "uncharged (a simulation, noise='seeded', may measure them)",
         )

@@ -55,18 +55,27 @@ class Run:
 def start_run(plan: Plan, ledger_run: str | None = None) -> Run:
     """Return the run before its first iteration; ``ledger_run`` names the run whose ledger goes on."""
     algorithm, size, clients = plan.strategy.algorithm, plan.layout.size, plan.facts.num_clients
-    state = plan.strategy.start(started(algorithm, plan.initial))
-    if plan.aggregator is not None:
-        state = replace(state, aggregator=plan.aggregator.start())
-    if plan.initial_statistics is not None:
-        state = replace(state, statistics=plan.initial_statistics)
     return Run(
-        state=state,
+        state=start_state(plan),
         memory=ClientMemory(algorithm.remembers, clients, size),
         private=ClientMemory(("model",) if algorithm.is_personal else (), clients, size),
         ledger=None if plan.setting is None else _ledger(plan, plan.setting, ledger_run),
         noise=SystemNoise() if plan.spec.noise == "system" else None,
     )
+
+
+def start_state(plan: Plan) -> State:
+    """Return the server's state before the first iteration."""
+    state = plan.strategy.start(started(plan.strategy.algorithm, plan.initial))
+    if plan.aggregator is not None:
+        state = replace(state, aggregator=plan.aggregator.start())
+    return replace(state, statistics=plan.initial_statistics)
+
+
+def earlier_run(plan: Plan) -> str | None:
+    """Return what names a private run that was stopped before its first checkpoint and goes on; None for a new run."""
+    spec, path = plan.spec, plan.spec.ledger_path
+    return run_of(path) if spec.noise == "system" and spec.checkpoint is not None and path is not None else None
 
 
 def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
@@ -76,8 +85,7 @@ def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
     """
     spec, path = plan.spec, plan.spec.ledger_path
     if run is None and spec.noise == "system":
-        before = None if spec.checkpoint is None or path is None else run_of(path)
-        run = before or secrets.token_hex(8)
+        run = earlier_run(plan) or secrets.token_hex(8)
     elif run is None:
         run = hash_of_run(spec.plain(), setting.sizes, setting.num_parameters)[:16]
     key_path = spec.ledger_key_path

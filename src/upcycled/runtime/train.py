@@ -17,9 +17,9 @@ from upcycled.core.vectors import Vector
 from upcycled.data import FederatedData
 from upcycled.data.checks import Names
 from upcycled.engines.determinism import one_thread
+from upcycled.engines.scratch import drop_abandoned
 from upcycled.metrics.measure import baseline
 from upcycled.models.projection import with_projection
-from upcycled.runtime.bound_probe import BoundProbe, report_of
 from upcycled.runtime.callbacks import STOP, Hooks, as_callback, measures
 from upcycled.runtime.checkpointing.checkpoint_files import tell_user
 from upcycled.runtime.checkpointing.checkpointer import Checkpointer
@@ -32,7 +32,7 @@ from upcycled.runtime.publication import publication_of
 from upcycled.runtime.result import BestModel, HoldersOwn, PersonalModels, Result
 from upcycled.runtime.round import DataRound, data_round
 from upcycled.runtime.spec import RunSpec, spec_of
-from upcycled.runtime.state import Run, start_run
+from upcycled.runtime.state import Run, earlier_run, start_run
 from upcycled.serving.model_card import card_of
 from upcycled.support.formats import fixed, significant
 from upcycled.support.lock import locked
@@ -93,6 +93,7 @@ def run_plan(
         way_out = ": it must be a function or class of a module, or the run be one without a checkpoint"
         raise InputError(field="checkpoint", value=str(plan.checkpoint), but=nameless, hint=way_out)
     with locked(plan.checkpoint, is_private=publication_of(plan).is_restricted):
+        drop_abandoned()  # of a killed process whose run goes on
         return _carry_out(plan, hooks, threads, Checkpointer(plan, plan.checkpoint), data_round)
 
 
@@ -106,13 +107,16 @@ def _carry_out(
     module = _as_trained(plan)
     found = None if checkpointer is None else checkpointer.restore()
     # Before a ledger is begun: what cannot be paid for leaves nothing.
-    check_account(plan, *((0, 0) if found is None else (found.run.state.data_rounds, found.run.state.iteration)))
-    if found is not None:
+    if found is None:
+        check_account(plan, run=earlier_run(plan))
+    else:
+        ledger, state = found.run.ledger, found.run.state
+        check_account(plan, state.data_rounds, state.iteration, None if ledger is None else ledger.run)
         plan = plan.done_by(found.engine)
     last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found[:4]
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
-    probes = [one for one in hooks if measures(one.value)] + ([Hooks(BoundProbe(plan))] if plan.spec.theory else [])
+    probes = [one for one in hooks if measures(one.value)]
     error: BaseException | None = None
     shown = publication_of(plan)
     try:
@@ -129,9 +133,13 @@ def _carry_out(
                 seen, seen_run = shown.record(record), shown.run(run)
                 if STOP in [hook.record(seen, seen_run) for hook in hooks]:
                     break
+        if last.ledger is not None and last.state.iteration == plan.iterations:
+            last.ledger.end()
     except BaseException as raised:
         if checkpointer is not None:
             checkpointer.save_on_exit(last, records, way)
+        if isinstance(raised, BudgetSpentError) and last.ledger is not None:
+            last.ledger.end()
         if isinstance(raised, UpcycledError):
             raised.result = _result(plan, last, records, module, way, raised, notes)
         if not isinstance(raised, (*ENDED_EARLY, KeyboardInterrupt)) or not records:
@@ -199,7 +207,6 @@ def _result(
         settings={**plan.settings, "way": way},
         card=card_of(plan.spec.model, final, plan.facts, plan.objective, plan.mechanism.norm_bound),
         privacy=run.ledger,
-        theory=report_of(plan, records) if plan.spec.theory and records else None,
         error=error,
         spec=plan.spec,
         best=best,

@@ -27,7 +27,7 @@ from upcycled.runtime.display.run_progress import Watched
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.result import Result
+from upcycled.runtime.result import HoldersOwn, Result
 from upcycled.runtime.train import run_plan
 
 if TYPE_CHECKING:
@@ -81,17 +81,34 @@ def _unpacked(content: bytes, here: str) -> Parcel:
     return Parcel(unpacked(content), here)
 
 
-def attempt_here(parcel: Parcel, folder: Path, place: int) -> Result | Exception:
+@dataclass(frozen=True)
+class Returned:
+    """A run's outcome on its way to the parent, and what a pickled result leaves out: the data holder's own."""
+
+    outcome: Result | Exception
+    private: HoldersOwn | None
+
+    def joined(self) -> Result | Exception:
+        """Return the outcome as the worker had it."""
+        if isinstance(self.outcome, Result):
+            return replace(self.outcome, private=self.private)
+        if isinstance(self.outcome, UpcycledError) and self.outcome.result is not None:
+            self.outcome.result = replace(self.outcome.result, private=self.private)
+        return self.outcome
+
+
+def attempt_here(parcel: Parcel, folder: Path, place: int) -> Returned:
     """Carry out one run of a batch in this worker, on one thread."""
     if (folder / STOP_FILE).exists():
-        return Stopped(STOPPED)
+        return Returned(Stopped(STOPPED), None)
     if parcel.here:
         os.chdir(parcel.here)
     reporter = _Reporter(folder, place)
     with _interrupts_ignored():
         outcome = attempt(parcel.plan, [*parcel.plan.spec.callbacks, reporter], threads=1)
         reporter.flush()
-        return outcome
+    result = outcome if isinstance(outcome, Result) else getattr(outcome, "result", None)
+    return Returned(outcome, None if result is None else result.private)
 
 
 class _Reporter:

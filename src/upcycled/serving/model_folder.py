@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +22,34 @@ from upcycled.models.projection import with_projection
 from upcycled.serving.model_card import OWN, ModelCard
 from upcycled.serving.model_files import CARD, WEIGHTS, read_model
 from upcycled.serving.predictor import Predictor
-from upcycled.support.files import PRIVATE
+from upcycled.support.files import PRIVATE, reading
 
 _LISTED = 8
 
 
-def load(folder: str | os.PathLike[str], model: nn.Module | Callable[[], nn.Module] | None = None) -> Predictor:
+def load(
+    folder: str | os.PathLike[str],
+    model: nn.Module | Callable[[], nn.Module] | None = None,
+    allow: str | Sequence[str] = (),
+) -> Predictor:
     """Load a trained model to use it: what ``result.save(DIR)`` wrote, or ``upcycled run`` for each seed.
 
-    A folder whose model was made by a function of its trainer's names that function, and loading it imports and calls
-    it: trust such a folder like code. Otherwise nothing in a folder can run.
+    A folder is not trusted: it runs no code unless the caller allows it. The package's own models need no permission.
+    Of a model that was made by a function of its trainer's, the folder has that function's name; give the module or
+    function as ``model``, or allow the code that the folder names.
 
     Args:
         folder: a model's folder, a seed's, or a results folder with one model in it.
-        model: a module, or a function that makes one, to put the weights into: needed where a module was trained that
-            has no name to be made by.
+        model: a module, or a function that makes one, to put the weights into.
+        allow: names of modules whose functions the folder may name (``"my_module"``, with its submodules), or of single
+            functions (``"my_module:make_net"``). The function is imported and called without arguments.
 
     Returns:
         The model, with ``predict``, ``predict_proba``, ``classes``, ``privacy`` and ``personal``.
 
     Raises:
-        InputError: in one sentence, if there is no model, its files are damaged or of a later format, or weights and
-            module do not fit.
+        InputError: if there is no model, its files are damaged or of a later format, weights and module do not fit, or
+            the folder names code that is not allowed.
 
     >>> import tempfile
     >>> import upcycled as up
@@ -60,7 +66,7 @@ def load(folder: str | os.PathLike[str], model: nn.Module | Callable[[], nn.Modu
     found = model_folder(Path(check_path("folder", folder, "folder")))
     stored = read_model(found)
     card = stored.card
-    module = _module(card, model, found)
+    module = _module(card, model, found, _as_names(allow))
     _put(module, stored.tensors, found)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in card.frozen)
@@ -94,7 +100,41 @@ def model_folder(folder: Path) -> Path:
     raise InputError(f"{folder} holds no {CARD}, but it must be the folder of a finished run, or of result.save")
 
 
-def _module(card: ModelCard, given: Any, folder: Path) -> nn.Module:
+def _as_names(allow: Any) -> tuple[str, ...]:
+    names = (allow,) if isinstance(allow, str) else allow
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+        raise InputError(field="allow", value=allow, must="the name of a module, or several")
+    return tuple(names)
+
+
+def _factory(name: str, allow: tuple[str, ...], folder: Path) -> Any:
+    """Return the function of that name if the caller allows it; nothing is imported otherwise."""
+    module, fix = name.partition(":")[0], "or give the module as up.load(DIR, model=module)"
+    if name not in allow and not _is_within(module, allow):
+        raise InputError(
+            f"the folder names the function {name!r}, which loading would import and call; expected code that you "
+            f"allow. If you trust it, pass allow={module!r} (--allow {module} on the command line), {fix}",
+            where=(str(folder / CARD),),
+        )
+    try:
+        found = looked_up(name, "model")
+    except InputError as error:
+        raise error.hinted(f"; {fix}").at(str(folder / CARD)) from error
+    # A module's imports are attributes of it: "my_module:os.abort" is not a function of my_module.
+    if name not in allow and not _is_within(str(getattr(found, "__module__", None)), allow):
+        raise InputError(
+            f"the folder names {name!r}, which is not defined in an allowed module; expected a function or class of "
+            f"{', '.join(allow)}. If you trust it, pass allow={name!r}, {fix}",
+            where=(str(folder / CARD),),
+        )
+    return found
+
+
+def _is_within(module: str, allow: tuple[str, ...]) -> bool:
+    return any(module == allowed or module.startswith(f"{allowed}.") for allowed in allow)
+
+
+def _module(card: ModelCard, given: Any, folder: Path, allow: tuple[str, ...]) -> nn.Module:
     """Return a module of the right structure, with weights that do not matter yet."""
     if isinstance(given, nn.Module):
         return copy.deepcopy(given)
@@ -108,20 +148,20 @@ def _module(card: ModelCard, given: Any, folder: Path) -> nn.Module:
                 f"{folder} holds the weights of a module that has no name to be made by: give one of the same "
                 "structure as up.load(DIR, model=module)"
             )
+        factory = _factory(card.factory, allow, folder)
         try:
-            return made_by(looked_up(card.factory, "model"), card.factory, seed=0)
+            return made_by(factory, card.factory, seed=0)
         except InputError as error:
-            raise error.hinted("; or give the module as up.load(DIR, model=module)").at(str(folder / CARD)) from error
+            raise error.at(str(folder / CARD)) from error
     options = dict(card.options)
     try:
-        outputs = options.pop("outputs")
-        if card.kind == "lstm":
-            return lstm(outputs, **options)
-        return (logistic if card.kind == "logistic" else mlp)(card.shape, outputs, **options)
-    except (InputError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{folder / CARD} is damaged: no '{card.kind}' can be built of it ({reason_of(error)})"
-        ) from error
+        with reading(folder / CARD, f"the options of a model {card.kind!r}", RuntimeError):
+            outputs = options.pop("outputs")
+            if card.kind == "lstm":
+                return lstm(outputs, **options)
+            return (logistic if card.kind == "logistic" else mlp)(card.shape, outputs, **options)
+    except InputError as error:
+        raise error.at(str(folder / CARD)) from error
 
 
 def _put(module: nn.Module, tensors: dict[str, torch.Tensor], folder: Path) -> None:

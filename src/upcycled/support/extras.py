@@ -15,11 +15,18 @@ EXTRAS = {
     "openpyxl": "excel",
     "optuna": "sweep",
     "pandas": "data",
+    "pooch": "data",
     "pyarrow": "data",
     "sklearn": "metrics",
     "tensorboard": "tensorboard",
+    "tqdm": "data",
 }
 """Name in an import -> extra in pyproject.toml, all packages of a call below being of one extra."""
+
+
+def install_hint(extra: str) -> str:
+    """Return how to install an extra without asking an index, where the package's name may belong to somebody else."""
+    return f"pip install '.[{extra}]' in a checkout, or pip install 'FILE.whl[{extra}]'"
 
 
 def missing(*packages: str) -> str:
@@ -33,7 +40,7 @@ def missing(*packages: str) -> str:
         for package in packages:
             importlib.import_module(package)
     except ImportError:
-        return f"needs {' and '.join(packages)}: pip install 'upcycled-fl[{EXTRAS[packages[0]]}]'"
+        return f"needs {' and '.join(packages)}: {install_hint(EXTRAS[packages[0]])}"
     return ""
 
 

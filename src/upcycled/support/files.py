@@ -1,18 +1,24 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files that may be damaged or forged."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from upcycled.core.errors import InputError, UpcycledError, shown
+from upcycled.core.errors import InputError, UpcycledError, reason_of, shown
 
 
 class WriteError(UpcycledError):
     """A result could not be written (exit code 1 on the command line)."""
+
+
+class DamagedError(InputError):
+    """A file cannot be read, or holds something else than it should (exit code 2 on the command line)."""
 
 
 PRIVATE = "private"
@@ -43,6 +49,10 @@ def make_private(folder: Path) -> None:
         raise cannot_write(folder, error) from error
 
 
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What decoding a text or a table may raise."""
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+"""Names of files that are not whole yet, with their writer's process."""
 RESULTS_FORMAT = 2
 """Of results folders: the number in ``summary.json`` counts for the files beside it. Format 1 had no number."""
 
@@ -65,6 +75,63 @@ def check_format(document: Mapping[str, Any], path: Path) -> None:
             f"{path} has format {shown(found)}, but this version of upcycled reads up to format {RESULTS_FORMAT}: use "
             "the version that wrote it"
         )
+
+
+@contextmanager
+def reading(path: Path, expected: str, *others: type[Exception]) -> Iterator[None]:
+    """Turn the errors of a block that reads and decodes a file into one error about that file.
+
+    Files are not trusted: whatever is in them, a reader ends in a value or in this error.
+
+    Args:
+        path: the file.
+        expected: what it should be, and how to get it back.
+        others: exceptions of a library that decodes it.
+
+    Raises:
+        DamagedError: if the file cannot be read, or is damaged.
+    """
+    damage: tuple[type[Exception], ...] = (*_DAMAGE, *others)
+    try:
+        yield
+    except UpcycledError:
+        raise
+    except OSError as error:
+        raise DamagedError(f"cannot be read ({error.strerror}); expected {expected}", where=(str(path),)) from error
+    except damage as error:
+        # A missing key says its name only, and other errors of Python little more; a ValueError says what is wrong.
+        reason = reason_of(error) if type(error) is ValueError else f"{type(error).__name__}: {reason_of(error)}"
+        raise DamagedError(f"damaged ({reason}); expected {expected}", where=(str(path),)) from error
+
+
+def read_json(path: Path, expected: str) -> dict[str, Any]:
+    """Return the table that a JSON file holds.
+
+    Raises:
+        DamagedError: as :func:`reading` has it.
+    """
+    with reading(path, expected):
+        return json_table(path.read_bytes())
+
+
+def read_json_lines(path: Path, expected: str) -> list[dict[str, Any]]:
+    """Return the tables that the lines of a JSONL file hold.
+
+    Raises:
+        DamagedError: as :func:`reading` has it.
+    """
+    with reading(path, expected):
+        return [json_table(line) for line in path.read_bytes().split(b"\n") if line]
+
+
+def json_table(content: bytes) -> dict[str, Any]:
+    """Return the table that a JSON text holds; ValueError or RecursionError for anything else."""
+    found = json.loads(content.decode("utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError("not a table of names and values")
+    if b"\\u" in content:
+        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair cannot be printed
+    return found
 
 
 def write_together(folder: Path, files: Mapping[str, bytes], *, private: bool = False) -> None:
@@ -96,6 +163,14 @@ def write_together(folder: Path, files: Mapping[str, bytes], *, private: bool = 
                 left.unlink(missing_ok=True)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def drop_temporaries(folder: Path) -> None:
+    """Remove the temporary files that killed writers left in a folder; only the holder of its lock may do that."""
+    for path in folder.glob(".*.tmp") if folder.is_dir() else ():
+        if _TEMPORARY.fullmatch(path.name):
+            with suppress(OSError):  # it does no harm
+                path.unlink()
 
 
 def check_writable(folder: Path) -> None:

@@ -62,13 +62,13 @@ def score_title(name: str) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """Return an epsilon, in a form that lines up in a column; an infinite one, which proves nothing, is ``none``.
+    """Return an epsilon, in a form that lines up in a column; in words if it is infinite.
 
     >>> epsilon(2.0), epsilon(25952.67), epsilon(0.0001234), epsilon(math.inf), epsilon(None)
-    ('2.000', '25,953', '0.0001234', 'none', '–')
+    ('2.000', '25,953', '0.0001234', 'infinite', '–')
     """
     if value == 0 or value == math.inf:
-        return "none" if value else "0"
+        return "infinite" if value else "0"
     return significant(value) if value is None or not 1e-3 <= value < 1e3 else f"{value:.3f}"
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from filelock import lock_descriptor
 
 from upcycled.core.errors import UpcycledError
-from upcycled.support.files import cannot_write, make_private
+from upcycled.support.files import WriteError, cannot_write, drop_temporaries, make_private
 
 LOCK = ".lock"
+ATTEMPTS = 100
+"""The number of attempts to lock a file that other processes keep removing."""
 
 
 class InUseError(UpcycledError):
@@ -27,12 +29,13 @@ def locked(folder: Path, *, is_private: bool = False, waits: bool = False) -> It
     With ``waits`` the block begins when nobody else is there any more.
 
     The lock is the system's, on ``<folder>/.lock``, so it goes with the process however that ends; the file stays and
-    says who had it. Where there is no such lock (some network file systems) nobody is kept out. A private folder is its
-    owner's alone (0700).
+    says who had it. Temporary files that killed processes left in the folder are removed. A private folder is its
+    owner's alone (0700). It records what was spent, and two writers could lose a charge: where file locks do not work
+    (some network file systems), it is refused. Other folders are then not locked.
 
     Raises:
         InUseError: in one sentence, if somebody is there already.
-        WriteError: in one sentence, if the folder cannot be made or written to.
+        WriteError: in one sentence, if the folder cannot be made or written to, or is private and cannot be locked.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder)):
@@ -44,28 +47,68 @@ def locked(folder: Path, *, is_private: bool = False, waits: bool = False) -> It
     """
     if is_private:
         make_private(folder)
+    handle = _locked(folder, is_private, waits)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600 if is_private else 0o666)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    try:
-        if not _is_ours(handle, waits):
-            raise InUseError(
-                f"{folder} is in use by {_holder(handle)}: wait until that is done, stop it, or choose another folder"
-            )
         _sign(folder, handle)
+        drop_temporaries(folder)
         yield
     finally:
         os.close(handle)
 
 
-def _is_ours(handle: int, waits: bool) -> bool:
-    """Take the lock; True also where there are no locks."""
+def _locked(folder: Path, is_private: bool, waits: bool) -> int:
+    """Return an open, locked handle of the lock file that is in the folder, not of one that was removed meanwhile."""
+    for _ in range(ATTEMPTS):
+        handle = _opened(folder, is_private)
+        try:
+            if not _is_free(folder, handle, is_private, waits):
+                advice = "wait until that is done, stop it, or choose another folder"
+                raise InUseError(f"{folder} is in use by {_holder(handle)}: {advice}")
+            if _is_in_place(folder, handle, is_private):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+    raise InUseError(f"{folder / LOCK} is replaced again and again; stop the program that removes it")
+
+
+def _opened(folder: Path, is_private: bool) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600 if is_private else 0o666)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def _is_free(folder: Path, handle: int, is_private: bool, waits: bool) -> bool:
+    """Take the lock and return whether it was free; True also where a folder that is not private has no locks."""
     try:
         return lock_descriptor(handle, blocking=waits)
-    except OSError:  # a file system without locks
+    except OSError as error:
+        if is_private:
+            raise _without_locks(folder, error.strerror or str(error)) from error
         return True
+
+
+def _is_in_place(folder: Path, handle: int, is_private: bool) -> bool:
+    """Return whether the locked file still has its name, so that other processes lock the same file."""
+    other = _opened(folder, is_private)
+    try:
+        if not os.path.samestat(os.fstat(other), os.fstat(handle)):
+            return False
+        if is_private and lock_descriptor(other, blocking=False):
+            raise _without_locks(folder, "a second lock is granted beside the first")
+        return True
+    finally:
+        os.close(other)
+
+
+def _without_locks(folder: Path, reason: str) -> WriteError:
+    return WriteError(
+        f"{folder}: file locks do not work here ({reason}), so two processes could spend the same budget; expected a "
+        "file system with file locks. Move the folder to a local disk"
+    )
 
 
 def _sign(folder: Path, handle: int) -> None:

@@ -1,29 +1,54 @@
-"""The theorem's L, B and rho, from data and model."""
+"""Estimates of the theorem's L and B from data and model, in float64.
+
+F_i is the mean cross-entropy of client i's training samples, f = sum_i p_i F_i with p_i = n_i / sum_j n_j, the paper's
+Eq. (obj): so f is the mean over all samples. Modules are taken in evaluation mode (no dropout).
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from torch import nn
+from torch.func import functional_call, grad, grad_and_value, vjp
+from torch.nn.functional import cross_entropy
 
-from upcycled.core.errors import InputError, check_number, unknown
-from upcycled.core.vectors import Real
-from upcycled.theory.empirical_risk import Federated, Objective, Point, design, objective_for, point_of
+from upcycled.core.errors import InputError, unknown
+from upcycled.core.layout import Layout, layout_of
+from upcycled.core.shards import Shards
+from upcycled.core.vectors import Ints, Real
+from upcycled.data import FederatedData
+from upcycled.losses.proven import softmax_slopes
+from upcycled.models.linear_model import LinearModel, linear_model_of
 
+ROWS_AT_ONCE = 4096
 WEIGHTS = ("samples", "equal")
 MOST_STEPS = 1000
 
+Point: TypeAlias = ArrayLike | torch.Tensor
+"""A flat parameter vector, such as ``result.params``."""
 
-def estimate_smoothness(data: Federated, model: str | nn.Module, params: Point | None = None) -> float:
-    """Return L: the largest over clients, since every F_i must be L-smooth (:func:`client_smoothness`).
 
-    Without ``params``: the exact bound for all parameters, softmax regression only. With ``params``: the norm of the
-    Hessian there, for any module; a local value, which bounds nothing elsewhere.
+def estimate_smoothness(data: FederatedData, model: str | nn.Module, params: Point | None = None) -> float:
+    """Return L: the largest over clients, since every F_i must be L-smooth.
+
+    Without ``params``: the exact bound for all parameters, softmax regression only. Its Hessian is the mean of the
+    Kronecker products of diag(p) - p p' and x~ x~', x~ = (x, 1). The largest eigenvalue of diag(p) - p p' over all
+    probability vectors is 1/2, at p = (1/2, 1/2, 0, ...), so L_i = lambda_max(X~'X~/n)/2. With a bias it is the
+    supremum, not only a bound: zero weights and biases (t, t, -t, -t, ...) bring every sample to that p as t grows;
+    with two classes t = 0 does.
+
+    With ``params``: the norm of the Hessian there, for any module, by power iteration on Hessian-vector products, which
+    approaches it from below; a local value, which bounds nothing elsewhere.
 
     Args:
-        data: the clients' training samples, such as a ``FederatedData``.
-        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
+        data: the clients' training samples.
+        model: ``"logistic"`` or a torch module.
         params: a flat parameter vector, such as ``result.params``; None for all parameters.
 
     Returns:
@@ -37,64 +62,12 @@ def estimate_smoothness(data: Federated, model: str | nn.Module, params: Point |
     >>> estimate_smoothness(data, "logistic")
     4.5
     """
-    return float(client_smoothness(data, model, params).max())
-
-
-def client_smoothness(data: Federated, model: str | nn.Module, params: Point | None = None) -> Real:
-    """Return the smoothness of each F_i.
-
-    The Hessian of softmax regression is the mean of the Kronecker products of diag(p) - p p' and x~ x~', x~ = (x, 1).
-    The largest eigenvalue of diag(p) - p p' over all probability vectors is 1/2, at p = (1/2, 1/2, 0, ...), so L_i =
-    lambda_max(X~'X~/n)/2. With a bias it is the supremum, not only a bound: zero weights and biases (t, t, -t, -t, ...)
-    bring every sample to that p as t grows; with two classes t = 0 does. Local values come from power iteration on
-    Hessian-vector products, which approaches them from below.
-
-    Args:
-        data: the clients' training samples, such as a ``FederatedData``.
-        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
-        params: a flat parameter vector, such as ``result.params``; None for all parameters.
-
-    Returns:
-        L_i of each client.
-
-    Raises:
-        InputError: if the model does not fit the data, or has no value for all parameters and no params are given.
-
-    >>> import upcycled as up
-    >>> data = up.FederatedData.from_arrays([[[3.0, 0.0], [-3.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]]], [[0, 1], [0, 1]])
-    >>> client_smoothness(data, "logistic").tolist()
-    [4.5, 0.5]
-    """
     objective = objective_for(data, model)
-    if params is not None:
-        return local_smoothness_of(objective, point_of(objective, params))
-    if objective.softmax is None:
-        raise InputError(
-            "is missing: only softmax regression has a known smoothness for all parameters, any other "
-            "model has a local one, at the params given",
-            field="params",
-        )
-    return smoothness_of(objective)
-
-
-def smoothness_of(objective: Objective) -> Real:
-    """Return lambda_max(X~'X~/n)/2 of each client, for softmax regression."""
-    found = []
-    for client in range(objective.train.num_clients):
-        x = design(objective, client)
-        # The smaller of the two Gram matrices has the same largest eigenvalue.
-        gram = x.T @ x if x.shape[1] <= x.shape[0] else x @ x.T
-        found.append(float(np.linalg.eigvalsh(gram)[-1]) / (2 * len(x)))
-    return np.array(found)
-
-
-def local_smoothness_of(objective: Objective, at: Real) -> Real:
-    """Return the norm of each client's Hessian at a point."""
-    return np.array([_norm(objective.hessian(i, at), at.size) for i in range(objective.train.num_clients)])
+    return float(client_smoothness(objective, None if params is None else _point(objective, params)).max())
 
 
 def estimate_dissimilarity(
-    data: Federated, model: str | nn.Module, params: Point, *, weights: str = "samples"
+    data: FederatedData, model: str | nn.Module, params: Point, *, weights: str = "samples"
 ) -> float | Real:
     """Return B at a point, or at each of a stack of points (points, D), such as iterates along a run.
 
@@ -103,8 +76,8 @@ def estimate_dissimilarity(
     w(1), w(3), ... only, so their maximum serves a run. Infinity where grad f = 0 but clients disagree.
 
     Args:
-        data: the clients' training samples, such as a ``FederatedData``.
-        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
+        data: the clients' training samples.
+        model: ``"logistic"`` or a torch module.
         params: a flat parameter vector, such as ``result.params``, or a stack of them.
         weights: ``"samples"`` or ``"equal"``.
 
@@ -125,68 +98,154 @@ def estimate_dissimilarity(
     clients = objective.train.num_clients
     shares = None if weights == "samples" else np.full(clients, 1 / clients)
     if np.ndim(params) == 2:
-        points = [point_of(objective, one) for one in params]  # type: ignore[union-attr]
+        points = [_point(objective, one) for one in params]  # type: ignore[union-attr]
         return np.array([objective.landscape(at, shares).dissimilarity for at in points])
-    return objective.landscape(point_of(objective, params), shares).dissimilarity
+    return objective.landscape(_point(objective, params), shares).dissimilarity
 
 
-def estimate_strong_convexity(data: Federated, model: str | nn.Module, mu: float, params: Point | None = None) -> float:
-    """Return rho, the strong convexity of every F_i + mu/2 ||. - w||^2 (the paper's second assumption).
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """f and the clients' gradients at one point."""
 
-    This rho is not the upcycling coefficient. It is mu plus the lowest curvature of the F_i (:func:`lowest_curvature`):
-    exactly mu for softmax regression, whose Hessian has the eigenvalue zero everywhere (all classes moved together).
-    With ``params`` a local value for any module; not positive means that mu is too small there.
+    loss: float
+    """f(w)."""
+    gradient: Real
+    """grad f(w)."""
+    gradient_norm: float
+    second_moment: float
+    """E||grad F_i||^2 over clients."""
 
-    Args:
-        data: the clients' training samples, such as a ``FederatedData``.
-        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
-        mu: the weight of the quadratic term.
-        params: a flat parameter vector, such as ``result.params``; None for all parameters.
+    @property
+    def dissimilarity(self) -> float:
+        """B(w) = sqrt(E||grad F_i||^2) / ||grad f||, at least 1.
 
-    Returns:
-        rho.
-
-    Raises:
-        InputError: if the model does not fit the data, or has no value for all parameters and no params are given.
-
-    >>> import upcycled as up
-    >>> data = up.data.synthetic("iid", clients=2, sizes=20, seed=0)
-    >>> estimate_strong_convexity(data, "logistic", mu=0.5)
-    0.5
-    """
-    check_number("mu", mu, at_least=0)
-    return mu + lowest_curvature(data, model, params)
+        Where grad f = 0: 1 if all clients agree (Li et al. 2020, definition 3), else infinity.
+        """
+        if self.second_moment == 0:
+            return 1.0
+        if self.gradient_norm == 0:
+            return float("inf")
+        # Jensen's inequality makes it 1 at least; rounding may not know.
+        return max(1.0, float(np.sqrt(self.second_moment)) / self.gradient_norm)
 
 
-def lowest_curvature(data: Federated, model: str | nn.Module, params: Point | None = None) -> float:
-    """Return the lowest eigenvalue of the clients' Hessians: over all parameters (softmax regression) or at a point.
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """F_i and f as functions of the flat vector: losses, gradients and Hessian products."""
 
-    Args:
-        data: the clients' training samples, such as a ``FederatedData``.
-        model: ``"logistic"``, ``"mlp"``, ``"lstm"``, or a torch module.
-        params: a flat parameter vector, such as ``result.params``; None for all parameters.
+    module: nn.Module
+    layout: Layout
+    train: Shards
+    linear: LinearModel | None
+    """Its closed form, where the module is softmax regression."""
 
-    Returns:
-        The eigenvalue.
+    def client(self, client: int, at: Real) -> tuple[float, Real]:
+        """Return F_i and its gradient."""
+        x, y = self.train.client(client)
+        if self.linear is not None:
+            exact = _rows(x)
+            logits = self.linear.outputs(at, exact)
+            logits -= logits.max(axis=1, keepdims=True)
+            loss_sum = float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]).sum())
+            return loss_sum / len(y), self.linear.gradient_sum(at, exact, y, softmax_slopes) / len(y)
+        flat, loss, gradient = torch.from_numpy(at), 0.0, np.zeros(at.size)
+        for rows in _pieces(len(y)):
+            part, value = grad_and_value(self._loss_of(x[rows], y[rows]))(flat)
+            loss, gradient = loss + float(value), gradient + part.numpy()
+        return loss / len(y), gradient / len(y)
 
-    Raises:
-        InputError: if the model does not fit the data, or has no value for all parameters and no params are given.
+    def landscape(self, at: Real, weights: Real | None = None) -> Landscape:
+        """Return f, its gradient and the second moment of the clients' gradients, one client at a time."""
+        shares = self.train.sizes / self.train.num_rows if weights is None else weights
+        loss, moment, gradient = 0.0, 0.0, np.zeros(at.size)
+        for client, share in enumerate(shares.tolist()):
+            own_loss, own = self.client(client, at)
+            loss += share * own_loss
+            moment += share * float(own @ own)
+            gradient += share * own
+        return Landscape(loss, gradient, float(np.linalg.norm(gradient)), moment)
 
-    >>> import upcycled as up
-    >>> lowest_curvature(up.data.synthetic("iid", clients=2, sizes=20, seed=0), "logistic")
-    0.0
-    """
-    objective = objective_for(data, model)
-    if objective.softmax is not None:
-        return 0.0
-    if params is None:
-        raise InputError("is missing: only softmax regression has a known curvature for all parameters", field="params")
-    return local_curvature_of(objective, point_of(objective, params))
+    def hessian(self, client: int, at: Real) -> Callable[[Real], Real]:
+        """Return v -> (Hessian of F_i at this point) v, by differentiating the gradient once more."""
+        x, y = self.train.client(client)
+        flat = torch.from_numpy(at)
+        # Reverse over reverse: every module that can be trained has it; the Hessian is its own transpose.
+        products = [vjp(grad(self._loss_of(x[rows], y[rows])), flat)[1] for rows in _pieces(len(y))]
+
+        def product(vector: Real) -> Real:
+            along = torch.from_numpy(vector)
+            total: Real = sum(one(along)[0].numpy() for one in products) / len(y)
+            return total
+
+        return product
+
+    def _loss_of(self, x: Any, y: Ints) -> Callable[[torch.Tensor], torch.Tensor]:
+        features, labels = torch.from_numpy(self._as_input(x)), torch.from_numpy(np.array(y))
+
+        def loss(flat: torch.Tensor) -> torch.Tensor:
+            logits = functional_call(self.module, self.layout.split(flat), (features,))
+            return cross_entropy(logits, labels, reduction="sum")
+
+        return loss
+
+    def _as_input(self, x: Any) -> Any:
+        takes_tokens = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in self.module.modules())
+        return np.array(x, dtype=np.int64 if takes_tokens else np.float64)
 
 
-def local_curvature_of(objective: Objective, at: Real) -> float:
-    """Return the lowest eigenvalue of the clients' Hessians at a point."""
-    return min(_lowest(objective.hessian(i, at), at.size) for i in range(objective.train.num_clients))
+def objective_for(data: FederatedData, model: str | nn.Module) -> Objective:
+    """Return the objectives of a model on the clients' training samples; a module that is passed is left alone."""
+    if not isinstance(model, nn.Module):
+        if model != "logistic":
+            raise InputError(
+                field="model", value=model, must="'logistic' or a module such as result.model or up.models.mlp(...)"
+            )
+        model = nn.Linear(int(np.prod(data.train.x.shape[1:])), data.num_classes)
+    own = copy.deepcopy(model).cpu()
+    layout = layout_of(own)
+    linear = linear_model_of(own, layout)
+    return Objective(own.double().eval(), layout, data.train, linear)
+
+
+def client_smoothness(objective: Objective, at: Real | None = None) -> Real:
+    """Return the smoothness of each F_i: for all parameters, or at a point."""
+    if at is not None:
+        return np.array([_norm(objective.hessian(i, at), at.size) for i in range(objective.train.num_clients)])
+    if objective.linear is None:
+        raise InputError(
+            "is missing: only softmax regression has a known smoothness for all parameters, any other "
+            "model has a local one, at the params given",
+            field="params",
+        )
+    found = []
+    for client in range(objective.train.num_clients):
+        x = objective.linear.design(_rows(objective.train.client(client)[0]))
+        # The smaller of the two Gram matrices has the same largest eigenvalue.
+        gram = x.T @ x if x.shape[1] <= x.shape[0] else x @ x.T
+        found.append(float(np.linalg.eigvalsh(gram)[-1]) / (2 * len(x)))
+    return np.array(found)
+
+
+def _point(objective: Objective, params: Point) -> Real:
+    """Return ``params`` as a flat float64 vector."""
+    given = params.detach().cpu().numpy() if isinstance(params, torch.Tensor) else params
+    flat: Real = np.array(given, dtype=np.float64)
+    if flat.shape != (objective.layout.size,):
+        raise InputError(
+            f"has shape {flat.shape}, but the model has {objective.layout.size} parameters", field="params"
+        )
+    if not np.isfinite(flat).all():
+        raise InputError("has entries that are not finite numbers", field="params")
+    return flat
+
+
+def _rows(x: Any) -> Real:
+    rows: Real = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+    return rows
+
+
+def _pieces(rows: int) -> list[slice]:
+    return [slice(start, min(start + ROWS_AT_ONCE, rows)) for start in range(0, rows, ROWS_AT_ONCE)]
 
 
 def _norm(product: Callable[[Real], Real], size: int, tolerance: float = 1e-9) -> float:
@@ -207,9 +266,3 @@ def _norm(product: Callable[[Real], Real], size: int, tolerance: float = 1e-9) -
             return size_now
         found, vector = size_now, image / size_now
     return found
-
-
-def _lowest(product: Callable[[Real], Real], size: int) -> float:
-    """Return the lowest eigenvalue: power iteration on s I - H, where s is the norm of H."""
-    top = _norm(product, size)
-    return top - _norm(lambda v: top * v - product(v), size)

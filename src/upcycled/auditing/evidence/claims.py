@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,14 +16,17 @@ from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.ledger.joint import (
     Event,
     charges_of,
+    delta_for_events,
     deltas_of_events,
     draws_of,
     epsilon_of_events,
     events_as_json,
     events_of,
     group_epsilon,
+    joint_epsilon,
 )
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.ledger.statement import epsilon_words
 
 POINTS = 61
 WRONGLY = (0.01, 0.05, 0.1, 0.25, 0.5)
@@ -49,7 +52,7 @@ class Client:
             "clients": list(self.names),
             "stated_epsilon": self.epsilon if is_proven else None,
             "draws_of_real_noise": self.draws,
-            "delta_for_events": _left(delta, self.epsilon, self.draws) if is_proven else None,
+            "delta_for_events": delta_for_events(delta, self.epsilon, self.draws) if is_proven else None,
             "events": None if self.events is None else events_as_json(self.events),
         }
 
@@ -131,11 +134,17 @@ def missed(wrongly: float, epsilons: Real, deltas: Real) -> float:
     return float(max(bounds.max(), 0.0))
 
 
-def claim_of_ledger(ledger: Ledger, delta: float, title: str, numbers: int | None = None) -> Claim:
-    """Return a run's claim; ``numbers`` is the length of what a client sends."""
-    epsilons = ledger.epsilon(delta)
-    found = [(str(i), float(epsilons[i]), charges_of(ledger, i)) for i in range(epsilons.size)]
+def claim_of_run(attempts: Sequence[Ledger], delta: float, title: str, numbers: int | None = None) -> Claim:
+    """Return a run's claim over all attempts at it; ``numbers`` is the length of what a client sends."""
+    ledger = attempts[-1]
+    epsilons = ledger.epsilon(delta) if len(attempts) == 1 else joint_epsilon(attempts, delta)
+    each = [[charge for one in attempts for charge in charges_of(one, i)] for i in range(epsilons.size)]
+    found = [(str(i), float(epsilons[i]), charges) for i, charges in enumerate(each)]
     worst = float(epsilons.max())
+    items = ledger.statement_items(delta)
+    if len(attempts) > 1:
+        together = f"{epsilon_words(epsilons)}; all {len(attempts)} attempts at this run together"
+        items = tuple((topic, together if topic.startswith("epsilon") else words) for topic, words in items)
     return Claim(
         title,
         delta,
@@ -145,12 +154,12 @@ def claim_of_ledger(ledger: Ledger, delta: float, title: str, numbers: int | Non
         ledger.promise.unit,
         ledger.promise.sees,
         epsilons.size,
-        int(ledger.rounds.max()),
+        int(np.sum([one.rounds for one in attempts], axis=0).max()),
         numbers,
         None if ledger.account is None else ledger.account.epsilon,
-        any(entry.kind == "scores" for entry in ledger),
+        any(entry.kind == "scores" for one in attempts for entry in one),
         _grouped(found),
-        ledger.statement_items(delta),
+        items,
         is_account=False,
         is_simulation=ledger.is_simulation,
         is_clipping=ledger.mechanism in SAME_FOR_GROUPS,
@@ -198,12 +207,3 @@ def _grouped(found: list[tuple[str, float, list[tuple[Charge, int]]]]) -> tuple[
         others = alike[key].names if key in alike else ()
         alike[key] = Client((*others, name), epsilon, events, draws)
     return tuple(alike.values())
-
-
-def _left(delta: float, epsilon: float, draws: int) -> float:
-    """Return what drawing integers in the place of real numbers leaves of delta.
-
-    An epsilon too large for that is stated by the discrete Gaussian's own divergence, which needs next to nothing.
-    """
-    cost = float(deltas_of_events({}, draws, [epsilon])[0])
-    return delta - cost if cost <= delta / 10 else delta * (1 - 2.0**-10)

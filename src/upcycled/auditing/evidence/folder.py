@@ -8,6 +8,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,37 @@ from safetensors import SafetensorError, safe_open
 
 import upcycled
 from upcycled.auditing.evidence.board import for_a_board
-from upcycled.auditing.evidence.claims import Claim, claim_of_account, claim_of_ledger
-from upcycled.auditing.evidence.words import SCRIPT, about_verifying, statement
+from upcycled.auditing.evidence.claims import Claim, claim_of_account, claim_of_run
+from upcycled.auditing.evidence.words import about_verifying, statement
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Real
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.accounts.account_file import FILE as ACCOUNT
-from upcycled.privacy.ledger.run_folder import ledger_files, read_beside
+from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.ledger.ledger_file import ledger_files
+from upcycled.privacy.ledger.run_folder import read_beside
 from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.extras import missing
-from upcycled.support.files import write_together
+from upcycled.support.files import read_json, reading, write_together
 
 LEDGER, MODEL = "ledger.jsonl", "model.safetensors"
 
 
-def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | None = None) -> tuple[Claim, list[str]]:
+@dataclass(frozen=True)
+class Evidence:
+    """What was written."""
+
+    claim: Claim
+    files: list[str]
+    tip: str
+    """The last chain value of the charges, to be kept outside the folder."""
+
+
+def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | None = None) -> Evidence:
     """Write the evidence for a run's epsilon, or for an account's.
 
-    Of a run only what everybody may see is read, and the holder's key where it is there: it shows whose the head is.
+    Of a run all attempts count. Only what everybody may see is read, and the holder's key where it is there: it shows
+    whose the head is.
 
     Args:
         source: a seed's folder of a finished run, the results folder of a single seed, or an account's folder.
@@ -40,7 +54,7 @@ def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | N
         audit: a file with what ``upcycled audit --json`` printed.
 
     Returns:
-        What is claimed, and the names of the files.
+        What is claimed, the names of the files, and the tip that the folder is checked against.
 
     Raises:
         InputError: in one sentence, if there is nothing to give evidence of.
@@ -65,16 +79,17 @@ def write_evidence(source: str | Path, folder: str | Path, audit: str | Path | N
         "claim": claim.word,
         "is_account": claim.is_account,
     }
-    files["events.json"] = _json({**about, "neighbours": "replace one", "clients": clients})
-    files["verify.py"] = SCRIPT.encode()
+    files["verify.py"] = Path(__file__).with_name("verify.py").read_bytes()
     files["STATEMENT.md"] = statement(claim).encode()
     files["BOARD.md"] = for_a_board(claim).encode()
     files["curve.csv"] = _csv(*claim.curve)
     if not missing("matplotlib"):
         files["curve.png"] = _picture(claim)
-    files["VERIFY.md"] = about_verifying(claim, [*files, "VERIFY.md"]).encode()
+    files["VERIFY.md"] = about_verifying(claim, [*files, "events.json", "VERIFY.md"]).encode()
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    files["events.json"] = _json({**about, "neighbours": "replace one", "clients": clients, "files": hashes})
     write_together(target, files)
-    return claim, sorted(files)
+    return Evidence(claim, sorted(files), head["tip"])
 
 
 def _seed_of(place: Path) -> Path:
@@ -87,24 +102,33 @@ def _seed_of(place: Path) -> Path:
     return seeds[0]
 
 
-def _of_run(place: Path) -> tuple[Claim, Any, dict[str, bytes]]:
-    try:
-        summary = json.loads((place / "summary.json").read_text(encoding="utf-8"))
+def _of_run(place: Path) -> tuple[Claim, dict[str, Any], dict[str, bytes]]:
+    expected = "a finished run in a seed's folder such as results/NAME/seed-0, or an account's folder"
+    summary = read_json(place / "summary.json", expected)
+    with reading(place / "config.toml", expected):
         config = (place / "config.toml").read_bytes()
-    except (OSError, ValueError):
-        raise InputError(
-            f"{place} has no finished run, but it must be a seed's folder such as results/NAME/seed-0, or an account's"
-        ) from None
-    privacy = summary.get("privacy") if isinstance(summary, dict) else None
+    privacy = summary.get("privacy")
     if not isinstance(privacy, dict):
         raise InputError(f"{place} holds a run without privacy: there is no epsilon to give evidence of")
-    head = privacy.get("head")
-    attempts = ledger_files(place)
-    if not attempts:
+    paths = [path for path in ledger_files(place) if b"\n" in path.read_bytes()]
+    if not paths:
         raise InputError(f"{place} has no {LEDGER}, but evidence is a ledger first of all")
-    ledger = read_beside(attempts[-1])
-    claim = claim_of_ledger(ledger, float(privacy["delta"]), f"run {ledger.run}", _numbers(place / MODEL))
-    return claim, head, {LEDGER: attempts[-1].read_bytes(), "config.toml": config}
+    attempts, before = [*map(Ledger.read, paths[:-1]), ledger := read_beside(paths[-1])], None
+    for path, one in zip(paths, attempts, strict=True):
+        if one.head is None or not one.has_plan or one.previous != before:
+            raise InputError(
+                f"{path}: this ledger does not say what its run planned, or which attempt was before it; expected one "
+                "that this version of the package wrote. Make the evidence with the version that ran it"
+            )
+        before = one.head.tip
+    assert ledger.head is not None  # as was just checked
+    head = ledger.head.as_json() if ledger.ahead or not ledger.is_held else privacy["head"]
+    with reading(place / "summary.json", expected):
+        delta = float(privacy["delta"])
+    claim = claim_of_run(attempts, delta, f"run {ledger.run}", _numbers(place / MODEL))
+    # A last line without its end belongs to a release that never left.
+    files = {path.name: content[: content.rfind(b"\n") + 1] for path in paths for content in [path.read_bytes()]}
+    return claim, head, files | {"config.toml": config}
 
 
 def _numbers(path: Path) -> int | None:
@@ -134,13 +158,8 @@ def source_hash() -> str:
 
 
 def _audit(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-        if not isinstance(json.loads(content), dict):
-            raise ValueError
-    except (OSError, ValueError):
-        raise InputError(f"{path} must be what `upcycled audit --json` printed, but it is not") from None
-    return content
+    read_json(path, "what `upcycled audit --json` printed")
+    return path.read_bytes()
 
 
 def _json(document: Mapping[str, Any] | None) -> bytes:

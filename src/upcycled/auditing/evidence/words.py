@@ -1,4 +1,4 @@
-"""The evidence's texts: the statement, how to verify, and the script that does."""
+"""The evidence's texts: the statement, and how to verify it."""
 
 from __future__ import annotations
 
@@ -6,45 +6,6 @@ from collections.abc import Sequence
 
 from upcycled.auditing.evidence.claims import Claim
 from upcycled.privacy.mechanisms.table import PROVEN
-
-SCRIPT = '''\
-"""Recomputes the epsilon of events.json with dp_accounting alone: pip install dp-accounting; python verify.py
-
-It checks the chain of the charges against head.json, and claims against the events. That the events are those of the
-charges, and the head one that somebody else kept, is for you to see: VERIFY.md says how.
-"""
-import hashlib, json, pathlib
-import dp_accounting as dp
-from dp_accounting.pld import PLDAccountant
-here = pathlib.Path(__file__).parent
-document, head = (json.loads((here / name).read_text()) for name in ("events.json", "head.json"))
-tip, claim = 64 * "0", document["claimed_epsilon"]
-charges = (here / ("account.jsonl" if document["is_account"] else "ledger.jsonl")).read_text().splitlines()
-for line in charges if head else []:
-    text, _, value = line.rpartition(',"chain":"')
-    tip = hashlib.sha256((tip + text + "}").encode()).hexdigest()
-    assert value == tip + '"}', "a charge was changed: its chain is broken"
-assert not head or (head["lines"], head["tip"]) == (len(charges), tip), "charges and head are not of each other"
-for one in document["clients"]:
-    accountant = PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
-    for e in one["events"] or []:
-        if e["event"] == "GaussianDpEvent":
-            accountant.compose(dp.GaussianDpEvent(e["noise_multiplier"]), e["count"])
-        elif e["event"] == "PoissonSampledDpEvent":
-            step = dp.PoissonSampledDpEvent(e["sampling_probability"], dp.GaussianDpEvent(e["noise_multiplier"]))
-            accountant.compose(step, e["count"])
-        else:  # its count is ignored by the library: one event a round
-            [accountant.compose(dp.RandomizedResponseDpEvent(e["noise_parameter"], 2)) for _ in range(e["count"])]
-    if one["stated_epsilon"] is None:
-        print(one["clients"], "no epsilon is stated")
-        continue
-    found = accountant.get_epsilon(one["delta_for_events"])
-    print(one["clients"], "recomputed", found, "stated", one["stated_epsilon"])
-    # The library rounds its privacy losses upwards: half a percent of room.
-    assert found <= one["stated_epsilon"] * 1.005 + 1e-3, "the stated epsilon is too small"
-    assert claim is None or one["stated_epsilon"] <= claim * (1 + 1e-9), "more is stated than is claimed"
-print("recomputed, within the claim of", claim, "at delta", document["delta"], "and of a whole chain")
-'''
 
 
 def statement(claim: Claim) -> str:
@@ -61,6 +22,12 @@ def statement(claim: Claim) -> str:
 def about_verifying(claim: Claim, files: Sequence[str]) -> str:
     """Return how somebody checks the folder, what that shows, and what it does not."""
     chain = "account.jsonl" if claim.is_account else "ledger.jsonl"
+    printed = (
+        "the holder's `upcycled privacy account show --json` prints it as `head.tip`"
+        if claim.is_account
+        else "`upcycled run` printed it when the run ended"
+    )
+    attempt = "every charge of a later attempt at the run; its first line names the attempt before it"
     texts = {
         "account.jsonl": "every charge of every study, before its release existed; chained",
         "ledger.jsonl": "every charge of the run, before its release existed; chained",
@@ -69,8 +36,8 @@ def about_verifying(claim: Claim, files: Sequence[str]) -> str:
         "versions.json": "versions, and the SHA-256 of the package's source",
         "STATEMENT.md": "what is claimed, against whom, under which assumptions",
         "BOARD.md": "what that means for people",
-        "events.json": "the charges as events of Google's dp_accounting",
-        "verify.py": "recomputes epsilon from events.json with that library alone, and checks the chain",
+        "events.json": "what is stated, the charges as events of Google's dp_accounting, and hashes of the other files",
+        "verify.py": "derives the events from the charges, recomputes epsilon with that library alone, and compares",
         "curve.csv": "delta(epsilon) of the worst client's charges",
         "curve.png": "the same as a picture",
         "audit.json": "what an attack on the real code found",
@@ -79,23 +46,30 @@ def about_verifying(claim: Claim, files: Sequence[str]) -> str:
     lines = [
         f"# How to verify: {claim.title}",
         "",
+        "`python verify.py --head TIP` checks this folder against TIP, the last chain value of the charges. **TIP must "
+        f"come from outside this folder**: {printed}; ask whoever kept it. `python verify.py` alone checks that the "
+        'folder is consistent and prints "head not compared": somebody could then have written all of it anew. If you '
+        "do not trust who gave you the folder, take `verify.py` from the package's source and name the folder.",
+        "",
         "| file | what it is |",
         "|---|---|",
-        *(f"| `{name}` | {texts[name]} |" for name in files),
+        *(f"| `{name}` | {texts.get(name, attempt)} |" for name in files),
         "",
         "1. **The number and the chain**, without this package:",
         "",
         "   ```",
-        "   python3 -m venv check && check/bin/pip install dp-accounting && check/bin/python verify.py",
+        "   python3 -m venv check && check/bin/pip install dp-accounting && check/bin/python verify.py --head TIP",
         "   ```",
         "",
-        "   A plain Gaussian in that library's REPLACE_ONE moves by two sensitivities, so its noise multiplier is "
-        "doubled; a pure round is a randomised response with the same epsilon. `delta_for_events` is delta less what "
-        "drawing integers in the place of real numbers costs, (1 + e^epsilon) 2^-43 sqrt(draws).",
+        "   The script derives each client's events from the charges. If the run did not end as planned, it adds the "
+        "charges that were planned and not made, because a run may stop because of its data. A plain Gaussian in that "
+        "library's REPLACE_ONE moves by two sensitivities, so its noise multiplier is doubled; a pure round is a "
+        "randomised response with the same epsilon. `delta_for_events` is delta less a part of 2^-20, 2^-10, 2^-7 or a "
+        "tenth, the least that covers what drawing integers in the place of real numbers costs, (1 + e^epsilon) 2^-43 "
+        "sqrt(draws).",
         f"2. **The chain** of `{chain}`: each line ends in the SHA-256 of the value before it (64 zeros before the "
-        'first) and its own text without `,"chain":"..."`. The value after line `lines` must be `tip` of `head.json`. '
-        "Ask the holder, or whoever kept a head on the way, for a head of their own: last lines may be missing "
-        "otherwise.",
+        'first) and its own text without `,"chain":"..."`. The value after line `lines` is `tip` of `head.json`, and '
+        "must be TIP.",
         "3. **The events** follow from the chain's lines: noise_std / sensitivity of each charge (twice that for plain "
         "Gaussians), its sampling_rate and steps, or its epsilon.",
         "4. **The source** has the hash in `versions.json`: of each `.py` file's path, length and bytes, in the order "

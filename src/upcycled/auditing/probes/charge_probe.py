@@ -16,6 +16,7 @@ from upcycled.core.mechanism import Calibrated
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Real
 from upcycled.privacy import Ledger
+from upcycled.privacy.mechanisms.table import MECHANISMS
 from upcycled.runtime.plan import Plan
 from upcycled.support.formats import general
 
@@ -69,13 +70,19 @@ def charge_finding(plan: Plan, schedule: Schedule, moved: Real) -> Finding:
             missing = set(seen.clients.tolist()) - (set() if seen.line is None else set(seen.line.clients.tolist()))
             who = f"client {min(missing)}" if missing else "nobody"
             return wrong(f"data round {seen.round} released what the ledger does not charge {who} for")
-        if seen.line is None or seen.line.kind not in ("gaussian", "sampled") or plan.mechanism.is_central:
+        if seen.line is None or seen.line.kind not in ("gaussian", "sampled"):
             continue
-        places = seen.line.clients
+        places, steps, draws = seen.line.clients, seen.line.steps, seen.line.draws
+        drawn = plan.layout.size * (1 if steps is None else steps)
+        is_real = plan.spec.noise == "system" and plan.mechanism.name in MECHANISMS
+        if is_real and (draws is None or (draws < drawn).any()):
+            return wrong(f"data round {seen.round} is charged for fewer numbers of real noise than it draws")
+        if plan.mechanism.is_central:
+            continue
         if seen.line.kind == "gaussian" and (seen.line.sensitivity < moved[places] * (1 - 1e-5)).any():
             return wrong(f"data round {seen.round} is charged for less than a neighbour was seen to move")
-        steps = seen.line.steps
-        if steps is not None and ((steps < seen.num_steps).any() or (seen.line.sensitivity <= 0).any()):
+        taken = seen.num_steps * plan.solver.gradients_per_step
+        if steps is not None and ((steps < taken).any() or (seen.line.sensitivity <= 0).any()):
             return wrong(f"data round {seen.round} is charged for fewer steps than it took")
     if plan.setting is not None and not plan.mechanism.draws_secretly:
         took_part = np.zeros(plan.facts.num_clients, dtype=np.int64)

@@ -8,6 +8,9 @@ from typing import Any
 
 from upcycled.support.formats import significant
 
+ROUNDING = 2.0**-20
+"""Of a model's norm: models in float32 that lie closer together may differ by the rounding of their steps alone."""
+
 
 @dataclass(frozen=True)
 class Finding:

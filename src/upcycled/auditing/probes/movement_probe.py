@@ -1,7 +1,8 @@
 """How far neighbours move a release, beside what the ledger says that they can at most: nothing here is left to chance.
 
 Canaries in every client's data try what solver and projection promise; forged models try what clipping promises; one
-record among records that say nothing tries the clipping of single gradients.
+record among records that say nothing tries the clipping of single gradients. Bounds are tried just beyond them and far
+beyond: a bound with a tolerance holds for what is far.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import numpy as np
 
 from upcycled.auditing.canaries import Pair, with_records
 from upcycled.auditing.neighbours import furthest_pairs, is_whole, silent
-from upcycled.auditing.probes.findings import Finding
-from upcycled.auditing.probes.noise_gain import farthest_of_one
-from upcycled.auditing.probes.stand_ins import Bringing, steps_of, without_content
+from upcycled.auditing.probes.findings import ROUNDING, Finding
+from upcycled.auditing.probes.noise_gain import farthest_of_one, first_gain
+from upcycled.auditing.probes.stand_ins import Bringing, FirstStep, alike, steps_of, without_content
 from upcycled.auditing.probes.tilts import gradient_at
 from upcycled.auditing.worlds import Silence, World
 from upcycled.core.mechanism import Charge, keep_data, keep_problem, keep_solver
@@ -29,7 +30,12 @@ from upcycled.support.formats import significant
 ROOM = 1e-5
 """Of a bound, for numbers that were rounded to float32 on their way."""
 FORGED = 1e6
-"""How far a forged model lies from the one received."""
+"""How far a forged model lies from the one received, and how many times too long a feature vector is."""
+NEAR = (1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3)
+"""The same, in units of the bound."""
+SHORTEST, HALVINGS, AT_THE_BOUND, LONGER = 26.0, 10, 0.999, tuple(1.05**k for k in range(1, 11))
+"""Of a search for the canary whose gradient just reaches the clip norm: the powers of 2 that it may be shorter by, how
+often they are halved, when the norm is reached, and how many times as long the canaries beyond it are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +69,7 @@ def moved_by_canaries(plan: Plan, train: Shards, line: Charge, unit: float) -> M
     else:
         ends = [silent(plan, shards, everybody) for shards in (low, high)]
     both = (ends[0], ends[1])
-    found = np.linalg.norm(ends[1] - ends[0], axis=1)
+    found = _distance(*both)
     if isinstance(plan.solver, NoisySGD):
         return Moved(*_one_record(plan, train, chosen, line), low, high, both)
     if line.epsilon is not None and plan.mechanism.alpha is not None:
@@ -98,15 +104,55 @@ def forged_finding(plan: Plan, train: Shards, line: Charge, unit: float) -> Find
         return None
     clients = list(range(train.num_clients))
     worlds = [clients] if not plan.mechanism.is_central else [[client] for client in clients]
-    looked_at = f"models {significant(2 * FORGED, 2)} apart at each of {len(clients)} clients"
+    looked_at = f"models from the bound to {significant(2 * FORGED, 2)} apart at each of {len(clients)} clients"
+    allowed, bound = _apart(line) * unit, _apart(line) / 2
+    # A release may bound the model, or its distance from the one received.
+    centres = (plan.initial, np.zeros_like(plan.initial))
+    lengths = (*(near * bound for near in NEAR), np.full_like(bound, FORGED))
+    tried = [(sign * length, centre) for centre in centres for length in lengths for sign in (1, -1)]
     for cohort in worlds:
-        ends = [_forged(plan, train, cohort, sign * FORGED) for sign in (1, -1)]
-        distances = np.linalg.norm(ends[1] - ends[0], axis=1)
-        for client, distance in zip(cohort, np.broadcast_to(distances, (len(cohort),)).tolist(), strict=True):
-            allowed = float(_apart(line)[client]) * unit
-            if not distance <= allowed * (1 + ROOM):
-                said = f"client {client} releases vectors {significant(distance, 4)} apart, but the ledger says "
-                return Finding("clipping", looked_at, f"{said}{significant(allowed, 4)} at most")
+        ends = _forged(plan, train, cohort, tried)
+        for one, other in zip(ends[::2], ends[1::2], strict=True):
+            distances = np.broadcast_to(_distance(one, other), len(cohort))
+            far = np.flatnonzero(~(distances <= allowed[cohort] * (1 + ROOM)))
+            if far.size:
+                client, distance = cohort[int(far[0])], significant(float(distances[far[0]]), 4)
+                words = f"client {client} releases vectors {distance} apart, but the ledger says "
+                return Finding("clipping", looked_at, f"{words}{significant(float(allowed[client]), 4)} at most")
+    return Finding("clipping", looked_at)
+
+
+def gradient_finding(plan: Plan, canaries: Shards, line: Charge) -> Finding | None:
+    """Let the gradients of records grow to the clip norm and beyond it, and hold the first step against the ledger.
+
+    ``canaries`` has one as the first record of every client. All records of a client are made like it.
+    """
+    solver, train = plan.solver, alike(canaries)
+    if not isinstance(solver, NoisySGD) or not np.issubdtype(train.x.dtype, np.floating):
+        return None
+    looked_at = f"gradients of records from the clip norm on, in the first step of each of {train.num_clients} clients"
+    steps = steps_of(solver, train, np.arange(train.num_clients), np.full(train.num_clients, solver.local.epochs))
+    penalty = 0.0 if plan.setting is None else plan.setting.penalty
+    gain = first_gain(solver.at(1, plan.data_rounds), penalty, steps, train.sizes)
+    nothing = silent(plan, train, range(train.num_clients), FirstStep(sizes=0 * train.sizes))
+
+    def share(scale: Real) -> Real:
+        """Return how much of the bound is used if canaries are so many times as long."""
+        longer = np.repeat(scale, train.sizes).reshape(-1, *[1] * (train.x.ndim - 1)).astype(train.x.dtype)
+        made = silent(plan, replace(train, x=train.x * longer), range(train.num_clients), FirstStep(sizes=train.sizes))
+        return np.nan_to_num(_distance(made, nothing) / (gain * line.sensitivity * train.sizes))
+
+    low, high = np.full(train.num_clients, -SHORTEST), np.zeros(train.num_clients)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        is_below = share(np.exp2(middle)) < AT_THE_BOUND
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    for longer in LONGER:
+        used = share(np.exp2(high) * longer)
+        client = int(np.argmax(used))
+        if used[client] > 2 - AT_THE_BOUND:
+            words = f"a record moves a step of client {client} by {significant(float(used[client]), 4)} times the most"
+            return Finding("clipping", looked_at, f"{words} that the ledger says")
     return Finding("clipping", looked_at)
 
 
@@ -115,33 +161,48 @@ def unit_of(plan: Plan, train: Shards, line: Charge) -> float:
     if not plan.mechanism.is_central:
         return 1.0
     step = 0.1 * float(line.sensitivity[0])  # within the clip norm
-    moved = _forged(plan, train, [0], step) - _forged(plan, train, [0], 0.0)
+    moved = np.subtract(*_forged(plan, train, [0], [(np.array([length]), plan.initial) for length in (step, 0.0)]))
     return float(np.linalg.norm(moved)) / step
 
 
 def projection_finding(plan: Plan, train: Shards) -> Finding | None:
-    """Look at every client's features as its solver gets them, with records made far too long."""
+    """Look at every client's features as training gets them, and at records just beyond the bound and far beyond it."""
     bound = plan.mechanism.norm_bound
     if bound is None or not np.issubdtype(train.x.dtype, np.floating):
         return None
-    far = replace(train, x=np.where(np.isfinite(train.x), train.x, 0) * np.array(1e6, train.x.dtype))
-    flat = plan.mechanism.prepare(far).x.reshape(far.num_rows, -1).astype(np.float64)
-    lengths = np.sqrt(np.einsum("rd,rd->r", flat, flat))
-    looked_at = f"the features of all {far.num_rows} records, made a million times as long"
-    row = int(np.argmax(lengths))
-    if lengths[row] <= bound * (1 + ROOM):
-        return Finding("projection", looked_at)
-    client, length = int(np.searchsorted(train.offsets, row, side="right")) - 1, significant(float(lengths[row]), 4)
-    return Finding("projection", looked_at, f"client {client} trains on features of norm {length}, beyond {bound:g}")
+    flat = np.where(np.isfinite(train.x), train.x, 0).reshape(train.num_rows, -1)
+    largest = np.abs(flat).max(axis=1, keepdims=True)
+    flat = np.divide(flat, largest, out=np.ones_like(flat), where=largest > 0)
+    flat /= np.linalg.norm(flat, axis=1, keepdims=True)
+    looked_at = f"the features of all {train.num_rows} records, 1 to {NEAR[-1]:g} times and a million times too long"
+    for times in (None, *NEAR, FORGED):
+        prepared = plan.task.train
+        if times is not None:
+            far = (flat * flat.dtype.type(times * bound)).reshape(train.x.shape)
+            prepared = plan.mechanism.prepare(replace(train, x=far))
+        found = prepared.x.reshape(train.num_rows, -1)
+        lengths = np.sqrt(np.einsum("rd,rd->r", found, found, dtype=np.float64, casting="same_kind"))
+        row = int(np.argmax(lengths))
+        if not lengths[row] <= bound * (1 + ROOM):
+            client, length = int(np.searchsorted(train.offsets, row, side="right")) - 1, float(lengths[row])
+            words = f"client {client} trains on features of norm {significant(length, 4)}, beyond {bound:g}"
+            return Finding("projection", looked_at, words)
+    return Finding("projection", looked_at)
 
 
-def forging(plan: Plan, clients: Iterable[int], length: float) -> partial[Bringing]:
-    """Return what makes an engine whose clients bring a model so far from the one received, each its own way."""
-    rng = np.random.default_rng(plan.task.seed)
-    ways = rng.normal(size=(plan.facts.num_clients, plan.layout.size))
-    ways *= length / np.linalg.norm(ways, axis=1, keepdims=True)
-    moves: dict[int, Vector] = {client: ways[client].astype(np.float32) for client in clients}
-    return partial(Bringing, plan=plan, moves=moves)
+def forged_moves(plan: Plan, clients: Iterable[int], lengths: Real, centre: Vector) -> dict[int, Vector]:
+    """Return what to add to the first model for models so far from a centre, each client's its own way."""
+    moves = {}
+    for client in clients:
+        way = np.random.default_rng([plan.task.seed, client]).normal(size=plan.layout.size)
+        moves[client] = (centre - plan.initial + lengths[client] / np.linalg.norm(way) * way).astype(np.float32)
+    return moves
+
+
+def _distance(one: Real, other: Real) -> Real:
+    """Return how far models in float32 lie apart at least, client by client, whatever their rounding did."""
+    found: Real = np.linalg.norm(one - other, axis=1) - ROUNDING * np.linalg.norm(one, axis=1)
+    return np.where(found < 0, 0.0, found)
 
 
 def _apart(line: Charge) -> Real:
@@ -149,13 +210,19 @@ def _apart(line: Charge) -> Real:
     return 2 * line.sensitivity if line.kind == "sampled" else line.sensitivity
 
 
-def _forged(plan: Plan, train: Shards, cohort: list[int], length: float) -> Real:
-    made = forging(plan, cohort, length)
-    world = World(plan, train, cohort, made_of=made)
+def _forged(plan: Plan, train: Shards, cohort: list[int], tried: Iterable[tuple[Real, Vector]]) -> list[Real]:
+    """Return what leaves a cohort without noise, for each of some lengths and centres of the models that it brings."""
+    moves: dict[int, Vector] = {}
+    world = World(plan, train, cohort, made_of=partial(Bringing, plan=plan, moves=moves))
+    found = []
     try:
-        return world.replay(Silence(cohort=frozenset(cohort))).astype(np.float64)
+        for lengths, centre in tried:
+            moves |= forged_moves(plan, cohort, lengths, centre)
+            world.engine.forget()
+            found.append(world.replay(Silence(cohort=frozenset(cohort))).astype(np.float64))
     finally:
         world.close()
+    return found
 
 
 def _one_record(plan: Plan, train: Shards, chosen: dict[int, Pair], line: Charge) -> tuple[Real, Real]:
@@ -167,7 +234,7 @@ def _one_record(plan: Plan, train: Shards, chosen: dict[int, Pair], line: Charge
         return nothing, nothing + np.inf  # words of a vocabulary always say something
     empty = without_content(train)
     with_one = with_records(empty, chosen, [1] * train.num_clients)
-    found = np.linalg.norm(silent(plan, with_one, everybody) - silent(plan, empty, everybody), axis=1)
+    found = _distance(silent(plan, with_one, everybody), silent(plan, empty, everybody))
     epochs = np.full(train.num_clients, solver.local.epochs)
     steps = steps_of(solver, train, np.arange(train.num_clients), epochs)
     penalty = 0.0 if plan.setting is None else plan.setting.penalty

@@ -45,6 +45,12 @@ def noise_gain(solver: NoisySGD, a: float, num_steps: Ints, sizes: Ints) -> Real
     return np.array([found[int(k)] / _divisor(solver, int(n)) for k, n in zip(num_steps, sizes, strict=True)])
 
 
+def first_gain(solver: NoisySGD, a: float, num_steps: Ints, sizes: Ints) -> Real:
+    """Return how far one unit in each client's first sum of gradients moves its model in the end."""
+    found = {int(steps): abs(float(responses(solver, a, int(steps))[0])) for steps in np.unique(num_steps)}
+    return np.array([found[int(k)] / _divisor(solver, int(n)) for k, n in zip(num_steps, sizes, strict=True)])
+
+
 def farthest_of_one(solver: NoisySGD, a: float, steps: int, samples: int) -> float:
     """Return how far a round can move the model when one record alone says something, clipped to ``clip_norm``."""
     reach = float(np.abs(responses(solver, a, steps)).sum()) * solver.clip_norm

@@ -1,15 +1,17 @@
-"""Noise against the ledger: its scale at every client, and whether any of it is used twice."""
+"""Noise against the ledger: its scale and its tail at every client, and whether any of it is used twice."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.special import ndtr
 
 from upcycled.auditing.probes.findings import Finding, Power
 from upcycled.auditing.probes.rehearsal import SERVER, Seen, sample_of, whitened
 from upcycled.auditing.probes.residual_tests import (
     Family,
+    counts_p,
     family,
     halves_p,
     least_correlation,
@@ -23,7 +25,11 @@ from upcycled.auditing.worlds import World
 from upcycled.core.vectors import Ints, Real
 from upcycled.support.formats import general, significant
 
-FAMILIES = ("scale", "rounds", "clients", "runs", "pairs", "coordinates")
+FAMILIES = ("scale", "tail", "rounds", "clients", "runs", "pairs", "coordinates")
+TAILS = np.array([2.0, 2.5, 3.0, 3.25, 3.5, 4.0])
+"""How many std away the tails begin that are counted."""
+REPLAYED = -1
+"""Stands for a run where the first round was replayed: tested for the scale and the tail of a client's noise only."""
 MOST_ROWS = 2_000
 """Releases that are each held against each other; of the whole schedule no more are looked at but for their scale."""
 
@@ -40,6 +46,8 @@ class Residuals:
     """(run, round, client) of each row."""
     squares: list[float] = field(default_factory=list)
     """Sums over all numbers of a release, not only the sample's."""
+    beyond: list[Ints] = field(default_factory=list)
+    """How many of these numbers lie beyond each of ``TAILS``."""
     squared_places: list[tuple[int, int, int]] = field(default_factory=list)
     of_schedule: int = 0
     """Rows of the plan's own schedule, which is run 0."""
@@ -51,9 +59,12 @@ class Residuals:
             return
         z = np.nan_to_num(z, nan=0.0, posinf=1e150, neginf=-1e150)
         clients = [SERVER] if len(z) == 1 and world.plan.mechanism.is_central else seen.clients.tolist()
+        self.squares += np.einsum("rd,rd->r", z, z).tolist()
+        self.beyond += list(np.stack([(np.abs(z) > tail).sum(axis=1) for tail in TAILS], axis=1))
+        self.squared_places += [(run, seen.round, client) for client in clients]
+        if run == REPLAYED:
+            return
         for row, client in zip(z, clients, strict=True):
-            self.squares.append(float(row @ row))
-            self.squared_places.append((run, seen.round, client))
             if run > 0 or self.of_schedule < MOST_ROWS:
                 self.of_schedule += run == 0
                 self.rows.append(row[self.sample])
@@ -69,7 +80,7 @@ def families_of(found: Residuals) -> tuple[tuple[Family, str], ...]:
     """Return the tests of each kind, and the worst of each in words."""
     z = np.array(found.rows) if found.rows else np.zeros((0, found.sample.size))
     run, round_, client = (np.array(found.places, dtype=np.int64).reshape(-1, 3)[:, i] for i in range(3))
-    made = [_scale(found)]
+    made = [_scale(found), _tail(found)]
     for name, others, owner in (
         ("rounds", (run, client), client),
         ("clients", (run, round_), run),
@@ -107,34 +118,53 @@ def _scale(found: Residuals) -> tuple[Family, str]:
     if not squares.size:
         return family("scale", squares), ""
     clients, which, rows = np.unique(places[:, 2], return_inverse=True, return_counts=True)
-    sums = np.concatenate([squares, np.bincount(which, squares), [squares.sum()]])
-    counts = np.concatenate([np.ones(squares.size), rows, [squares.size]]) * found.size
+    alone = np.flatnonzero(places[:, 0] != REPLAYED)
+    sums = np.concatenate([squares[alone], np.bincount(which, squares), [squares.sum()]])
+    counts = np.concatenate([np.ones(alone.size), rows, [squares.size]]) * found.size
     tested = family("scale", scale_p(sums, counts))
-    ratio, place = float(np.sqrt(sums[tested.worst] / counts[tested.worst])), tested.worst - squares.size
-    where = "all releases"
+    ratio, place = float(np.sqrt(sums[tested.worst] / counts[tested.worst])), tested.worst - alone.size
     if place < 0:
-        run, round_, client = places[tested.worst].tolist()
+        run, round_, client = places[alone[tested.worst]].tolist()
         where = f"round {round_} of {_client(client)} (run {run})"
-    elif place < clients.size:
-        where = _client(int(clients[place]))
+    else:
+        where = _client(int(clients[place])) if place < clients.size else "all releases"
     return tested, f"the noise of {where} is {significant(ratio, 3)} times what the ledger states"
 
 
+def _tail(found: Residuals) -> tuple[Family, str]:
+    """Test how many numbers lie far out, of all releases of each client and of all together."""
+    if not found.beyond:
+        return family("tail", np.zeros(0)), ""
+    beyond, owner = np.array(found.beyond), np.array(found.squared_places, dtype=np.int64)[:, 2]
+    clients, which, rows = np.unique(owner, return_inverse=True, return_counts=True)
+    sums = np.zeros((clients.size + 1, TAILS.size))
+    np.add.at(sums, which, beyond)
+    sums[-1] = beyond.sum(axis=0)
+    totals = np.append(rows, len(beyond))[:, None] * float(found.size)
+    tested = family("tail", counts_p(sums, totals, 2 * ndtr(-TAILS)))
+    place, tail = divmod(tested.worst, TAILS.size)
+    where = _client(int(clients[place])) if place < clients.size else "all releases"
+    expected = significant(float(totals[place, 0] * 2 * ndtr(-TAILS[tail])), 3)
+    words = f"{general(int(sums[place, tail]))} numbers of the noise of {where} lie beyond {TAILS[tail]:g} std"
+    return tested, f"{words}, and a Gaussian has {expected}"
+
+
 def noise_findings(found: Residuals, level: float) -> tuple[Finding, ...]:
-    """Return what the tests say at a level for all of them together."""
+    """Return what the tests say, each kind of them at this level."""
     findings = []
     for tested, words in families_of(found):
         if not tested.tests:
             continue
         p = tested.p_value
         looked_at = LOOKED_AT[tested.name].format(general(tested.tests))
-        wrong = f"{words} (p = {significant(p, 2)})" if p <= level / len(FAMILIES) else None
+        wrong = f"{words} (p = {significant(p, 2)})" if p <= level else None
         findings.append(Finding(f"noise: {tested.name}", looked_at, wrong, p))
     return tuple(findings)
 
 
 LOOKED_AT = {
     "scale": "the scale of noise in releases, and in all of a client, beside the ledger: {} tests",
+    "tail": "how many numbers of each client's noise lie beyond 2 to 4 std: {} tests",
     "rounds": "noise that the rounds of a client share: {} tests",
     "clients": "noise that the clients of a round share: {} tests",
     "runs": "noise that runs share: {} tests",
@@ -144,26 +174,37 @@ LOOKED_AT = {
 
 
 def noise_power(
-    size: int, clients: int, together: int, rounds: int, runs: int, level: float, extra: int, is_central: bool
+    size: int,
+    clients: int,
+    together: int,
+    rounds: int,
+    runs: int,
+    each: float,
+    extra: int,
+    is_central: bool,
+    replays: int,
 ) -> tuple[Power, ...]:
-    """Return the smallest faults that the tests find, before there is anything to test.
+    """Return the smallest faults that the tests find, each kind at the level ``each``, before anything is tested.
 
     ``together`` of the clients have their rounds in common; ``extra`` releases more are looked at one by one: those of
-    the whole schedule.
+    the whole schedule. ``replays`` of the first round are for scale and tail.
     """
-    each, shared = level / len(FAMILIES), "of their variance"
+    shared = "of their variance"
     groups = -(-clients // together)
     releasing = groups if is_central else clients
     rows = releasing * rounds * runs + extra
     seen, tests = sample_of(size, releasing * rounds * runs, 0).size, rows + releasing + 1
     compared = releasing * rounds * runs + min(extra, MOST_ROWS)
     pairs = max(1, compared * (min(compared, MOST_ROWS) - 1) // 2)
-    one_client, one_release = least_scale(size * rounds * runs, each / tests), least_scale(size, each / tests)
+    of_client = size * (rounds * runs + replays)
+    of_all = size * (rows + replays * (1 if is_central else clients))
+    one_client, one_release = least_scale(of_client, each / tests), least_scale(size, each / tests)
     by_rounds, by_runs = each / (releasing * (runs + 1) + 1), each / (releasing * (rounds + 1) + 1)
     found = [
-        Power("noise: scale", "noise too small at all clients", least_scale(size * rows, each / tests)[0], "times"),
+        Power("noise: scale", "noise too small at all clients", least_scale(of_all, each / tests)[0], "times"),
         Power("noise: scale", "noise too small at one client", one_client[0], "times"),
         Power("noise: scale", "noise too small in one release", one_release[0], "times"),
+        _tail_power(of_all, each / (TAILS.size * (releasing + 1))),
         Power("noise: rounds", "noise that the rounds of one client share",
               least_shared(rounds, seen * runs, by_rounds), shared),
         Power("noise: runs", "noise that the runs share at one client",
@@ -173,8 +214,15 @@ def noise_power(
     ]  # fmt: skip
     if not is_central:
         least = least_shared(together, seen * rounds, each / (runs * (rounds + 1) + 1))
-        found.insert(4, Power("noise: clients", "noise that the clients of a round share", least, shared))
+        found.insert(5, Power("noise: clients", "noise that the clients of a round share", least, shared))
     return tuple(found)
+
+
+def _tail_power(numbers: float, level: float) -> Power:
+    """Return the furthest end of noise that is found: so many numbers and none beyond it."""
+    found = [float(tail) for tail in TAILS if 2 * (1 - 2 * float(ndtr(-tail))) ** numbers <= level]
+    end, least = (max(found), 0.0) if found else (float(TAILS[0]), float("inf"))
+    return Power("noise: tail", f"noise that ends at {end:g} std, at all clients", least)
 
 
 def _client(number: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from upcycled.auditing.probes.findings import Finding
-from upcycled.auditing.worlds import World
+from upcycled.auditing.worlds import Silence, World
 from upcycled.core.mechanism import NoiseSource, Release, Trained
 from upcycled.core.sampler import Cohort
 from upcycled.core.shards import Shards
@@ -25,6 +25,7 @@ from upcycled.runtime.plan import Plan
 class _Tape:
     """What one world released, for the other to release again."""
 
+    cohorts: list[frozenset[int]] = field(default_factory=list)
     releases: list[Vector] = field(default_factory=list)
     means: list[Vector] = field(default_factory=list)
     played: int = 0
@@ -37,7 +38,7 @@ def replay_finding(plan: Plan, worlds: tuple[Shards, Shards], clients: list[int]
     first, second = World(plan, worlds[0], clients), World(again, worlds[1], clients)
     looked_at = f"{rounds} data rounds of neighbours that answer with the same releases, at {len(clients)} clients"
     try:
-        for one, two in zip(_states(first, rounds, tape), _states(second, rounds, None), strict=True):
+        for one, two in zip(_states(first, rounds, tape, False), _states(second, rounds, tape, True), strict=True):
             for name, value in one.items():
                 if value != two[name]:
                     where = f"after iteration {one['iteration']}"
@@ -66,22 +67,31 @@ def _played(plan: Plan, tape: _Tape) -> dict[str, Any]:
     return {"release": release} | ({"aggregate": aggregate} if own.is_central else {})
 
 
-def _states(world: World, rounds: int, tape: _Tape | None) -> Iterator[dict[str, Any]]:
-    """Yield what is known after each iteration, by name: all of it public but for the number of trainings."""
+def _states(world: World, rounds: int, tape: _Tape, is_played: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is known after each iteration, by name: all of it public but for the number of trainings.
+
+    The first world writes the tape. The second plays it: secret draws then give the cohorts of the first, because
+    coins of the system would give two sound worlds different cohorts.
+    """
     run, plan = world.begin(), world.heard
     while run.state.iteration < plan.iterations and run.state.data_rounds < rounds + 1:
         before, trained = run.state.data_rounds, world.engine.trainings
-        if before == rounds and plan.strategy.kind(run.state) == "data":
-            return
+        if plan.strategy.kind(run.state) == "data":
+            if before == rounds:
+                return
+            if is_played and plan.mechanism.draws_secretly:
+                run = replace(run, noise=Silence(cohort=tape.cohorts[tape.played]))
         run = world.iterate(run)
         is_upcycled = run.state.data_rounds == before
         found = {"iteration": run.state.iteration, "upcycled": is_upcycled}
         found |= {"trainings": world.engine.trainings - trained}
         if not is_upcycled:
             arrived = world.arrived
-            if tape is not None:
+            if not is_played:
+                tape.cohorts.append(frozenset(arrived.release.clients.tolist()))
                 tape.releases.append(np.array(arrived.release.vectors))
                 tape.means.append(np.array(arrived.mean))
+            found |= {"the cohort": _plain(arrived.release.clients)}
             found |= {"the number of local steps": _plain(arrived.release.num_steps)}
         found |= {"the server's state": _plain(run.state), "what is remembered of clients": _plain(_rows(run.memory))}
         found |= {"the ledger": _plain([] if run.ledger is None else [one.charge for one in run.ledger])}

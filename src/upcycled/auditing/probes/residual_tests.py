@@ -6,6 +6,7 @@ If the ledger is right they are independent standard normals, and every p-value 
     sums         sum_r z_r / sqrt(R) over R releases is a standard normal vector again, unless they share noise
     pairs        <z_i, z_j> / ||z_j|| is a standard normal, whatever z_j is
     coordinates  the same between the two halves of one release
+    tail         how many numbers lie beyond 2 to 4 is binomial
 
 A family of tests is rejected when its smallest p-value times the number of its tests is at most its part of the level.
 """
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.special import chdtrc, chdtri, gammainc, ndtr, ndtri
+from scipy.special import betainc, chdtrc, chdtri, gammainc, ndtr, ndtri
 
 from upcycled.core.vectors import Ints, Real
 
@@ -133,7 +135,51 @@ def halves_p(z: Real) -> Real:
     return found
 
 
+def counts_p(counts: Real | Ints, totals: Real | Ints, chances: Real) -> Real:
+    """Return two-sided p-values of how often something happened in so many independent tries.
+
+    >>> counts_p(np.array([50, 70]), np.array([100, 100]), np.array([0.5, 0.5])).round(4).tolist()
+    [1.0, 0.0001]
+    """
+    many, few = _at_least(counts, totals, chances), _at_least(totals - counts, totals, 1 - chances)
+    found: Real = np.minimum(1.0, 2 * np.minimum(few, many))
+    return found
+
+
+def hits_p(hits: int, chances: Real) -> float:
+    """Return the two-sided p-value of so many hits in tries that each have a chance of their own.
+
+    >>> round(hits_p(10, np.full(10, 0.5)), 6) == round(2 * 0.5**10, 6)
+    True
+    """
+    mass = np.ones(1)
+    for chance in chances.tolist():
+        mass = np.convolve(mass, [1 - chance, chance])
+    return float(min(1.0, 2 * min(mass[: hits + 1].sum(), mass[hits:].sum())))
+
+
 # What the tests can see, before anything is measured.
+
+
+def least_rate(total: float, chance: float, level: float) -> float:
+    """Return how many times too often something must happen in so many tries to be found, or infinity.
+
+    >>> round(least_rate(10_000, 0.3, 1e-5), 3), least_rate(10, 0.5, 1e-5)
+    (1.094, inf)
+    """
+    # The smallest count that is rejected.
+    low, high = -1.0, total + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _at_least(middle, total, chance) <= level / 2 else (middle, high)
+    if high > total:
+        return math.inf
+    least, most = 1.0, 1 / chance
+    for _ in range(60):
+        times = (least + most) / 2
+        found = _at_least(high, total, min(1.0, times * chance)) >= DETECTED
+        least, most = (least, times) if found else (times, most)
+    return most
 
 
 def least_scale(count: float, level: float) -> tuple[float, float]:
@@ -171,6 +217,11 @@ def least_correlation(size: int, level: float) -> float:
     # <z_i, z_j>/||z_j|| is c ||z_j|| + sqrt(1 - c^2) N; the rest of the chance of a miss is for N.
     found = (threshold - float(ndtri(0.025))) / length
     return found if found <= 1 else math.inf
+
+
+def _at_least(counts: Any, totals: Any, chances: Any) -> Any:
+    """Return the probability that something happens so often, or more often, in so many tries."""
+    return np.where(np.asarray(counts) > 0, betainc(np.maximum(counts, 1), totals - counts + 1, chances), 1.0)
 
 
 def _chi_square(count: float, above: float) -> float:

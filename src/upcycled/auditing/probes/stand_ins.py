@@ -1,17 +1,20 @@
-"""Engines in the place of the plan's own: clients that do no work, and clients that bring what a probe wants."""
+"""Engines, data and noise in the place of the plan's own: clients that bring what a probe wants, records alike."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from upcycled.auditing.worlds import Silence
 from upcycled.core.engine import Engine, Work
-from upcycled.core.mechanism import Trained
+from upcycled.core.mechanism import NoiseSource, Trained
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import Solver
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.streams import Purpose
+from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.runtime.plan import Plan
 
 
@@ -33,6 +36,21 @@ class Bringing:
         return Trained(vectors.astype(np.float32), steps, vectors.copy() if self._is_personal else None)
 
 
+class Keeping:
+    """An engine that writes down its work, and what that gave."""
+
+    def __init__(self, engine: Engine, done: list[tuple[Work, Trained]]) -> None:
+        self._engine, self._done = engine, done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def train(self, work: Work) -> Trained:
+        """Train, and write down both."""
+        self._done.append((work, self._engine.train(work)))
+        return self._done[-1][1]
+
+
 def steps_of(solver: Solver, train: Shards, rows: Ints, epochs: Ints) -> Ints:
     """Return how many local steps a cohort takes."""
     return solver.local.num_steps(train.sizes_of(rows), epochs)
@@ -40,6 +58,26 @@ def steps_of(solver: Solver, train: Shards, rows: Ints, epochs: Ints) -> Ints:
 
 def without_content(train: Shards) -> Shards:
     """Return as many records that say nothing: no feature is a number, so that each counts as zero."""
-    from dataclasses import replace
-
     return replace(train, x=np.full(train.x.shape, np.nan, dtype=train.x.dtype))
+
+
+def alike(train: Shards) -> Shards:
+    """Return the data with every record of a client replaced by its first one."""
+    first = np.repeat(train.offsets[:-1], train.sizes)
+    return replace(train, x=train.x[first], y=train.y[first])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FirstStep(Silence):
+    """Silence, with coins that take records into the first step of a round only."""
+
+    sizes: Ints
+    """How many records of each client are taken at most."""
+    coins: NoiseSource | None = None
+    """Draws which; None takes all of them."""
+
+    def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
+        """Return coins that say no after the first step."""
+        is_first = start + np.arange(count) < self.sizes[clients][:, None]
+        drawn = 0.0 if self.coins is None else self.coins.uniforms(clients, count, purpose, start)
+        return np.where(is_first, drawn, 1.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from upcycled.cli.batches import Subparsers, add_command, add_json
-from upcycled.cli.show import note, print_json, print_rows
+from upcycled.cli.show import note, print_json, print_rows, tip_words
 from upcycled.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ def _run(args: argparse.Namespace) -> int:
         if not args.json:
             words = f"stopped: {summary['error']}" if summary["error"] else f"{summary['data_rounds']} data rounds"
             print(f"seed {seed}: {words}, {summary['messages']} messages")
+            if tip := tip_words(summary):
+                print(f"seed {seed}: {tip}")
     if args.json:
         print_json({"name": experiment.name, "seeds": done})
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,11 +112,10 @@ def _show(args: argparse.Namespace) -> int:
 
 def _head(path: str) -> Any:
     """Return a kept head: by itself, or within what ``show --json`` printed."""
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} must hold a head, as `upcycled privacy account show --json` prints it") from error
-    return found.get("head", found) if isinstance(found, dict) else found
+    from upcycled.support.files import read_json
+
+    found = read_json(Path(path), "a head, as `upcycled privacy account show --json` prints it")
+    return found.get("head", found)
 
 
 def _say(account: Account, as_json: bool, every_client: bool = False) -> int:

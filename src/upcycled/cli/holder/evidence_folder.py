@@ -32,14 +32,16 @@ def _run(args: argparse.Namespace) -> int:
     from upcycled.support.warned import collected_warnings
 
     with collected_warnings() as warned:
-        claim, files = write_evidence(args.source, args.output, args.audit)
+        written = write_evidence(args.source, args.output, args.audit)
+    claim = written.claim
     for words in warned:
         note(f"warning: {words}")
     if args.json:
         stated = claim.epsilon if claim.epsilon < float("inf") else None
-        document = {"folder": args.output, "files": files, "epsilon": stated, "delta": claim.delta}
-        print_json({**document, "claim": claim.word})
+        document = {"folder": args.output, "files": written.files, "epsilon": stated, "delta": claim.delta}
+        print_json({**document, "claim": claim.word, "tip": written.tip})
         return 0
     print(f"{claim.title}: {epsilon_called(claim.word)} {epsilon(claim.epsilon)} at delta {general(claim.delta)}")
-    print(f"{args.output}: {', '.join(files)}")
+    print(f"{args.output}: {', '.join(written.files)}")
+    print(f"Check it with `python {args.output}/verify.py --head {written.tip}`; give that tip by another way.")
     return 0

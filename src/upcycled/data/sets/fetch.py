@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 
-from upcycled.core.errors import InputError, UpcycledError, reason_of, unknown
+from upcycled.core.errors import UpcycledError, reason_of, unknown
 from upcycled.data.paths import chosen_folder, fetched_folder
-from upcycled.data.sets.download import Progress, Sums, cannot_keep, download, wrong_sum
+from upcycled.support.extras import needs
+
+TIMEOUT = 30.0
+"""Seconds without an answer after which a download fails."""
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Package:
 
     title: str
     url: str
-    sums: Sums
+    sha256: str | None
+    """None if the publisher gives none."""
     folder: str
     files: tuple[str, ...]
 
@@ -33,11 +38,7 @@ PACKAGES = {
     "femnist": Package(
         title="EMNIST (NIST), the pool FEMNIST's devices are dealt from",
         url="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
-        sums=Sums(
-            size=561_753_746,
-            sha256="fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
-            md5="58c8d27c78d21e728a6bc7b3cc06412e",
-        ),
+        sha256="fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
         folder="emnist",
         files=tuple(
             f"emnist-byclass-{part}-{kind}-ubyte.gz"
@@ -48,18 +49,14 @@ PACKAGES = {
     "sent140": Package(
         title="Sentiment140 (Go, Bhayani, Huang 2009)",
         url="https://cs.stanford.edu/people/alecmgo/trainingandtestdata.zip",
-        sums=Sums(
-            size=81_363_704,
-            sha256="004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
-            md5="1647eb110dd2492512e27b9a70d5d1bc",
-        ),
+        sha256="004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
         folder="sent140",
         files=("training.1600000.processed.noemoticon.csv",),
     ),
     "glove": Package(
         title="GloVe 6B word vectors (Pennington, Socher, Manning 2014)",
         url="https://nlp.stanford.edu/data/glove.6B.zip",
-        sums=Sums(),
+        sha256=None,
         folder="glove.6B",
         files=("glove.6B.50d.txt", "glove.6B.100d.txt", "glove.6B.300d.txt"),
     ),
@@ -83,49 +80,45 @@ def package_of(name: str) -> Package:
 
 
 def fetch(
-    name: str, to: str | os.PathLike[str] | None = None, url: str | None = None, progress: Progress = lambda *_: None
+    name: str, to: str | os.PathLike[str] | None = None, url: str | None = None, *, shows_progress: bool = False
 ) -> Fetched:
-    """Bring a set to this machine, unless it is there.
+    """Download a set and unpack its files, unless they are there.
+
+    An archive that is in the folder already is used if its checksum is right.
 
     Args:
         name: "femnist", "sent140" or "glove".
-        to: the data folder: UPCYCLED_DATA, else ``data`` in the cache folder, if left out.
-        url: another address of the very same archive.
-        progress: is told how many bytes have come.
+        to: the data folder; default UPCYCLED_DATA, else ``data`` in the cache folder.
+        url: another address of the same archive.
+        shows_progress: whether to print a progress bar to stderr.
 
     Raises:
-        InputError: for a name or an address that cannot be.
-        UpcycledError: in one sentence, when it cannot be had.
+        InputError: for an unknown name, or if the extra ``data`` is not installed.
+        UpcycledError: if the archive cannot be downloaded, has a wrong checksum, or cannot be written.
     """
     package = package_of(name)
     folder = (Path(to) if to is not None else chosen_folder() or fetched_folder()) / package.folder
     files = tuple(folder / file for file in package.files)
     if all(file.is_file() for file in files):
         return Fetched(name, files, "not checked again", was_there=True)
+    needs("a download", "pooch", "tqdm")
+    import pooch
+
+    address, known = url or package.url, package.sha256
+    pooch.get_logger().setLevel("WARNING")
+    downloader = pooch.HTTPDownloader(shows_progress, chunk_size=_BLOCK, timeout=TIMEOUT)
     archive = folder / PurePosixPath(package.url).name
-    if archive.is_file():
-        _check_found(archive, package)
-    else:
-        download(url or package.url, archive, package.sums, progress)
-    unpack(archive, files)
-    archive.unlink(missing_ok=True)
-    best = package.sums.best
-    checked = (
-        f"{best[0]} is the published one" if best else "no checksum is published; the archive's own sums are right"
-    )
-    return Fetched(name, files, checked)
-
-
-def _check_found(archive: Path, package: Package) -> None:
-    """Refuse an archive that lay there already and is not the published one; it is the user's, so it stays."""
     try:
-        wrong = wrong_sum(archive, package.sums)
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror or error}), but it must be readable", field=str(archive)
+        pooch.retrieve(address, known, archive.name, folder, downloader=downloader)
+        unpack(archive, files)
+        archive.unlink()
+    except (OSError, ValueError) as error:
+        raise UpcycledError(
+            f"{address} cannot be fetched to {folder} ({reason_of(error)}); expected the published archive and enough "
+            "space. Check the network and the disk, or give another address with --url or folder with --to"
         ) from error
-    if wrong is not None:
-        raise InputError(f"has {wrong}: remove it to have the published one fetched", field=str(archive))
+    checked = "sha256 is the published one" if known else "no checksum is published; the archive's own sums are right"
+    return Fetched(name, files, checked)
 
 
 def unpack(archive: Path, files: tuple[Path, ...]) -> None:
@@ -145,8 +138,6 @@ def unpack(archive: Path, files: tuple[Path, ...]) -> None:
         raise UpcycledError(
             f"{archive} was not whole ({reason_of(error)}) and is removed: run the command again, or give another --url"
         ) from error
-    except OSError as error:
-        raise cannot_keep(archive.parent, error) from error
 
 
 def _write(content: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> None:

@@ -68,7 +68,7 @@ def synthetic(
     dim, classes = whole("dim", dim, at_least=1), whole("classes", classes, at_least=2)
     fraction_of("test_fraction", test_fraction)
     _check_fits(sizes, clients, dim, classes, models=1 if isinstance(alpha, str) else clients)
-    rng = _generator(seed)
+    rng = np.random.default_rng(whole("seed", seed, at_least=0))
     offsets = np.concatenate([[0], np.cumsum(_sizes(sizes, clients, rng))]).astype(np.int64)
 
     iid = isinstance(alpha, str)
@@ -106,19 +106,6 @@ def _check_fits(sizes: int | Sequence[int] | Ints | None, clients: int, dim: int
     rows = sum(known) * (clients if is_one else 1) if known else clients * _SIZE_LEAST
     value = clients if sizes is None else sizes
     check_fits("the samples", rows * (4 * dim + 8), field="clients" if sizes is None else "sizes", value=value)
-
-
-def drawn_sizes(sizes: int | Sequence[int] | Ints | None, clients: int, seed: int) -> Ints:
-    """Return the sizes of the clients that :func:`synthetic` makes of these arguments, and make nothing.
-
-    >>> drawn_sizes(None, 3, 0).tolist() == synthetic("iid", clients=3, test_fraction=0, seed=0).sizes.tolist()
-    True
-    """
-    return _sizes(sizes, whole("clients", clients, at_least=1), _generator(seed))
-
-
-def _generator(seed: int) -> np.random.Generator:
-    return np.random.default_rng(whole("seed", seed, at_least=0))
 
 
 def _check_kind(alpha: float | str, beta: float | None) -> None:

@@ -33,5 +33,4 @@ def _no_garbage_collected() -> Iterator[None]:
             gc.enable()
 
 
-# It expects to be done at once: reading its kernels takes less than a second, and that is the most it can lose.
 FUSED = EngineKind(name="fused", refuses=refuses, open=_open, runs_without_lock=True)

@@ -16,6 +16,7 @@ from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, NoisySGD
 from upcycled.engines.certified import CERTIFIED, refuses_certified
 from upcycled.losses import BinaryCrossEntropy, CrossEntropy, DoubleSoftmax, Huber, SquaredError
+from upcycled.models.linear_model import runs_other_code
 
 SOLVERS: tuple[type, ...] = (LocalSGD, LocalAdam, MoreauSGD, NoisySGD, *CERTIFIED)
 
@@ -101,7 +102,7 @@ def stack_of(module: nn.Module, layout: Layout) -> DenseStack | str:
             )
     if len(parts) % 2 == 0:
         return "the fused engine needs a model that ends in a Linear layer"
-    if any(_has_hooks(part) for part in (module, *module.modules())):
+    if any(map(runs_other_code, module.modules())):
         return "the fused engine does not run module hooks"
     return _laid_out([part for part in parts if isinstance(part, nn.Linear)], layout, flattens)
 
@@ -157,9 +158,3 @@ def _about_place(task: Task, stack: DenseStack) -> str | None:
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return "the fused engine needs numba's compiler, which NUMBA_DISABLE_JIT switches off"
     return None
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    # torch has no public word for it: a test registers a hook of each kind, and sees each of them found.
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name, None) for name in names)

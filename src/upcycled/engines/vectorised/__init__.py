@@ -7,12 +7,9 @@ same bits alone, in a batch of runs, and with any number of threads.
 
 from __future__ import annotations
 
-import math
-
 from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.core.forked import may_have_workers
-from upcycled.engines.choice.expected_seconds import PACES, expected_seconds
-from upcycled.engines.vectorised.dispatch import Way, is_stackable, refuses, refuses_both_ways, way_of, would_stack
+from upcycled.engines.vectorised.dispatch import Way, products_of, refuses, way_of
 from upcycled.engines.vectorised.stacked import open_stacked
 from upcycled.engines.vectorised.workers import open_workers
 
@@ -36,18 +33,6 @@ def _processes(task: Task, threads: int | None) -> int:
     return int(cpu_count())
 
 
-def _expects(task: Task) -> float:
-    if refuses_both_ways(task) is not None:
-        return math.inf
-    if not would_stack(task):
-        return expected_seconds("workers", task)
-    stacked = expected_seconds("stacked", task)
-    # Whether torch can stack the module takes as long to find out as the stack takes to begin.
-    if stacked > expected_seconds("one by one", task) or is_stackable(task):
-        return stacked
-    return expected_seconds("workers", task) + PACES["stacked"].start
+VECTORISED = EngineKind("vectorised", refuses, open_vectorised)
 
-
-VECTORISED = EngineKind("vectorised", refuses, open_vectorised, _expects)
-
-__all__ = ["VECTORISED", "open_vectorised", "way_of"]
+__all__ = ["VECTORISED", "open_vectorised", "products_of", "way_of"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from typing import Literal, TypeAlias
 
@@ -13,47 +14,34 @@ from torch import nn
 from upcycled.core.engine import Task
 from upcycled.core.errors import reason_of
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD
-from upcycled.engines.choice.effort import batch_of, effort_of_pass
 from upcycled.engines.transport import packed
 from upcycled.engines.vectorised.stacked import stacked_gradient
 
 Way: TypeAlias = Literal["stacked", "workers"]
-WAYS: tuple[Way, ...] = ("stacked", "workers")
 
-# Measured by benchmarks/crossover.py.
-FLOPS_PER_PARAMETER = 100
-"""What it costs to move a parameter, in operations of a matrix product."""
-FEWEST_CLIENTS = 8
-"""A stacked step costs as much as this many plain ones, shared between two workers, before it computes anything."""
-MOST_EFFORT = 10_000_000
-"""Beyond it matrix products take the time, which two workers do faster."""
+FEWEST_CLIENTS = 10
+"""A step of a smaller stack costs more calls of torch than plain steps that two workers share."""
+MOST_PRODUCTS = 500_000
+"""In larger steps the products take the time, not the calls of torch, and two workers are faster."""
 
 
 def way_of(task: Task) -> Way:
     """Return how the engine works on a task: the same whatever the number of threads."""
+    is_small = task.cohort_size >= FEWEST_CLIENTS and products_of(task) <= MOST_PRODUCTS
     # The cheaper question first: torch takes two seconds to load what the other needs.
-    return "stacked" if would_stack(task) and is_stackable(task) else "workers"
+    return "stacked" if (is_small or task.device != "cpu") and is_stackable(task) else "workers"
 
 
-def would_stack(task: Task) -> bool:
-    """Say whether a task is small enough for a stack, whatever torch makes of its module."""
-    return task.device != "cpu" or is_small(effort_of(task), task.cohort_size)
+def products_of(task: Task) -> float:
+    """Return roughly how many products of weights and inputs a client's step computes forward.
 
-
-def is_small(effort: float, cohort_size: int) -> bool:
-    """Say whether a stack of clients beats one after another on two cores."""
-    return effort <= MOST_EFFORT * (1 - FEWEST_CLIENTS / cohort_size)
-
-
-def effort_of(task: Task) -> float:
-    """Return what one client's step has to compute and move, in floating-point operations."""
-    return flops_per_step(task) + FLOPS_PER_PARAMETER * task.layout.size
-
-
-def flops_per_step(task: Task) -> float:
-    """Return the multiplications and additions of one client's step: forward, and twice that backward."""
-    effort = effort_of_pass(task)
-    return 3 * batch_of(task) / effort.samples * effort.flops
+    A weight counts once per sample; in a convolution, once per pixel; in a model of sequences, once per token.
+    """
+    features, sizes, batch = task.train.x, task.train.sizes, task.solver.local.batch_size
+    shape = features.shape[1:]
+    tokens = shape[0] if len(shape) == 2 or features.dtype.kind in "iu" else 1
+    uses = sum(p.numel() * (math.prod(shape[1:]) if p.dim() > 2 else 1) for p in task.module.parameters())
+    return tokens * uses * float(sizes.mean() if batch is None else min(batch, sizes.mean()))
 
 
 def is_stackable(task: Task) -> bool:

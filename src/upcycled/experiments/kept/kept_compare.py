@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from upcycled.core.errors import InputError, check_number
 from upcycled.experiments.judged import ACCURACY, CHARGED, Judged
+from upcycled.experiments.summary import read_summary
 from upcycled.metrics.measure import as_metrics
 from upcycled.runtime.comparison import SCORES, is_lower_better
-from upcycled.support.files import check_format
 from upcycled.support.statistics import Paired, mean_and_sd
 
 TOO_FEW = "too few common seeds to judge"
@@ -98,12 +97,8 @@ def _summaries(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the summaries of an experiment's finished seeds."""
     found = {}
     for path in sorted(folder.glob("seed-*/summary.json")):
-        try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-            check_format(summary, path)
-            found[int(summary["seed"])] = summary
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is no summary of a seed: {error}") from error
+        summary = read_summary(path)
+        found[summary["seed"]] = summary
     if not found:
         raise InputError(
             f"{folder} has no finished seed: it must be an experiment's folder, with seed-<n>/summary.json in it"
@@ -136,4 +131,4 @@ def _is_known(metric: str) -> bool:
 def _side(folder: Path, summaries: dict[int, dict[str, Any]], judged: Judged) -> Kept:
     scores = {seed: score for seed, summary in summaries.items() if (score := judged.of(summary)) is not None}
     spent = [summary["privacy"]["epsilon"]["max"] for summary in summaries.values() if summary.get("privacy")]
-    return Kept(folder, scores, max(map(float, spent), default=None))
+    return Kept(folder, scores, None if None in spent else max(spent, default=None))  # null is not finite

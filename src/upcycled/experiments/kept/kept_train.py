@@ -79,7 +79,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     from upcycled.experiments.private_files import checkpoint_folder, ledger_key
     from upcycled.experiments.results import open_ledger, write_run
     from upcycled.runtime.checkpointing.own_code import own_code
-    from upcycled.support.files import PRIVATE, make_private, write_whole
+    from upcycled.support.files import PRIVATE, drop_temporaries, make_private, write_whole
     from upcycled.support.lock import locked
     from upcycled.support.said import say
 
@@ -109,6 +109,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
         )
     config = tomli_w.dumps(document).encode()
     with locked(folder):
+        drop_temporaries(folder / PRIVATE)
         if not is_done:
             (folder / "summary.json").unlink(missing_ok=True)
             write_whole(folder / "config.toml", config)
@@ -126,10 +127,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
 
 
 def _check_same(folder: Path, document: dict[str, Any]) -> bool:
-    """Say whether a folder has this run's results, or refuse one that has something else in it.
-
-    More iterations are asked of the same run, which then goes on if it can.
-    """
+    """Say whether a folder has this run's results, or refuse one that has something else in it."""
     import tomllib
 
     import tomli_w
@@ -144,9 +142,9 @@ def _check_same(folder: Path, document: dict[str, Any]) -> bool:
         raise InputError(f"{folder} holds no readable config.toml: results must be another folder") from error
     now = flat(tomllib.loads(tomli_w.dumps(document)))
     for key in dict.fromkeys([*now, *before]):
-        if key not in ("results", "iterations") and before.get(key) != now.get(key):
+        if key != "results" and before.get(key) != now.get(key):
             wanted, other = (shown(held[key]) if key in held else "left out" for held in (now, before))
             raise InputError(
                 f"{key} is {wanted}, but {folder} holds a run with {other}: results must be another folder"
             )
-    return (folder / "summary.json").exists() and before.get("iterations") == now.get("iterations")
+    return (folder / "summary.json").exists()

@@ -36,7 +36,6 @@ def document_of(spec: RunSpec) -> dict[str, Any]:
         "eval_every": spec.eval_every,
         "metrics": None if spec.metrics is None else _metrics(spec.metrics),
         "keep_best": spec.keep_best,
-        "theory": spec.theory,
         "engine": spec.engine,
         "model": _model(spec),
         "algorithm": _table("algorithm", spec.algorithm),

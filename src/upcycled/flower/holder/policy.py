@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from upcycled.config.toml_tables import AsTuple, Fraction, Table, Word, within
+from upcycled.config.toml_tables import AsTuple, Count, Fraction, Table, Word, within
 from upcycled.config.wording import Place, from_validation, named
-from upcycled.core.errors import FRACTION, NOT_NEGATIVE, POSITIVE, InputError, reason_of
+from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, InputError, reason_of
 from upcycled.support.files import make_private
 
 if TYPE_CHECKING:
@@ -88,6 +88,19 @@ class AccountTable(Table):
     kind: Word = Field(default="mixed", description="'mixed', 'gaussian' or 'pure'")
 
 
+class LimitsTable(Table):
+    """The largest run that a site takes part in: memory and time grow with these numbers of a server's."""
+
+    clients: Count = Field(default=1_000, description=COUNT.phrase)
+    iterations: Count = Field(default=10_000, description=COUNT.phrase)
+    epochs: Count = Field(default=1_000, description=COUNT.phrase)
+    """Of local work in one data round."""
+    steps: Count = Field(default=10_000_000, description=COUNT.phrase)
+    """Gradients of minibatches in one data round, times the iterations."""
+    parameters: Count = Field(default=10_000_000, description=COUNT.phrase)
+    """Of the model."""
+
+
 class Policy(Table):
     """A data holder's file, checked."""
 
@@ -97,6 +110,7 @@ class Policy(Table):
     data: SiteData = Field(description="a table [data] with a path")
     privacy: LeavingTable = Field(default=LeavingTable(), description="a table [privacy]")
     account: AccountTable | None = Field(default=None, description="a table [account] with epsilon and delta")
+    limits: LimitsTable = Field(default=LimitsTable(), description="a table [limits]")
 
     def state(self, folder: Path) -> Path:
         """Return where the site keeps what is its own; its owner's alone."""
@@ -129,7 +143,13 @@ def policy_of(raw: dict[str, Any], folder: Path) -> Policy:
     """Check the content of a site's file; relative paths in it are relative to ``folder``."""
     raw = {key: dict(value) if isinstance(value, dict) else value for key, value in raw.items()}
     parsed: dict[str, Any] = dict(raw)
-    for name, table in (("data", SiteData), ("privacy", LeavingTable), ("account", AccountTable)):
+    tables: dict[str, type[Table]] = {
+        "data": SiteData,
+        "privacy": LeavingTable,
+        "account": AccountTable,
+        "limits": LimitsTable,
+    }
+    for name, table in tables.items():
         if name not in raw:
             continue
         held = raw[name]

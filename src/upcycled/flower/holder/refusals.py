@@ -7,6 +7,7 @@ noise counts for nothing.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,15 @@ from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.lookup import names_code
 from upcycled.core.mechanism import Charge
 from upcycled.core.sampler import Cohort
-from upcycled.core.solvers import Problem
-from upcycled.core.vectors import Vector
+from upcycled.core.solvers import Problem, Solver
+from upcycled.core.vectors import Ints, Vector
+from upcycled.data import FederatedData
 from upcycled.flower.holder.policy import Policy
-from upcycled.flower.messages import Request, RunTerms, ScoreRequest
+from upcycled.flower.messages import Fields, Request, RunTerms, ScoreRequest
 from upcycled.privacy.noise import SeededNoise
-from upcycled.runtime.plan import Plan
+from upcycled.runtime.plan import Plan, parameters_of
 from upcycled.runtime.planning.protection import penalty_of
-from upcycled.runtime.spec import RunSpec
+from upcycled.runtime.spec import RunSpec, local_of
 from upcycled.support.formats import general
 
 STAND_IN = {"source": "synthetic", "alpha": "iid"}
@@ -36,12 +38,24 @@ class Refused(UpcycledError):
     """A site does not do what it was asked; the text is what the server is told."""
 
 
+def check_message(policy: Policy, fields: Fields) -> None:
+    """Refuse vectors that are longer than any model that the site's file allows, before they are copied.
+
+    Raises:
+        Refused: in one sentence.
+    """
+    longest = max((len(value) for value in fields.values() if isinstance(value, bytes)), default=0)
+    _check_most("parameters", longest // 8, policy.limits.parameters)
+
+
 def spec_of(policy: Policy, terms: RunTerms) -> RunSpec:
     """Return what a run asks for, if nothing in its file alone is refused.
 
     Raises:
         Refused: in one sentence.
     """
+    limits = policy.limits
+    _check_most("clients", terms.clients, limits.clients)
     try:
         raw = json.loads(terms.config)
     except (ValueError, RecursionError):
@@ -58,6 +72,8 @@ def spec_of(policy: Policy, terms: RunTerms) -> RunSpec:
         spec = experiment.spec(terms.seed)
     except InputError as error:
         raise Refused(f"the run's file cannot be read here: {error}") from error
+    _check_most("iterations", spec.iterations, limits.iterations)
+    _check_most("epochs", local_of(spec).local.epochs, limits.epochs)
     if spec.privacy is None:
         _check_named(policy, "none")
     elif spec.noise != "system" and not policy.simulation:
@@ -67,6 +83,18 @@ def spec_of(policy: Policy, terms: RunTerms) -> RunSpec:
     return spec
 
 
+def check_size(policy: Policy, spec: RunSpec, data: FederatedData) -> None:
+    """Hold local work to the site's file, before a plan is made of it: planning alone allocates the model.
+
+    Raises:
+        Refused: in one sentence.
+    """
+    size = parameters_of(spec, data.facts())
+    if size is not None:
+        _check_most("parameters", size, policy.limits.parameters)
+    _check_steps(policy, spec, spec.algorithm.solver(local_of(spec)), data.sizes)
+
+
 def check_plan(policy: Policy, plan: Plan) -> None:
     """Hold the mechanism, as it was fitted here, to the site's file.
 
@@ -74,6 +102,7 @@ def check_plan(policy: Policy, plan: Plan) -> None:
         Refused: in one sentence.
     """
     mechanism, limits = plan.mechanism, policy.privacy
+    _check_steps(policy, plan.spec, plan.solver, plan.facts.sizes)  # a mechanism may bring its own solver
     if plan.setting is None:
         return
     _check_named(policy, mechanism.name)
@@ -148,9 +177,7 @@ def charge_of(plan: Plan) -> Charge | None:
     if charge is None:
         return None
     (place,) = np.flatnonzero(charge.clients == ids[0])[:1]
-    names = ("sensitivity", "noise_std", "epsilon", "sampling_rate", "steps", "draws")
-    columns = {name: None if getattr(charge, name) is None else getattr(charge, name)[[place]] for name in names}
-    return Charge(charge.kind, np.zeros(1, dtype=np.int64), **columns)  # type: ignore[arg-type]
+    return replace(charge[np.array([place])], clients=np.zeros(1, dtype=np.int64))
 
 
 def cohort_of(plan: Plan, request: Request) -> Cohort:
@@ -165,6 +192,16 @@ def problem_of(request: Request) -> Problem:
     return Problem(request.a, None if request.b is None else request.b[None, :])
 
 
+def _check_steps(policy: Policy, spec: RunSpec, solver: Solver, sizes: Ints) -> None:
+    (each,) = solver.local.num_steps(sizes, np.full(1, solver.local.epochs)).tolist()
+    _check_most("steps", each * solver.gradients_per_step * spec.iterations, policy.limits.steps)
+
+
+def _check_most(name: str, value: int, most: int) -> None:
+    if value > most:
+        raise Refused(f"the run has {value} {name}, and this site's file allows {most} (limits.{name})")
+
+
 def _check_named(policy: Policy, mechanism: str) -> None:
     accepted = policy.privacy.mechanisms
     if mechanism not in accepted:
@@ -175,12 +212,13 @@ def _check_named(policy: Policy, mechanism: str) -> None:
 def _check_noise(policy: Policy, charge: Charge) -> None:
     limits = policy.privacy
     if charge.kind == "pure":
-        assert charge.epsilon is not None
-        spent = float(charge.epsilon[0])
+        spent = float(charge.columns["epsilon"][0])
         if limits.most_epsilon is None or spent > limits.most_epsilon * (1 + ROOM):
             most = "says no most_epsilon" if limits.most_epsilon is None else f"allows {general(limits.most_epsilon)}"
             raise Refused(f"a release would cost epsilon {general(spent)}, and this site's file {most}")
         return
+    if charge.kind not in ("gaussian", "sampled"):
+        raise Refused(f"this site cannot compare a charge of kind '{charge.kind}' with its file")
     sensitivity, std = float(charge.sensitivity[0]), float(charge.noise_std[0])
     ratio = std / sensitivity if sensitivity > 0 else float("inf")
     if limits.least_noise is None or not ratio >= limits.least_noise * (1 - ROOM):

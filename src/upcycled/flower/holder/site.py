@@ -1,8 +1,9 @@
 """A data holder at work: it answers what its file allows, with its own code, and pays from its own account.
 
-The order within an answer is what makes it safe: the request is checked and noted, the charge is on the disk, then
-local work, then the reply is on the disk, then it is sent. A site that dies on the way stays charged for what it wrote
-down, and sends the same bytes, or the one release that it paid for, when it is asked again.
+The order within an answer is what makes it safe: the request is checked, the charge is on the disk with the hash of
+the question, the question is noted as paid for, then local work, then the reply is on the disk, then it is sent. A site
+that dies on the way stays charged. Asked again, it sends the same bytes or makes the one release that it paid for; if
+it cannot know that nothing left, it pays again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from upcycled.core.engine import Engine
 from upcycled.core.errors import BudgetSpentError, InputError, UpcycledError
 from upcycled.data import FederatedData
 from upcycled.data.schema.table_schema import Schema
-from upcycled.flower.holder.kept_replies import replies_of
+from upcycled.flower.holder.kept_replies import KeptReplies, replies_of
 from upcycled.flower.holder.policy import Policy, account_of, site_data
 from upcycled.flower.holder.refusals import (
     Refused,
     charge_of,
+    check_message,
     check_plan,
     check_request,
     check_scored,
+    check_size,
     cohort_of,
     problem_of,
     spec_of,
@@ -42,10 +45,11 @@ from upcycled.flower.messages import (
     ScoreRequest,
     SiteFacts,
     SiteScores,
+    digest_of,
     packed,
     unpacked,
 )
-from upcycled.privacy.accounts.account import Account
+from upcycled.privacy.accounts.account import Account, AccountedRun
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.privacy.noise import SeededNoise, SystemNoise
 from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
@@ -106,6 +110,7 @@ class Site:
             self._work = None
 
     def _reply(self, fields: Fields) -> Fields:
+        check_message(self._policy, fields)
         message = unpacked(fields)
         if isinstance(message, Hello):
             return packed(self._introduced(message))
@@ -122,41 +127,51 @@ class Site:
         return SiteFacts(self._policy.name, int(self._data.sizes[0]), plain_facts(self._data))
 
     def _answered(self, request: Request, fields: Fields) -> Fields:
-        kept = replies_of(self._state, request.terms.run)
-        before = kept.found(request, fields)
-        if before is not None:
-            return before
         work = self._work_for(request.terms, request.client, request.shared)
-        plan = work.plan
-        check_plan(self._policy, plan)
+        plan, question = work.plan, digest_of(fields)
         check_request(plan, request)
+        account = account_of(self._policy, self._folder) if plan.spec.has_real_noise else None
+        kept = self._kept(self._state if account is None else account.folder, request)
+        with kept.held():
+            before = kept.found(request, question)
+            run = None if account is None else self._begun(account, plan, request)
+            is_paid = run is None or run.has_paid(question)
+            if before is not None and is_paid:
+                return before
+            if run is not None and not (is_paid and kept.is_taken_on(request)):
+                _pay(run, plan, request, question)
+            kept.take_on(request, question)
+            reply = self._worked(work, request)
+            kept.keep(request, question, reply)
+        return reply
+
+    def _worked(self, work: _Work, request: Request) -> Fields:
+        """Do the local work and return its reply: a new release, with fresh noise where noise is real."""
+        plan = work.plan
         is_real = plan.spec.has_real_noise
-        account = account_of(self._policy, self._folder) if is_real else None
-        kept.note(request, fields)
-        if account is not None:
-            self._pay(account, plan, request)
         noise = SystemNoise() if is_real else SeededNoise(plan.spec.seed, request.round, request.attempt)
         cohort, problem, statistics = cohort_of(plan, request), problem_of(request), request.statistics
         asked = Ask(request.iteration, request.round, request.attempt, cohort, request.model, problem, statistics)
         answered = answer(plan, work.engine, asked, noise)
         release = answered.release
         if answered.private is not None:
-            make_private(kept.folder)
-            write_whole(kept.folder / PERSONAL, _npy(answered.private[0]), private=True)
-        reply = packed(
+            own = self._kept(self._state, request).folder
+            make_private(own.parent)
+            make_private(own)
+            write_whole(own / PERSONAL, _npy(answered.private[0]), private=True)
+        return packed(
             Reply(
                 *(request.terms.run, request.client, request.round, request.attempt),
                 *(int(release.num_samples[0]), int(release.num_steps[0]), release.vectors[0]),
                 None if release.statistics is None else release.statistics[0],
             )
         )
-        kept.keep(request, reply)
-        return reply
 
-    def _pay(self, account: Account, plan: Plan, request: Request) -> None:
-        """Charge the round, durably, unless this very attempt was charged before its reply was stored."""
-        charge = charge_of(plan)
-        assert charge is not None  # as checked with the plan
+    def _kept(self, place: Path, request: Request) -> KeptReplies:
+        return replies_of(place, request.terms.run, self._policy.name)
+
+    def _begun(self, account: Account, plan: Plan, request: Request) -> AccountedRun:
+        """Return the run in the account that pays for it."""
         mechanism, run = plan.mechanism, request.terms.run
         known = {study.run for study in account.studies}
         begun = account.begin(run, mechanism.name, mechanism.promise, (self._policy.name,), self._data.sizes)
@@ -164,19 +179,10 @@ class Site:
             words = hash_of_shards(self._data.train)
             assert words is not None  # there are samples
             account.note_data(begun.study, words)
-        key = ("data", request.round, request.attempt)
-        if any(one.study == begun.study and one.entry.key == key for one in account.charges):
-            return
-        nobody_else = np.zeros(1, dtype=np.int64)
-        entry = Entry(request.iteration, "data", request.round, request.attempt, nobody_else, charge)
-        try:
-            begun.pay(entry)
-        except BudgetSpentError as error:
-            raise Refused(f"this site's account cannot pay for data round {request.round}") from error
+        return begun
 
     def _scored(self, request: ScoreRequest) -> SiteScores:
         work = self._work_for(request.terms, request.client, request.shared)
-        check_plan(self._policy, work.plan)
         check_scored(self._policy, work.plan, request)
         scores = work.engine.score(request.model, request.statistics)
         run, client = request.terms.run, request.client
@@ -189,10 +195,22 @@ class Site:
         key = json.dumps([vars(terms), client, dict(sorted(shared.items()))])
         if self._work is None or self._work.key != key:
             spec = spec_of(self._policy, terms)
+            check_size(self._policy, spec, self._data)
             plan = plan_for_client(self._data, spec, client, terms.clients, shared)
+            check_plan(self._policy, plan)
             self.close()
             self._work = _Work(key, plan, plan.engine.open(plan.task, self._threads))
         return self._work
+
+
+def _pay(run: AccountedRun, plan: Plan, request: Request, question: str) -> None:
+    """Charge a round, durably, for the question that is answered in it."""
+    charge, nobody_else = charge_of(plan), np.zeros(1, dtype=np.int64)
+    assert charge is not None  # as checked with the plan
+    try:
+        run.pay(Entry(request.iteration, "data", request.round, request.attempt, nobody_else, charge), question)
+    except BudgetSpentError as error:
+        raise Refused(f"this site's account cannot pay for data round {request.round}") from error
 
 
 def open_site(policy: Policy, folder: Path, schema: Schema | None = None, threads: int | None = 1) -> Site:

@@ -1,8 +1,7 @@
 """What releases cost: epsilon, delta, noise and rounds, as pure functions.
 
 ``gdp`` and ``gaussian`` are exact; ``sampled`` and ``pure`` compose as tightly as is known; ``sensitivity`` and
-``objective`` are the proofs' constants; ``tilted_renyi`` is Gaussian noise inside an objective; ``paper`` is the
-paper's own claim, which is not sound.
+``objective`` are the proofs' constants; ``paper`` is the paper's own claim, which is not sound.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ the tightest known.
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -23,12 +21,6 @@ ROOM = 1e-12
 """Calibrated noise is larger by this part, so that adding up its charges never exceeds the budget by rounding."""
 
 
-@overload
-def gaussian_epsilon(*, rounds: float, sensitivity: float, noise_std: float, delta: float) -> float: ...
-@overload
-def gaussian_epsilon(
-    *, rounds: ArrayLike, sensitivity: ArrayLike, noise_std: ArrayLike, delta: ArrayLike
-) -> Floats: ...
 def gaussian_epsilon(
     *, rounds: ArrayLike, sensitivity: ArrayLike, noise_std: ArrayLike, delta: ArrayLike
 ) -> float | Floats:
@@ -55,12 +47,6 @@ def gaussian_epsilon(
     return gdp_epsilon(mu=_mu(rounds, sensitivity, noise_std), delta=delta)
 
 
-@overload
-def gaussian_delta(*, rounds: float, sensitivity: float, noise_std: float, epsilon: float) -> float: ...
-@overload
-def gaussian_delta(
-    *, rounds: ArrayLike, sensitivity: ArrayLike, noise_std: ArrayLike, epsilon: ArrayLike
-) -> Floats: ...
 def gaussian_delta(
     *, rounds: ArrayLike, sensitivity: ArrayLike, noise_std: ArrayLike, epsilon: ArrayLike
 ) -> float | Floats:
@@ -84,12 +70,6 @@ def gaussian_delta(
     return gdp_delta(mu=_mu(rounds, sensitivity, noise_std), epsilon=epsilon)
 
 
-@overload
-def gaussian_noise_std(*, rounds: float, sensitivity: float, epsilon: float, delta: float) -> float: ...
-@overload
-def gaussian_noise_std(
-    *, rounds: ArrayLike, sensitivity: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
-) -> Floats: ...
 def gaussian_noise_std(
     *, rounds: ArrayLike, sensitivity: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
 ) -> float | Floats:

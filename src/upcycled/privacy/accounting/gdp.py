@@ -15,7 +15,6 @@ and the Mills ratio M(t) = Phi(-t)/phi(t), v^2 - u^2 = 2 epsilon gives e^epsilon
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,10 +31,6 @@ _LARGEST = 1e100
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
-@overload
-def gdp_delta(*, mu: float, epsilon: float) -> float: ...
-@overload
-def gdp_delta(*, mu: ArrayLike, epsilon: ArrayLike) -> Floats: ...
 def gdp_delta(*, mu: ArrayLike, epsilon: ArrayLike) -> float | Floats:
     """Return the exact delta of a mu-GDP mechanism at this epsilon, for the adjacency of mu's sensitivity.
 
@@ -59,10 +54,6 @@ def gdp_delta(*, mu: ArrayLike, epsilon: ArrayLike) -> float | Floats:
     return plain(np.where(shift == 0, 0.0, delta))
 
 
-@overload
-def gdp_epsilon(*, mu: float, delta: float) -> float: ...
-@overload
-def gdp_epsilon(*, mu: ArrayLike, delta: ArrayLike) -> Floats: ...
 def gdp_epsilon(*, mu: ArrayLike, delta: ArrayLike) -> float | Floats:
     """Return the least epsilon at which a mu-GDP mechanism has this delta; exact, rounded to the safe side.
 
@@ -97,10 +88,6 @@ def gdp_epsilon(*, mu: ArrayLike, delta: ArrayLike) -> float | Floats:
     return plain(np.where(shift > _LARGEST, start, np.where(free, 0.0, found)))
 
 
-@overload
-def gdp_mu(*, epsilon: float, delta: float) -> float: ...
-@overload
-def gdp_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> Floats: ...
 def gdp_mu(*, epsilon: ArrayLike, delta: ArrayLike) -> float | Floats:
     """Return the largest mu whose mechanism is (epsilon, delta)-DP; exact, rounded to the safe side.
 

@@ -23,11 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.vectors import Real
+from upcycled.privacy.accounting.gdp import gdp_epsilon
 
 _REACH = 10.2
 """Standard deviations of noise that are looked at: what is beyond has probability 1e-24."""
 _TAIL = 1e-7
 """The part of delta that what lies above the window may take."""
+_MOST_WINDOW = 2**22
+"""Grid points of a composition: a few hundred megabytes. Calibrations need less than a million."""
 _MOST = 600.0
 """e^this is still a number."""
 
@@ -37,6 +40,9 @@ def replace_one_epsilon(q: float, noise_multiplier: float, steps: int, delta: fl
     masses, infinite = _one_step(q, 1 / noise_multiplier, interval)
     tail = _TAIL * delta
     window = _window(masses, steps, tail, interval)
+    if window > _MOST_WINDOW:
+        # Steps without sampling cost more.
+        return float(gdp_epsilon(mu=2 * math.sqrt(steps) / noise_multiplier, delta=delta))
     composed = _composed(masses, steps, window, interval)
     left = delta - tail + math.expm1(steps * math.log1p(-infinite))
     return math.inf if left <= 0 else _epsilon(composed, left, interval)

@@ -1,4 +1,8 @@
-"""Checked numbers and arrays: every function here takes one number, or one per client."""
+"""Checked numbers and arrays: the accounting functions take one number, or one per client.
+
+They return ``float | Floats``: a float if every argument is a single number, otherwise an array. A caller that passes
+single numbers converts the result with ``float``; a caller that passes arrays converts it with ``np.asarray``.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,6 @@ R~^2/(4 n a)); m and m for Huber's loss on m outputs.
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -37,28 +35,6 @@ from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plai
 from upcycled.privacy.accounting.pure import pure_composition_epsilon, pure_round_epsilon
 
 
-@overload
-def objective_round_epsilon(
-    *,
-    alpha: float,
-    classes: int,
-    norm_bound_squared: float,
-    n: float,
-    a: float,
-    gamma: float = 0.0,
-    cover_alpha: float = 0.0,
-) -> float: ...
-@overload
-def objective_round_epsilon(
-    *,
-    alpha: ArrayLike,
-    classes: int,
-    norm_bound_squared: float,
-    n: ArrayLike,
-    a: float,
-    gamma: float = 0.0,
-    cover_alpha: float = 0.0,
-) -> Floats: ...
 def objective_round_epsilon(
     *,
     alpha: ArrayLike,
@@ -126,32 +102,6 @@ def loss_round_epsilon(
     return np.asarray(rate * slope + fixed)
 
 
-@overload
-def objective_epsilon(
-    *,
-    alpha: float,
-    classes: int,
-    norm_bound_squared: float,
-    n: float,
-    a: float,
-    rounds: int,
-    delta: float = 0,
-    gamma: float = 0.0,
-    cover_alpha: float = 0.0,
-) -> float: ...
-@overload
-def objective_epsilon(
-    *,
-    alpha: ArrayLike,
-    classes: int,
-    norm_bound_squared: float,
-    n: ArrayLike,
-    a: float,
-    rounds: int,
-    delta: float = 0,
-    gamma: float = 0.0,
-    cover_alpha: float = 0.0,
-) -> Floats: ...
 def objective_epsilon(
     *,
     alpha: ArrayLike,
@@ -203,14 +153,6 @@ def objective_epsilon(
     return _composed(np.asarray(each), rounds, delta)
 
 
-@overload
-def ranked_objective_epsilon(
-    *, alpha: float, u1: float, u2: float, rank: int, n: float, a: float, rounds: int, delta: float = 0
-) -> float: ...
-@overload
-def ranked_objective_epsilon(
-    *, alpha: ArrayLike, u1: float, u2: float, rank: int, n: ArrayLike, a: float, rounds: int, delta: float = 0
-) -> Floats: ...
 def ranked_objective_epsilon(
     *, alpha: ArrayLike, u1: float, u2: float, rank: int, n: ArrayLike, a: float, rounds: int, delta: float = 0
 ) -> float | Floats:
@@ -246,32 +188,6 @@ def ranked_objective_epsilon(
     return _composed(2 * rate * u1 / size + rank * np.log1p(u2 / (size * a)), rounds, delta)
 
 
-@overload
-def objective_alpha(
-    *,
-    epsilon: float,
-    classes: int,
-    norm_bound_squared: float,
-    n: float,
-    a: float,
-    rounds: int,
-    delta: float = 0,
-    gamma: float = 0.0,
-    cover_alpha: float = 0.0,
-) -> float: ...
-@overload
-def objective_alpha(
-    *,
-    epsilon: float,
-    classes: int,
-    norm_bound_squared: float,
-    n: ArrayLike,
-    a: float,
-    rounds: int,
-    delta: float = 0,
-    gamma: float = 0.0,
-    cover_alpha: float = 0.0,
-) -> Floats: ...
 def objective_alpha(
     *,
     epsilon: float,

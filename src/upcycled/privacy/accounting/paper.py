@@ -9,8 +9,6 @@ experiments are not (u1 = 1 leaves out the bias and the second class vector). Wh
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -18,12 +16,6 @@ from upcycled.core.errors import InputError
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 
 
-@overload
-def paper_epsilon(*, rounds: float, clip_norm: float, noise_std: float, n: float, delta: float) -> float: ...
-@overload
-def paper_epsilon(
-    *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, delta: ArrayLike
-) -> Floats: ...
 def paper_epsilon(
     *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, delta: ArrayLike
 ) -> float | Floats:
@@ -52,12 +44,6 @@ def paper_epsilon(
     return plain(a + 2 * np.sqrt(a * log_delta))
 
 
-@overload
-def paper_delta(*, rounds: float, clip_norm: float, noise_std: float, n: float, epsilon: float) -> float: ...
-@overload
-def paper_delta(
-    *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, epsilon: ArrayLike
-) -> Floats: ...
 def paper_delta(
     *, rounds: ArrayLike, clip_norm: ArrayLike, noise_std: ArrayLike, n: ArrayLike, epsilon: ArrayLike
 ) -> float | Floats:
@@ -94,12 +80,6 @@ def paper_delta(
     return plain(np.where(free, 0.0, np.exp(exponent)))
 
 
-@overload
-def paper_noise_std(*, rounds: float, clip_norm: float, n: float, epsilon: float, delta: float) -> float: ...
-@overload
-def paper_noise_std(
-    *, rounds: ArrayLike, clip_norm: ArrayLike, n: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
-) -> Floats: ...
 def paper_noise_std(
     *, rounds: ArrayLike, clip_norm: ArrayLike, n: ArrayLike, epsilon: ArrayLike, delta: ArrayLike
 ) -> float | Floats:
@@ -134,12 +114,6 @@ def paper_noise_std(
     return plain(clip / size * np.sqrt(count / 2) * (np.sqrt(log_delta + loss) + np.sqrt(log_delta)) / loss)
 
 
-@overload
-def paper_objective_epsilon(*, alpha: float, u1: float, u2: float, n: float, mu: float, rounds: float) -> float: ...
-@overload
-def paper_objective_epsilon(
-    *, alpha: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
-) -> Floats: ...
 def paper_objective_epsilon(
     *, alpha: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
 ) -> float | Floats:
@@ -178,12 +152,6 @@ def paper_objective_epsilon(
     return plain(count * (2 * rate * gradient * prox + 2.8 * hessian) / (size * prox))
 
 
-@overload
-def paper_objective_alpha(*, epsilon: float, u1: float, u2: float, n: float, mu: float, rounds: float) -> float: ...
-@overload
-def paper_objective_alpha(
-    *, epsilon: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
-) -> Floats: ...
 def paper_objective_alpha(
     *, epsilon: ArrayLike, u1: ArrayLike, u2: ArrayLike, n: ArrayLike, mu: ArrayLike, rounds: ArrayLike
 ) -> float | Floats:

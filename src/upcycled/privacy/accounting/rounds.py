@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +19,6 @@ MOST = 10**9
 """More rounds than this are never counted."""
 
 
-@overload
-def rounds_within(*, budget: Sequence[float], sensitivity: float, noise_std: float) -> int: ...
-@overload
-def rounds_within(*, budget: Sequence[float], sensitivity: ArrayLike, noise_std: ArrayLike) -> NDArray[np.int64]: ...
 def rounds_within(*, budget: Sequence[float], sensitivity: ArrayLike, noise_std: ArrayLike) -> int | NDArray[np.int64]:
     """Return the most Gaussian data rounds that together are (epsilon, delta)-DP; one number a client for arrays.
 
@@ -143,7 +138,8 @@ def paper_rounds_within(*, budget: Sequence[float], clip_norm: float, noise_std:
     epsilon, delta = _pair(budget, above_zero_delta=True)
 
     def fits(rounds: int) -> bool:
-        return paper_epsilon(rounds=rounds, clip_norm=clip_norm, noise_std=noise_std, n=n, delta=delta) <= epsilon
+        spent = paper_epsilon(rounds=rounds, clip_norm=clip_norm, noise_std=noise_std, n=n, delta=delta)
+        return float(spent) <= epsilon
 
     return _most(fits)
 

@@ -77,7 +77,7 @@ def sampled_gaussian_epsilon(
     if q == 0 or steps == 0:
         return 0.0
     mu = math.sqrt(steps) * _shift(adjacency) / noise_multiplier
-    unsampled = gdp_epsilon(mu=mu, delta=delta)
+    unsampled = float(gdp_epsilon(mu=mu, delta=delta))
     if q == 1 or unsampled == 0:
         return unsampled
     return min(_refined(_grid_epsilon, q, noise_multiplier, int(steps), delta, adjacency), unsampled)
@@ -87,7 +87,7 @@ def quick_sampled_epsilon(q: float, noise_multiplier: float, steps: int, delta: 
     """Return an upper bound of epsilon in milliseconds, for curves of many points; a rough one in less than one."""
     if q == 0 or steps == 0:
         return 0.0
-    unsampled = gdp_epsilon(mu=math.sqrt(steps) * _shift("replace") / noise_multiplier, delta=delta)
+    unsampled = float(gdp_epsilon(mu=math.sqrt(steps) * _shift("replace") / noise_multiplier, delta=delta))
     if q == 1 or unsampled == 0:
         return unsampled
     if is_rough:
@@ -124,7 +124,7 @@ def sampled_gaussian_noise_multiplier(
     check_number("epsilon", epsilon, above=0)
     _check(q, steps, delta, adjacency)
     # Without sampling, more noise than this is never needed.
-    enough = math.sqrt(steps) * _shift(adjacency) / gdp_mu(epsilon=epsilon, delta=delta) * (1 + 1e-12)
+    enough = math.sqrt(steps) * _shift(adjacency) / float(gdp_mu(epsilon=epsilon, delta=delta)) * (1 + 1e-12)
     if q == 1:
         return enough
 

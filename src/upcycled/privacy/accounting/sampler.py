@@ -82,7 +82,8 @@ def epsilon_of_draws(exact: Callable[[Ints, float], Real], mu: Real, draws: Ints
             fits = sampler_delta(epsilon=epsilon, draws=draws[tried]) <= part * delta
             found[tried[fits]] = epsilon[fits]
             left = np.setdiff1d(left, tried[fits])
-    found[left] = _by_divergence(mu[left], draws[left], delta)
+    if left.size:  # at delta = 0 there is none left, and no such bound
+        found[left] = _by_divergence(mu[left], draws[left], delta)
     return found
 
 

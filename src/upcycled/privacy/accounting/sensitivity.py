@@ -7,8 +7,6 @@ earlier releases.
 
 from __future__ import annotations
 
-from typing import overload
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -49,10 +47,6 @@ def softmax_constants(
     return loss.lipschitz(squared), loss.smoothness(squared)
 
 
-@overload
-def erm_sensitivity(*, lipschitz: float, n: float, a: float, gamma: float = 0.0) -> float: ...
-@overload
-def erm_sensitivity(*, lipschitz: ArrayLike, n: ArrayLike, a: ArrayLike, gamma: ArrayLike = 0.0) -> Floats: ...
 def erm_sensitivity(*, lipschitz: ArrayLike, n: ArrayLike, a: ArrayLike, gamma: ArrayLike = 0.0) -> float | Floats:
     """Return 2 L/(n a) + 2 gamma/a: the most one replaced record moves an approximate minimiser.
 
@@ -83,26 +77,6 @@ def erm_sensitivity(*, lipschitz: ArrayLike, n: ArrayLike, a: ArrayLike, gamma: 
     return plain(2 * steep / (size * strong) + 2 * residual / strong)
 
 
-@overload
-def gd_sensitivity(
-    *,
-    lipschitz: float,
-    n: float,
-    a: float,
-    steps: float,
-    smoothness: float | None = None,
-    step_size: float | None = None,
-) -> float: ...
-@overload
-def gd_sensitivity(
-    *,
-    lipschitz: ArrayLike,
-    n: ArrayLike,
-    a: ArrayLike,
-    steps: ArrayLike,
-    smoothness: ArrayLike | None = None,
-    step_size: ArrayLike | None = None,
-) -> Floats: ...
 def gd_sensitivity(
     *,
     lipschitz: ArrayLike,
@@ -152,28 +126,6 @@ def gd_sensitivity(
     return plain(2 * steep / (size * strong) * _one_minus_power(eta * strong, count))
 
 
-@overload
-def sgd_sensitivity(
-    *,
-    lipschitz: float,
-    lr: float,
-    passes: float,
-    batch: float,
-    n: float | None = None,
-    a: float = 0.0,
-    smoothness: float | None = None,
-) -> float: ...
-@overload
-def sgd_sensitivity(
-    *,
-    lipschitz: ArrayLike,
-    lr: ArrayLike,
-    passes: ArrayLike,
-    batch: ArrayLike,
-    n: ArrayLike | None = None,
-    a: float = 0.0,
-    smoothness: float | None = None,
-) -> Floats: ...
 def sgd_sensitivity(
     *,
     lipschitz: ArrayLike,

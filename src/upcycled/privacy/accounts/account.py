@@ -22,13 +22,24 @@ from upcycled.core.errors import BudgetSpentError, InputError
 from upcycled.core.mechanism import Charge, Promise
 from upcycled.core.vectors import Ints
 from upcycled.privacy.accounting.gaussian import ROOM
-from upcycled.privacy.accounts.account_file import FILE, AccountFile, Charged, Closed, Line, Study
+from upcycled.privacy.accounts.account_file import (
+    FILE,
+    AccountFile,
+    Charged,
+    Closed,
+    Committed,
+    Ended,
+    Line,
+    Prepared,
+    Study,
+)
 from upcycled.privacy.accounts.pots import Commitment, Pot, make_pot
 from upcycled.privacy.ledger.chain import Head, as_head, check_mac, head_of, key_at
 from upcycled.privacy.ledger.entries import Entry
+from upcycled.privacy.ledger.planned import PlannedCharges
 from upcycled.privacy.mechanisms.requirements import check_delta_for
 from upcycled.privacy.mechanisms.table import PROVEN, claim_word
-from upcycled.support.files import make_private, write_whole
+from upcycled.support.files import make_private, read_json_lines, write_whole
 from upcycled.support.formats import general, percent
 from upcycled.support.lock import locked
 
@@ -54,7 +65,8 @@ class Account:
     and a *filter* holds every client to that: the claim is (epsilon, delta) over all studies together, whatever later
     ones depended on. Seeds, retries, sweeps and later studies with real noise are charged to it, each data round before
     its release exists; simulations are not. What is charged stays, whatever becomes of the run. A run that does not fit
-    as a whole is refused before it trains.
+    as a whole is refused before it trains; with its first charge the account keeps all that the run plans, and gives
+    the rest back only if the run ends as planned.
 
     It belongs to the holder, not to the data: clients are known by name, and a changed record resets nothing (a keyed
     hash notes for the holder that data changed). Everybody else sees a random id.
@@ -84,6 +96,7 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         self._file = AccountFile(self.folder)
         self._sums: list[dict[str, tuple[float, int]]] = []
         self._charges: list[Charged] = []
+        self._reserves: dict[int, _Reserve] = {}
         self._is_closed = False
         if not (self.folder / FILE).exists():
             self._file.new_lines()  # says what is missing, and makes no folder
@@ -221,17 +234,18 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
     @property
     def times_changed(self) -> int:
         """How often a study found other data than the one before it; the holder's own."""
-        seen = [line["hmac"] for line in self._data_lines()]
+        seen = [line.get("hmac") for line in self._data_lines()]
         return sum(one != other for one, other in itertools.pairwise(seen))
 
     def share(self, client: str) -> float:
-        """Return which part of a client's budget is spent: of its fullest pot."""
+        """Return which part of a client's budget is spent or kept for runs that have not ended: of its fullest pot."""
         return max(spent / pot.limit for pot, spent in self._spent(client))
 
     def epsilon(self, client: str) -> float:
         """Return the epsilon of what a client has spent so far, at the account's delta, by the filter's own rule.
 
-        A guarantee by itself only if all studies were fixed before the first release; the claim is the budget.
+        Of a run that has not ended as planned, all that it planned counts. A guarantee by itself only if all studies
+        were fixed before the first release; the claim is the budget.
         """
         return math.fsum(pot.epsilon_of(spent) for pot, spent in self._spent(client))
 
@@ -244,13 +258,14 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         return found
 
     def charges_of(self, client: str) -> list[tuple[Charge, int]]:
-        """Return a client's charges in order, each with its place in the charge's columns."""
+        """Return a client's charges in order, then those that are kept, each with its place in the charge's columns."""
         found = []
         for one in self._charges:
-            names, charge = self._file.studies[one.study - 1].clients, one.entry.charge
-            assert charge is not None  # an account has no others
+            names = self._file.studies[one.study - 1].clients
             places = [i for i, number in enumerate(one.entry.clients.tolist()) if names[number] == client]
-            found += [(charge, place) for place in places]
+            found += [(one.charge, place) for place in places]
+        for reserve in self._reserves.values():
+            found += reserve.charges_of(client)
         return found
 
     def statement_items(self) -> tuple[tuple[str, str], ...]:
@@ -269,14 +284,21 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             ("unit", f"one {terms.unit}, replaced by another (replace-one); the clients' sizes are public"),
             ("adversary", against),
             ("studies", f"{len(self.studies)}, {len(self._charges)} charges"),
+            *self._not_ended(),
             ("spent by the worst client", spent),
             ("not covered", NOT_COVERED),
         )
 
+    def _not_ended(self) -> tuple[tuple[str, str], ...]:
+        if not self._reserves:
+            return ()
+        runs = ", ".join(self._file.studies[study - 1].run for study in self._reserves)
+        return (("not ended as planned", f"{runs}; all that these studies planned counts as spent"),)
+
     # What it does
 
-    def check(self, costs: Sequence[Cost], what: str = "this run") -> None:
-        """Refuse what does not fit as a whole.
+    def check(self, costs: Sequence[Cost], what: str = "this run", run: str | None = None) -> None:
+        """Refuse what does not fit as a whole; what is kept for ``run``, which goes on, is its own.
 
         Raises:
             InputError: in one sentence, with what is left and how many rounds that buys.
@@ -287,10 +309,11 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
                 return
             if self._is_closed:
                 raise InputError(f"account '{self.folder}' is closed, but {what} would be charged to it")
-            full = {key: self._over(key[0], key[1], more, drawn) for key, (more, drawn) in needed.items()}
+            own = next((i for i, study in enumerate(self._file.studies, start=1) if study.run == run), None)
+            full = {key: self._over(*key, *cost, own) for key, cost in needed.items()}
             place, client = max(full, key=lambda key: full[key])
             if full[place, client] > 1 + ROOM:
-                raise InputError(self._refusal(place, client, costs, what))
+                raise InputError(self._refusal(place, client, costs, what, own))
 
     def share_of(self, costs: Sequence[Cost]) -> float:
         """Return which part of the worst client's budget costs would take."""
@@ -298,8 +321,19 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         parts = [more / pots[place].limit for (place, _), (more, _) in self._needed(costs).items()]
         return max(parts, default=0.0)
 
-    def begin(self, run: str, mechanism: str, promise: Promise, clients: tuple[str, ...], sizes: Ints) -> AccountedRun:
+    def begin(
+        self,
+        run: str,
+        mechanism: str,
+        promise: Promise,
+        clients: tuple[str, ...],
+        sizes: Ints,
+        planned: Mapping[str, PlannedCharges] | None = None,
+    ) -> AccountedRun:
         """Return a run of this account, which goes on where it was begun before.
+
+        With its first charge, all that it has ``planned`` is kept for it; None where others decide how it goes on, as
+        for a site, whose claim is the account's budget.
 
         Raises:
             InputError: in one sentence, for a mechanism that the account cannot vouch for.
@@ -319,8 +353,8 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             if study not in self._file.studies:
                 if self._is_closed:
                     raise InputError(f"account '{self.folder}' is closed, but a run would be charged to it")
-                self._file.append(study)
-            return AccountedRun(self, self._file.studies.index(study) + 1)
+                self._write(study)
+            return AccountedRun(self, self._file.studies.index(study) + 1, planned)
 
     def note_data(self, study: int, digest: str) -> None:
         """Note, for the holder, which data a study was on: by a keyed hash, so that nobody can try guesses."""
@@ -341,23 +375,51 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         with self._held():
             return self._fits(study, charge)
 
-    def pay(self, study: int, entry: Entry) -> None:
+    def end(self, study: int) -> None:
+        """Give back what is kept for a study: it ended as planned."""
+        with self._held():
+            if study in self._reserves:
+                self._write(Ended(study))
+
+    def pay(
+        self,
+        study: int,
+        entry: Entry,
+        planned: Mapping[str, PlannedCharges] | None = None,
+        question: str | None = None,
+    ) -> None:
         """Charge; it is on the disk when this returns. Check and line are one step, whoever else charges.
+
+        The filter checks the charge as readers of the file get it, and nothing is written that they would reject.
 
         Raises:
             BudgetSpentError: if somebody cannot pay; nobody is charged then.
+            InputError: if the entry could not be read back, or no budget here takes its kind; nobody is charged then.
         """
-        assert entry.charge is not None
         with self._held():
-            paying = self._fits(study, entry.charge)
+            charged = Charged(study, entry, question)
+            prepared = self._file.prepare(charged)
+            assert isinstance(prepared.line, Charged)
+            charge = prepared.line.charge
+            paying = self._fits(study, charge)
             if not paying.all():
-                client = self._file.studies[study - 1].clients[int(entry.charge.clients[~paying][0])]
+                client = self._file.studies[study - 1].clients[int(charge.clients[~paying][0])]
                 raise BudgetSpentError(
                     f"account '{self.folder}' cannot pay for data round {entry.round}: "
                     f"{percent(1 - self.share(client))} of the budget of client {client!r} is left, "
                     f"{'and the account is closed' if self._is_closed else 'which is less than the round costs'}"
                 )
-            self._write(Charged(study, entry))
+            if planned is not None and self._commit(Committed(study, planned)):
+                prepared = self._file.prepare(charged)
+            self._append(prepared)
+
+    def _commit(self, committed: Committed) -> bool:
+        """Keep what a study plans, unless that is kept already; say whether a line was written."""
+        before = self._reserves.get(committed.study)
+        if before is not None and before.committed.to_json() == committed.to_json():
+            return False
+        self._write(committed)
+        return True
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -374,23 +436,31 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             yield
 
     def _write(self, line: Line) -> None:
-        self._file.append(line)
-        self._add(line)
+        self._append(self._file.prepare(line))
+
+    def _append(self, prepared: Prepared) -> None:
+        self._file.append(prepared)
+        self._add(prepared.line)
 
     def _add(self, line: Line) -> None:
         if isinstance(line, Closed):
             self._is_closed = True
+        if isinstance(line, Committed):
+            made = [one.entry for one in self._charges if one.study == line.study]
+            self._reserves[line.study] = _Reserve(line, self._file.studies[line.study - 1], self, made)
+        if isinstance(line, Ended):
+            self._reserves.pop(line.study, None)
         if not isinstance(line, Charged):
             return
-        charge, names = line.entry.charge, self._file.studies[line.study - 1].clients
-        if charge is None:
-            raise InputError("a charge of nothing")
+        charge, names = line.charge, self._file.studies[line.study - 1].clients
         place = self._place(charge)
         sums = self._sums[place]
         for number, more, drawn in _rows(charge, self.terms.pots[place]):
             spent, draws = sums.get(names[number], (0.0, 0))
             sums[names[number]] = spent + more, draws + drawn
         self._charges.append(line)
+        if line.study in self._reserves:
+            self._reserves[line.study].charge(line.entry)
 
     def _place(self, charge: Charge) -> int:
         """Return which pot pays."""
@@ -410,7 +480,7 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             return np.zeros(charge.clients.size, dtype=bool)
         place, names = self._place(charge), self._file.studies[study - 1].clients
         pot = self.terms.pots[place]
-        full = [self._over(place, names[number], more, drawn) for number, more, drawn in _rows(charge, pot)]
+        full = [self._over(place, names[number], more, drawn, study) for number, more, drawn in _rows(charge, pot)]
         # Twice the room of a whole run's check: sums of many charges are rounded.
         within: NDArray[np.bool_] = np.array(full, dtype=np.float64) <= 1 + 2 * ROOM
         return within
@@ -430,16 +500,22 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
                     found[key] = more + times * each, draws + times * drawn
         return found
 
-    def _over(self, place: int, client: str, more: float, drawn: int) -> float:
-        """Return how full a pot would be: above one, the client cannot pay."""
+    def _over(self, place: int, client: str, more: float, drawn: int, own: int | None) -> float:
+        """Return how full a pot would be: above one, the client cannot pay. What is kept for study ``own`` is free."""
         pot = self.terms.pots[place]
-        spent, draws = self._sums[place].get(client, (0.0, 0))
+        spent, draws = self._counted(place, client, own)
         is_too_many = drawn > 0 and draws + drawn > pot.draws
         return math.inf if is_too_many else (spent + more) / pot.limit
 
-    def _refusal(self, place: int, client: str, costs: Sequence[Cost], what: str) -> str:
-        pot = self.terms.pots[place]
+    def _counted(self, place: int, client: str, own: int | None = None) -> tuple[float, int]:
+        """Return what a client has spent of a pot, and what is kept for studies other than ``own``; and draws."""
         spent, draws = self._sums[place].get(client, (0.0, 0))
+        kept = [reserve.of(place, client) for study, reserve in self._reserves.items() if study != own]
+        return spent + math.fsum(cost for cost, _ in kept), draws + sum(drawn for _, drawn in kept)
+
+    def _refusal(self, place: int, client: str, costs: Sequence[Cost], what: str, own: int | None) -> str:
+        pot = self.terms.pots[place]
+        spent, draws = self._counted(place, client, own)
         more, drawn = self._needed(costs)[place, client]
         times = sum(
             count
@@ -450,6 +526,9 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         shares = [(pot.limit - spent) / more if more else 1.0, (pot.draws - draws) / drawn if drawn else 1.0]
         buys = int(times * max(0.0, min(shares)) + 1e-9)
         left = f"{percent(max(0.0, 1 - spent / pot.limit))} of its budget left"
+        kept = spent - self._sums[place].get(client, (0.0, 0))[0]
+        if kept > 0:
+            left += f" ({percent(kept / pot.limit)} is kept for runs that have not ended: go on with them)"
         if draws + drawn > pot.draws:
             left += f" and {pot.draws - draws} of its numbers of real noise"
         return (
@@ -458,12 +537,12 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         )
 
     def _spent(self, client: str) -> list[tuple[Pot, float]]:
-        sums = zip(self.terms.pots, self._sums, strict=True)
-        return [(pot, spent.get(client, (0.0, 0))[0]) for pot, spent in sums]
+        # No charge exceeds the limit, whatever is kept.
+        return [(pot, min(self._counted(i, client)[0], pot.limit)) for i, pot in enumerate(self.terms.pots)]
 
     def _data_lines(self) -> list[dict[str, Any]]:
         path = self.folder / DATA
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return read_json_lines(path, "the hashes of the account's studies") if path.exists() else []
 
     def _hold_against(self, head: Head) -> None:
         check_mac(head, key_at(self.folder / KEY))
@@ -479,6 +558,8 @@ class AccountedRun:
     account: Account
     study: int
     """Its number there."""
+    planned: Mapping[str, PlannedCharges] | None = None
+    """The planned charges, which the account reserves; None for a site, whose server decides how a run goes on."""
 
     @property
     def terms(self) -> Commitment:
@@ -489,9 +570,54 @@ class AccountedRun:
         """Return which of a charge's clients can pay by now."""
         return self.account.fits(self.study, charge)
 
-    def pay(self, entry: Entry) -> None:
-        """Charge, durably."""
-        self.account.pay(self.study, entry)
+    def pay(self, entry: Entry, question: str | None = None) -> None:
+        """Charge, durably; ``question`` is the hash of what a server asked."""
+        self.account.pay(self.study, entry, self.planned, question)
+
+    def has_paid(self, question: str) -> bool:
+        """Return whether the run was charged for a release that answers this question."""
+        return any((one.study, one.question) == (self.study, question) for one in self.account.charges)
+
+    def end(self) -> None:
+        """Give back what was planned and not charged: the run ended as planned."""
+        self.account.end(self.study)
+
+
+class _Reserve:
+    """The planned charges of a study that were not made yet; the account reserves them."""
+
+    def __init__(self, committed: Committed, study: Study, account: Account, made: Sequence[Entry]) -> None:
+        self.committed = committed
+        self._numbers = {name: number for number, name in enumerate(study.clients)}
+        self._parts: dict[str, tuple[Charge, Ints, int, NDArray[np.float64]]] = {}
+        for kind, plan in committed.planned.items():
+            charge, times = plan.of_clients(len(study.clients))
+            place = account._place(charge)
+            self._parts[kind] = charge, times.copy(), place, account.terms.pots[place].costs(charge)
+        for entry in made:
+            self.charge(entry)
+
+    def charge(self, entry: Entry) -> None:
+        """Take off what was charged."""
+        if entry.kind in self._parts:
+            left = self._parts[entry.kind][1]
+            left[entry.clients] = np.maximum(left[entry.clients] - 1, 0)
+
+    def of(self, place: int, client: str) -> tuple[float, int]:
+        """Return what is kept of a pot for a client, and how many numbers of real noise."""
+        cost, drawn, number = 0.0, 0, self._numbers.get(client)
+        for charge, left, pot, each in self._parts.values() if number is not None else ():
+            if pot == place and left[number]:
+                cost += float(each[number]) * int(left[number])
+                drawn += 0 if charge.draws is None else int(charge.draws[number]) * int(left[number])
+        return cost, drawn
+
+    def charges_of(self, client: str) -> list[tuple[Charge, int]]:
+        """Return the charges that are kept for a client, each with its place in the charge's columns."""
+        number = self._numbers.get(client)
+        if number is None:
+            return []
+        return [(charge, number) for charge, left, _, _ in self._parts.values() for _ in range(int(left[number]))]
 
 
 NOT_COVERED = (

@@ -2,7 +2,10 @@
 
     {"kind": "account", "format": 1, "terms": {...}}                       what was committed, first
     {"kind": "study", "run": ..., "mechanism": ..., "clients": [...]}      a run begins: whom its numbers mean
-    {"kind": "charge", "study": 1, "entry": {...}}                         a line of that run's ledger
+    {"kind": "committed", "study": 1, "planned": {...}}                    what it plans, before its first charge
+    {"kind": "charge", "study": 1, "entry": {...}}                         a line of that run's ledger; a site's has the
+                                                                           hash of the question: "question": "6f0c..."
+    {"kind": "ended", "study": 1}                                          it ended as planned
     {"kind": "closed"}                                                     nothing follows
 
 Nothing in it follows from records. Whatever reads it and writes to it does both under one lock; a line is on the disk
@@ -18,10 +21,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from upcycled.core.errors import InputError, shown
+from upcycled.core.mechanism import Charge
 from upcycled.privacy.accounts.pots import Commitment, commitment_of
-from upcycled.privacy.ledger.chain import START, linked, parsed
+from upcycled.privacy.ledger.chain import START, is_hash, linked, parsed
 from upcycled.privacy.ledger.entries import MOST_ITERATIONS, Entry, from_line, to_line
-from upcycled.support.files import cannot_write, flush_folder
+from upcycled.privacy.ledger.planned import PlannedCharges, planned_from_json
+from upcycled.support.files import WriteError, flush_folder
 
 FORMAT = 1
 FILE = "account.jsonl"
@@ -52,9 +57,40 @@ class Charged:
     study: int
     """Its number, from 1."""
     entry: Entry
+    question: str | None = None
+    """SHA-256 of what a server asked a site, all that determines the release; None where no server asks."""
+
+    @property
+    def charge(self) -> Charge:
+        """The entry's charge: readers reject a line without one."""
+        assert self.entry.charge is not None
+        return self.entry.charge
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": "charge", "study": self.study, "entry": to_line(self.entry)}
+        question = {} if self.question is None else {"question": self.question}
+        return {"kind": "charge", "study": self.study, **question, "entry": to_line(self.entry)}
+
+
+@dataclass(frozen=True, eq=False)
+class Committed:
+    """The charges that a study plans. They count as spent until the study ends as planned."""
+
+    study: int
+    planned: Mapping[str, PlannedCharges]
+
+    def to_json(self) -> dict[str, Any]:
+        planned = {kind: part.to_json() for kind, part in self.planned.items()}
+        return {"kind": "committed", "study": self.study, "planned": planned}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of one of the studies, as planned."""
+
+    study: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "ended", "study": self.study}
 
 
 @dataclass(frozen=True)
@@ -65,7 +101,18 @@ class Closed:
         return {"kind": "closed"}
 
 
-Line: TypeAlias = Study | Charged | Closed
+Line: TypeAlias = Study | Committed | Charged | Ended | Closed
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A line that is ready to be appended, and that readers accept."""
+
+    text: bytes
+    tip: str
+    """The chain's value after it."""
+    line: Line
+    """The line as a reader gets it from the text."""
 
 
 class AccountFile:
@@ -113,21 +160,40 @@ class AccountFile:
 
     def begin(self, terms: Commitment) -> None:
         """Write the first line of a new file."""
-        self._append({"kind": "account", "format": FORMAT, "terms": terms.to_json()}, os.O_CREAT | os.O_EXCL)
+        self._append(*linked(START, _opening(terms)), os.O_CREAT | os.O_EXCL)
         self.terms = terms
         flush_folder(self.path.parent)
 
-    def append(self, line: Line) -> None:
-        """Append a line, which is on the disk when this returns."""
-        self._append(line.to_json())
-        if isinstance(line, Study):
-            self.studies.append(line)
+    def prepare(self, line: Line) -> Prepared:
+        """Return a line with its text; nothing is written.
 
-    def _append(self, line: Mapping[str, Any], flags: int = 0) -> None:
-        text, tip = linked(self.tips[-1] if self.tips else START, line)
+        The text is read as every later reader reads it, so no line is ever appended that makes the file unreadable.
+
+        Raises:
+            InputError: if readers would reject the text, or get another line from it.
+        """
+        written = line.to_json()
+        text, _ = linked(self.tips[-1], written)
+        try:
+            return self._prepared(text)
+        except ValueError as error:
+            raise InputError(
+                f"account '{self.path}': a {written['kind']} that could not be read back ({error}); nothing was written"
+            ) from None
+
+    def append(self, prepared: Prepared) -> None:
+        """Append a line, which is on the disk when this returns."""
+        self._append(prepared.text, prepared.tip)
+        if isinstance(prepared.line, Study):
+            self.studies.append(prepared.line)
+
+    def _append(self, text: bytes, tip: str, flags: int = 0) -> None:
         try:
             handle = os.open(self.path, os.O_RDWR | flags, 0o600)
             with open(handle, "r+b") as file:
+                file.seek(self._length)
+                if b"\n" in file.read():
+                    raise InputError(f"account '{self.path}': another process wrote in spite of the lock; try again")
                 # A line without its end, from a kill while it was written: its release never left.
                 file.truncate(self._length)
                 file.seek(self._length)
@@ -135,26 +201,47 @@ class AccountFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise cannot_write(self.path, error) from error
+            # No advice to choose another folder: an account that is replaced starts at zero.
+            reason = error.strerror or str(error)
+            words = f"account '{self.path}' cannot be written ({reason}); check permissions and free disk space"
+            raise WriteError(words) from error
         self.tips.append(tip)
         self._length += len(text) + 1
 
     def _read(self, text: bytes) -> Line | None:
-        line = parsed(text)
-        line.pop("chain", None)
-        is_first = not self.tips
-        found = None if is_first else _line(line, self.studies)
-        terms = _terms(line) if is_first else self.terms
-        assert terms is not None
-        written = {"kind": "account", "format": FORMAT, "terms": terms.to_json()} if found is None else found.to_json()
-        expected, tip = linked(START if is_first else self.tips[-1], written)
-        if text != expected:
-            raise ValueError("it is not what was written, or does not follow the line before it")
-        self.tips.append(tip)
-        self.terms = terms
-        if isinstance(found, Study):
-            self.studies.append(found)
-        return found
+        """Return the next line of the file, and remember it; None for the first, which has the terms."""
+        if not self.tips:
+            self.terms = _terms(_table(text))
+            self.tips.append(_tip(text, START, _opening(self.terms)))
+            return None
+        prepared = self._prepared(text)
+        self.tips.append(prepared.tip)
+        if isinstance(prepared.line, Study):
+            self.studies.append(prepared.line)
+        return prepared.line
+
+    def _prepared(self, text: bytes) -> Prepared:
+        """Return the next line, parsed from its text; ValueError with a reason if the text is invalid."""
+        line = _line(_table(text), self.studies)
+        return Prepared(text, _tip(text, self.tips[-1], line.to_json()), line)
+
+
+def _table(text: bytes) -> dict[str, Any]:
+    table = parsed(text)
+    table.pop("chain", None)
+    return table
+
+
+def _tip(text: bytes, before: str, line: Mapping[str, Any]) -> str:
+    """Return the chain's value after a line; ValueError if its text is not the one that is written for it."""
+    expected, tip = linked(before, line)
+    if text != expected:
+        raise ValueError("the line was changed, or does not follow the line before it")
+    return tip
+
+
+def _opening(terms: Commitment) -> dict[str, Any]:
+    return {"kind": "account", "format": FORMAT, "terms": terms.to_json()}
 
 
 def _terms(line: Mapping[str, Any]) -> Commitment:
@@ -173,12 +260,22 @@ def _line(line: Mapping[str, Any], studies: list[Study]) -> Line:
             if not _are_texts([*words.values(), *line["clients"]]) or line["sees"] not in _SEES:
                 raise ValueError("it names no study")
             return Study(**words, clients=tuple(line["clients"]))
-        if kind == "charge":
+        if kind in ("committed", "charge", "ended"):
             number = line["study"]
             if type(number) is not int or not 1 <= number <= len(studies):
                 raise ValueError(f"its study is {shown(number)}, and there are {len(studies)}")
             num_clients = len(studies[number - 1].clients)
-            return Charged(number, from_line(line["entry"], num_clients, MOST_ITERATIONS))
+            if kind == "ended":
+                return Ended(number)
+            if kind == "committed":
+                return Committed(number, planned_from_json(line["planned"], num_clients))
+            entry = from_line(line["entry"], num_clients, MOST_ITERATIONS)
+            if entry.charge is None:
+                raise ValueError("it is a charge of nothing")
+            question = line.get("question")
+            if question is not None and not is_hash(question):
+                raise ValueError(f"its question is {shown(question)}, expected 64 hexadecimal digits")
+            return Charged(number, entry, question)
         if kind == "closed":
             return Closed()
     except KeyError as error:

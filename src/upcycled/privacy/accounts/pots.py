@@ -38,10 +38,9 @@ from upcycled.privacy.accounting.renyi import (
     sampled_renyi,
 )
 from upcycled.privacy.accounting.sampler import PARTS, most_draws, part_of_delta
-from upcycled.privacy.accounting.tilted_renyi import tilted_renyi
 from upcycled.support.formats import general
 
-TAKES = {"gaussian": ("gaussian",), "pure": ("pure",), "mixed": ("gaussian", "pure", "sampled", "tilted")}
+TAKES = {"gaussian": ("gaussian",), "pure": ("pure",), "mixed": ("gaussian", "pure", "sampled")}
 """The kinds of pots, and of the charges that each takes."""
 UNITS = ("record", "client")
 MOST_DRAWS = 2**53
@@ -93,31 +92,29 @@ class Pot:
         return less * float(gdp_mu(epsilon=self.epsilon, delta=self._rest)) ** 2
 
     def costs(self, charge: Charge) -> Real:
-        """Return what a charge adds to each of its clients' sums; infinite where nothing bounds it."""
-        if self.kind == "pure" and charge.epsilon is not None:
-            return charge.epsilon
-        if self.order is None:
+        """Return what a charge adds to each of its clients' sums; infinite where nothing bounds it.
+
+        Raises:
+            InputError: for a kind that this pot has no rule for.
+        """
+        if charge.kind not in TAKES[self.kind]:
+            raise InputError(f"a '{self.kind}' budget: no rule for charges of kind '{charge.kind}'")
+        columns = charge.columns
+        if charge.kind == "pure":
+            epsilon: Real = columns["epsilon"]
+            return epsilon if self.order is None else pure_renyi(epsilon=epsilon, order=self.order)
+        if charge.kind == "gaussian" and self.order is None:
             return squared_ratio(charge)
-        if charge.curvature is not None and charge.rank is not None and charge.epsilon is not None:
-            squares, cover = squared_ratio(charge), charge.epsilon
-            return tilted_renyi(
-                squares=squares, curvature=charge.curvature, rank=charge.rank, cover=cover, order=self.order
-            )
-        if charge.epsilon is not None:
-            return pure_renyi(epsilon=charge.epsilon, order=self.order)
-        drawn = draws_renyi(draws=0 if charge.draws is None else charge.draws, order=self.order)
+        assert self.order is not None  # only a mixed pot takes the other kinds
+        draws = 0 if charge.draws is None else charge.draws
+        drawn = draws_renyi(draws=draws, order=self.order)
         if charge.kind == "gaussian":
             return gaussian_renyi(squares=squared_ratio(charge), order=self.order) + drawn
-        # A sampled one.
-        assert charge.sampling_rate is not None
-        assert charge.steps is not None
-        each = sampled_renyi(
-            q=charge.sampling_rate,
-            noise_multiplier=charge.noise_std / charge.sensitivity,
-            steps=charge.steps,
-            order=self.order,
-        )
-        return each + drawn
+        if charge.kind == "sampled":
+            q, multiplier = columns["sampling_rate"], charge.noise_std / charge.sensitivity
+            steps = columns["steps"]
+            return drawn + sampled_renyi(q=q, noise_multiplier=multiplier, steps=steps, order=self.order, draws=draws)
+        raise InputError(f"a '{self.kind}' budget: no rule for charges of kind '{charge.kind}'")
 
     def epsilon_of(self, spent: float) -> float:
         """Return the epsilon of what was spent so far, by the pot's own rule: the claim is the pot's epsilon."""

@@ -112,7 +112,7 @@ def as_head(value: object) -> Head:
         return value
     if isinstance(value, Mapping) and set(value) == {"lines", "tip", "mac"}:
         lines, tip, mac = value["lines"], value["tip"], value["mac"]
-        if type(lines) is int and lines >= 1 and _is_hash(tip) and (mac is None or _is_hash(mac)):
+        if type(lines) is int and lines >= 1 and is_hash(tip) and (mac is None or is_hash(mac)):
             return Head(lines, tip, mac)
     raise InputError(
         field="head", value=value, must='what a ledger\'s head was, such as {"lines": 5, "tip": "...", "mac": "..."}'
@@ -158,5 +158,6 @@ def _mac(lines: int, tip: str, key: bytes) -> str:
     return hmac.new(key, f"upcycled ledger head {lines} {tip}".encode(), hashlib.sha256).hexdigest()
 
 
-def _is_hash(value: object) -> bool:
+def is_hash(value: object) -> bool:
+    """Return whether a value is a SHA-256 in hexadecimal digits."""
     return isinstance(value, str) and len(value) == 64 and _DIGITS.issuperset(value)

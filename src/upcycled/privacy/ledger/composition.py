@@ -1,12 +1,13 @@
 """What charges add up to: the one place where epsilon is composed, for ledgers that are written and for those read.
 
 Gaussian releases compose by the sum of (sensitivity / noise_std)^2, exactly; pure ones by their plain sum (delta = 0)
-or optimally (delta > 0); sampled ones by (steps, rate, noise multiplier); tilted ones by the sum of their Renyi
-divergences at the best order. Draws of real noise add up, and what they cost comes off delta.
+or optimally (delta > 0); sampled ones by (steps, rate, noise multiplier). Draws of real noise add up, and what they
+cost comes off delta.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import TypeAlias
@@ -21,7 +22,6 @@ from upcycled.privacy.accounting import gdp_epsilon, gdp_mu, pure_composition_ep
 from upcycled.privacy.accounting.gaussian import squared_ratio
 from upcycled.privacy.accounting.sampled import quick_sampled_epsilon
 from upcycled.privacy.accounting.sampler import epsilon_of_draws, most_draws
-from upcycled.privacy.accounting.tilted_renyi import tilted_epsilon
 from upcycled.privacy.ledger.budget import Budget, set_aside
 
 Point: TypeAlias = tuple[float, ...]
@@ -42,7 +42,6 @@ class Spent:
         self._most = np.zeros(num_clients)
         self._steps = np.zeros(num_clients, dtype=np.int64)
         self._rates = np.zeros(num_clients)
-        self._curved, self._rank = np.zeros(num_clients), np.zeros(num_clients, dtype=np.int64)
         self._draws = np.zeros(num_clients, dtype=np.int64)
         self._charges: list[Charge] = []
 
@@ -56,6 +55,14 @@ class Spent:
         """The smallest noise multiplier of each client; made when there is a sampled charge."""
         return np.full(self.rounds.size, np.inf)
 
+    def copied(self) -> Spent:
+        """Return the same, to add other charges to."""
+        found = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray | list):
+                setattr(found, name, value.copy())
+        return found
+
     def check(self, charge: Charge) -> None:
         """Refuse a charge of another kind than those before: no theorem here composes them."""
         if self.kind not in (None, charge.kind):
@@ -63,30 +70,26 @@ class Spent:
                 f"a charge is '{charge.kind}', but it must be '{self.kind}' like those before it in the ledger"
             )
 
-    def add(self, charge: Charge, rounds: int = 1) -> None:
-        """Count a data round for the clients that pay for it, or what is none."""
+    def add(self, charge: Charge, rounds: int | Ints = 1) -> None:
+        """Count a charge for so many data rounds: for all of its clients, or for each."""
         self.check(charge)
-        clients = charge.clients
-        self.kind = charge.kind
-        self._charges.append(charge)
+        clients, columns = charge.clients, charge.columns
         if charge.kind == "gaussian":
             self._squares[clients] += squared_ratio(charge)
-        elif charge.curvature is not None and charge.rank is not None and charge.epsilon is not None:
-            # Should rounds ever differ, the worst of them counts for all: an upper bound.
-            self._squares[clients] = np.maximum(self._squares[clients], squared_ratio(charge))
-            self._curved[clients] = np.maximum(self._curved[clients], charge.curvature)
-            self._rank[clients] = np.maximum(self._rank[clients], charge.rank)
-            self._most[clients] = np.maximum(self._most[clients], charge.epsilon)
-        elif charge.epsilon is not None:
-            self._pure[clients] += charge.epsilon
-            self._least[clients] = np.minimum(self._least[clients], charge.epsilon)
-            self._most[clients] = np.maximum(self._most[clients], charge.epsilon)
-        elif charge.sampling_rate is not None and charge.steps is not None:
+        elif charge.kind == "pure":
+            self._pure[clients] += columns["epsilon"]
+            self._least[clients] = np.minimum(self._least[clients], columns["epsilon"])
+            self._most[clients] = np.maximum(self._most[clients], columns["epsilon"])
+        elif charge.kind == "sampled":
             # Should rates or noise ever differ between rounds, the worst of them counts for all: an upper bound.
-            self._steps[clients] += charge.steps
-            self._rates[clients] = np.maximum(self._rates[clients], charge.sampling_rate)
+            self._steps[clients] += columns["steps"]
+            self._rates[clients] = np.maximum(self._rates[clients], columns["sampling_rate"])
             multipliers = charge.noise_std / charge.sensitivity
             self._multipliers[clients] = np.minimum(self._multipliers[clients], multipliers)
+        elif charge.kind != "none":
+            raise _no_rule(charge.kind)
+        self.kind = charge.kind
+        self._charges.append(charge)
         if charge.draws is not None:
             self._draws[clients] += charge.draws
         self._has_paid[clients] = True
@@ -99,9 +102,12 @@ class Spent:
         same for every charge, or the filter would hold to none.
         """
         clients, most = charge.clients, 1 + 1e-12
-        if charge.kind == "pure" and charge.epsilon is not None:
-            within: NDArray[np.bool_] = self._pure[clients] + charge.epsilon <= budget.epsilon * most
+        if charge.kind == "pure":
+            spent: Real = self._pure[clients] + charge.columns["epsilon"]
+            within: NDArray[np.bool_] = spent <= budget.epsilon * most
             return within
+        if charge.kind != "gaussian":
+            raise _no_rule(charge.kind)
         squares = self._squares[clients] + squared_ratio(charge)
         if charge.draws is None or not clients.size:
             return squares <= _most_squares(budget.epsilon, budget.delta) * most
@@ -118,7 +124,7 @@ class Spent:
         if self.kind == "gaussian":
             paying = took_part & np.isfinite(self._squares)
             found[paying] = _gaussian_epsilon(self._squares[paying], self._draws[paying], delta)
-        elif self.kind in ("pure", "sampled", "tilted"):
+        elif self.kind in ("pure", "sampled"):
             points = self._points()
             values = dict(zip(distinct := list(set(points.values())), self.values(distinct, delta), strict=True))
             for client, point in points.items():
@@ -127,7 +133,7 @@ class Spent:
 
     def worst(self, delta: float) -> float:
         """Return the worst client's epsilon; where one number takes long, only clients that no other exceeds count."""
-        if self.kind in ("pure", "sampled", "tilted"):
+        if self.kind in ("pure", "sampled"):
             return max(self.values(self.worst_points(), delta), default=0.0)
         return float(self.epsilon(delta).max())
 
@@ -156,8 +162,8 @@ class Spent:
             return [_pure_epsilon(point, delta) for point in points]
         if self.kind == "sampled":
             return [_sampled_epsilon(steps, q, -less, draws, delta) for steps, q, less, draws in points]
-        if self.kind == "tilted":
-            return [_tilted_epsilon(*point, delta) for point in points]
+        if self.kind not in (None, "none"):
+            raise _no_rule(self.kind)
         return [float("inf") for _ in points]
 
     def most(self, points: Iterable[Point], delta: float) -> float:
@@ -176,8 +182,6 @@ class Spent:
         clients = np.flatnonzero(self.rounds)
         if self.kind == "sampled":
             columns = [self._steps, self._rates, -self._multipliers, self._draws]
-        elif self.kind == "tilted":
-            columns = [self._squares, self._curved, self._rank, self._most, self.rounds]
         else:
             columns = [self._most, self.rounds]
         rows = zip(*(column[clients].tolist() for column in columns), strict=True)
@@ -189,11 +193,14 @@ class Spent:
         """Return all epsilons of clients that paid unequal ones, in rising order, with a mark in front."""
         spent: dict[int, list[float]] = {client: [] for client in clients.tolist()}
         for charge in self._charges if spent else ():
-            assert charge.epsilon is not None  # of a pure release
-            for client, epsilon in zip(charge.clients.tolist(), charge.epsilon.tolist(), strict=True):
+            for client, epsilon in zip(charge.clients.tolist(), charge.columns["epsilon"].tolist(), strict=True):
                 if client in spent:
                     spent[client].append(epsilon)
         return {client: (UNEQUAL, *sorted(each)) for client, each in spent.items()}
+
+
+def _no_rule(kind: str) -> InputError:
+    return InputError(f"ledger: no rule composes charges of kind '{kind}' here")
 
 
 UNEQUAL = -1.0
@@ -216,15 +223,6 @@ def pareto(points: Iterable[Point]) -> list[Point]:
 def _pure_epsilon(point: Point, delta: float) -> float:
     each = point[1:] if point[0] == UNEQUAL else (point[0],) * int(point[1])
     return float(pure_composition_epsilon(epsilons=np.array(each), delta=delta))
-
-
-@lru_cache(maxsize=4096)  # clients of one size, and rounds of one run, ask for the same numbers
-def _tilted_epsilon(squares: float, curved: float, rank: float, cover: float, rounds: float, delta: float) -> float:
-    if not np.isfinite(squares):
-        return float("inf")
-    return tilted_epsilon(
-        squares=squares, curvature=curved, rank=int(rank), cover=cover, rounds=int(rounds), delta=delta
-    )
 
 
 @lru_cache(maxsize=64)  # asked for in every round

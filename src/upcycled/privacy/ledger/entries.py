@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.errors import shown
-from upcycled.core.mechanism import Charge
+from upcycled.core.errors import InputError, shown
+from upcycled.core.mechanism import CHARGE_COLUMNS, Charge
 from upcycled.core.vectors import Ints, Real
 
 
@@ -17,16 +17,20 @@ from upcycled.core.vectors import Ints, Real
 class Entry:
     """One line of the ledger: a charge of a round or of scores, clients left out, an upcycled iteration (nobody).
 
-    Or, of kind "extended", that more data rounds are planned than before: ``round`` is how many, and nobody pays.
+    Or, of kind "ended", that the run ended as planned.
     """
 
     iteration: int
     kind: str
-    """``"data"``, ``"scores"``, ``"left out"``, ``"upcycled"`` or ``"extended"``."""
+    """``"data"``, ``"scores"``, ``"left out"``, ``"upcycled"`` or ``"ended"``."""
     round: int
     attempt: int
     clients: Ints
     charge: Charge | None
+
+    def __post_init__(self) -> None:
+        if self.charge is not None and not np.array_equal(self.charge.clients, self.clients):
+            raise InputError("Entry: the charge is about other clients than the entry; expected the same, in order")
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -41,29 +45,19 @@ class Entry:
 
 CHARGED = ("data", "scores")
 """The kinds of entries that have a charge."""
-EXTENDED = "extended"
-FREE = ("upcycled", EXTENDED)
+ENDED = "ended"
+FREE = ("upcycled", ENDED)
 """The kinds that are about nobody."""
-NEEDS: dict[str, tuple[str, ...]] = {
-    "gaussian": (),
-    "pure": ("epsilon",),
-    "sampled": ("sampling_rate", "steps"),
-    "tilted": ("epsilon", "curvature", "rank"),
-    "none": (),
-}
-"""The kinds of charges, and what each has beside sensitivity and noise_std."""
 MOST = {
     "sensitivity": np.inf,
     "noise_std": 1e300,
     "epsilon": 1e300,
     "sampling_rate": 1.0,
     "steps": 2**53,
-    "curvature": 1e300,
-    "rank": 2**53,
     "draws": 2**53,
 }
 """No number of a charge is below zero or above this."""
-COUNTS = ("steps", "rank", "draws")
+COUNTS = ("steps", "draws")
 """Whole numbers; draws only where noise is real."""
 MOST_ITERATIONS = 2**53
 
@@ -80,17 +74,27 @@ def to_line(entry: Entry) -> dict[str, Any]:
     charge = entry.charge
     if charge is None:
         return line | {"cost": 0}
-    line |= {"charge": charge.kind}
-    return line | {name: values.tolist() for name, values in _columns(charge).items()}
+    return line | charge_to_json(charge)
+
+
+def charge_to_json(charge: Charge) -> dict[str, Any]:
+    """Return a charge as plain values, without its clients."""
+    return {"charge": charge.kind} | {name: values.tolist() for name, values in _columns(charge).items()}
+
+
+def charge_from_json(line: Mapping[str, Any], clients: Ints) -> Charge:
+    """Return the charge that :func:`charge_to_json` was given; ValueError for a column that no ledger writes."""
+    charge = _charge(line, clients)
+    _check_charge(charge)
+    return charge
 
 
 def _columns(charge: Charge) -> dict[str, Any]:
     """Return a charge's numbers, one for each client: whole ones as integers, all others as floats."""
-    found = {name: getattr(charge, name) for name in MOST}
     return {
         name: np.asarray(values, dtype=np.int64 if name in COUNTS else np.float64)
-        for name, values in found.items()
-        if values is not None
+        for name, values in charge.columns.items()
+        if name != "clients"
     }
 
 
@@ -117,11 +121,9 @@ def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
     for name, least in (("iteration", 1), ("round", 1), ("attempt", 0)):
         if not least <= (value := getattr(entry, name)) <= MOST_ITERATIONS:
             raise ValueError(f"its {name} is {shown(value)}, and must be an integer >= {least}")
-    if entry.kind == EXTENDED and entry.round <= data_rounds:
-        raise ValueError(f"it plans {entry.round} data rounds, and the run has {data_rounds}")
-    if entry.kind != EXTENDED and entry.round > data_rounds:
+    if entry.round > data_rounds:
         raise ValueError(f"its round is {entry.round}, and the run has {data_rounds}")
-    if entry.kind != EXTENDED and entry.round > entry.iteration:
+    if entry.round > entry.iteration:
         raise ValueError(f"its round is {entry.round}, which iteration {entry.iteration} cannot have reached")
     clients = entry.clients
     if clients.size and (clients.min() < 0 or clients.max() >= num_clients):
@@ -139,25 +141,21 @@ def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
 
 def _check_charge(charge: Charge) -> None:
     columns = _columns(charge)
-    if charge.kind not in NEEDS:
-        raise ValueError(f"its charge is {shown(charge.kind)}, which is none of {', '.join(NEEDS)}")
-    if tuple(name for name in columns if name != "draws") != ("sensitivity", "noise_std", *NEEDS[charge.kind]):
-        raise ValueError(f"its charge is '{charge.kind}' with {', '.join(columns)}")
     for name, values in columns.items():
         if values.shape != charge.clients.shape:
             raise ValueError("a charge needs one number for each client")
         wrong = ~((values >= 0) & (values <= MOST[name]))
         if wrong.any():
             raise ValueError(f"its {name} is {values[wrong][0]:g}, and must be from 0 to {MOST[name]:g}")
-    if charge.kind in ("sampled", "tilted") and (columns["sensitivity"] <= 0).any():
+    if charge.kind == "sampled" and (columns["sensitivity"] <= 0).any():
         raise ValueError("its sensitivity is not above zero")
 
 
 def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
     kind = line["charge"]
-    if not isinstance(kind, str) or kind not in NEEDS:
-        raise ValueError(f"its charge is {shown(kind)}, which is none of {', '.join(NEEDS)}")
-    needs = ("sensitivity", "noise_std", *NEEDS[kind])
+    if not isinstance(kind, str) or kind not in CHARGE_COLUMNS:
+        raise ValueError(f"its charge is {shown(kind)}, which is none of {', '.join(CHARGE_COLUMNS)}")
+    needs = CHARGE_COLUMNS[kind]
     numbers: dict[str, Any] = {name: _numbers(line, name) for name in needs if name not in COUNTS}
     # Draws are there where noise is real.
     numbers |= {name: _integers(line, name) for name in COUNTS if name in (line if name == "draws" else needs)}

@@ -17,6 +17,7 @@ from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.privacy.ledger.first_charges import LISTED, First, Seal, seal_from_json, seal_of, spread
 from upcycled.privacy.ledger.paper_claim import PaperOutput, PaperTilt
+from upcycled.privacy.ledger.planned import DATA, PlannedCharges, planned_charges, planned_from_json
 
 FORMAT, LISTING = 4, 3
 """Of files written now: strict, and chained. Format 3 lists the sizes of all its clients in the header, format 4 has
@@ -51,6 +52,11 @@ class Header:
     """What the paper claims for the mechanism, if it does."""
     account: Commitment | None = None
     """The terms of the holder's account that the run is charged to, if there is one."""
+    planned: Mapping[str, PlannedCharges] | None = None
+    """The charges that were planned before the first round, by kind of entry; None in files of earlier versions, and
+    where a client knows its own plan only."""
+    previous: str | None = None
+    """The last chain value of the ledger that an earlier attempt at this run left; None for the first attempt."""
     format: int = LISTING
 
     @property
@@ -79,6 +85,15 @@ class Header:
             return self.sealed.largest
         return None if self.sizes is None else int(self.sizes.max())
 
+    @property
+    def planned_draws(self) -> int:
+        """How many numbers of real noise a client may need over all planned rounds and scores."""
+        drawn = 0
+        for kind, part in (self.planned or {}).items():
+            each = 0 if part.charge.draws is None else int(part.charge.draws.max())
+            drawn += each * max(self.data_rounds if kind == DATA else int(part.times.max()), 1)
+        return drawn
+
     def first(self, clients: Ints) -> First:
         """Return what is to be said of clients that are charged for the first time."""
         assert self.sizes is not None  # a brief header is that of a run which knows all sizes
@@ -92,16 +107,18 @@ class Header:
     def goes_on_as(self, other: Header) -> bool:
         """Whether both open the same run's ledger, whatever version of this package wrote them.
 
-        The other one may plan more data rounds: whether a run may be extended is not decided here. Sizes are public, so
-        that a run of other ones is another.
+        Sizes are public, so that a run of other ones is another.
         """
         mine, theirs = (
-            (one.run, one.mechanism, one.noise, one.promise.unit, one.budget, one.num_clients, one.account)
+            (
+                *(one.run, one.mechanism, one.noise, one.promise.unit, one.budget),
+                *(one.num_clients, one.data_rounds, one.account),
+            )
             for one in (self, other)
         )
         seals = [one.seal for one in (self, other)]
         has_other_sizes = None not in seals and seals[0] != seals[1]
-        return mine == theirs and not has_other_sizes and self.data_rounds <= other.data_rounds
+        return mine == theirs and not has_other_sizes
 
     def completed(self, entries: Iterable[Entry]) -> Header:
         """Return the header of format 1 with the facts that only its entries show."""
@@ -138,6 +155,7 @@ def header_of(
         sealed=seal_of(setting.sizes) if is_brief else None,
         paper=mechanism.paper if knows_all else None,
         account=account,
+        planned=planned_charges(mechanism, setting, is_brief) if knows_all else None,
         format=FORMAT if is_brief else LISTING,
     )
 
@@ -171,6 +189,8 @@ def to_json(header: Header) -> dict[str, Any]:
         "participation": header.participation,
         "paper": _paper_to_json(header),
         **({} if header.account is None else {"account": header.account.to_json()}),
+        **({} if header.planned is None else {"planned": {kind: p.to_json() for kind, p in header.planned.items()}}),
+        **({} if header.previous is None else {"previous": header.previous}),
     }
 
 
@@ -240,6 +260,8 @@ def _parsed(line: Mapping[str, Any], version: int) -> Header:
         participation=participation,
         paper=_paper(line.get("paper"), 0 if is_brief else num_clients),
         account=commitment_of(line["account"]) if "account" in line else None,
+        planned=planned_from_json(line["planned"], num_clients) if "planned" in line else None,
+        previous=_text(line, "previous") if "previous" in line else None,
         format=version,
     )
 

@@ -22,7 +22,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import gdp_delta, gdp_epsilon
-from upcycled.privacy.accounting.sampler import epsilon_of_draws, sampler_delta
+from upcycled.privacy.accounting.sampler import PARTS, epsilon_of_draws, sampler_delta
 from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.ledger import Ledger
 
@@ -44,22 +44,23 @@ def events_of(charges: Iterable[tuple[Charge, int]]) -> Counter[Event] | None:
     found = Counter[Event]()
     for charge, place in charges:
         moves, std = float(charge.sensitivity[place]), float(charge.noise_std[place])
-        if charge.kind == "pure" and charge.epsilon is not None:
-            epsilon = float(charge.epsilon[place])
+        if charge.kind == "pure":
+            epsilon = float(charge.columns["epsilon"][place])
             if epsilon > 0:
                 found[PURE, 2 / (1 + math.exp(min(epsilon, 700.0))), 1.0] += 1
             continue
-        # dp_accounting has no event for noise inside an objective.
-        if charge.kind in ("none", "tilted") or not math.isfinite(moves) or (moves > 0 and std == 0):
+        if charge.kind == "none" or not math.isfinite(moves) or (moves > 0 and std == 0):
             return None
         if moves == 0:
             continue
-        if charge.sampling_rate is not None and charge.steps is not None:
-            rate, steps = float(charge.sampling_rate[place]), int(charge.steps[place])
+        if charge.kind == "sampled":
+            rate, steps = float(charge.columns["sampling_rate"][place]), int(charge.columns["steps"][place])
             if rate > 0 and steps:
                 found[SAMPLED, std / moves, rate] += steps
-        else:
+        elif charge.kind == "gaussian":
             found[GAUSSIAN, 2 * std / moves, 1.0] += 1
+        else:
+            raise InputError(f"ledger: no event of dp_accounting stands for a charge of kind '{charge.kind}'")
     return found
 
 
@@ -82,11 +83,13 @@ def draws_of(charges: Iterable[tuple[Charge, int]]) -> int:
 
 
 def charges_of(ledger: Ledger, client: int) -> list[tuple[Charge, int]]:
-    """Return a client's charges in a ledger, each with its place in the columns."""
+    """Return a client's charges in a ledger, outstanding ones too, each with its place in the columns."""
     found = []
     for entry in ledger:
         if entry.charge is not None:
             found += [(entry.charge, int(place)) for place in np.flatnonzero(entry.clients == client)]
+    for more in ledger.outstanding:
+        found += [(more.charge, client)] * int(more.times[client])
     return found
 
 
@@ -110,6 +113,8 @@ def joint_epsilon(ledgers: Sequence[Ledger], delta: float) -> Real:
             assert entry.charge is not None
             # Every charge is a release: the optimal theorem for equal ones counts them.
             spent.add(entry.charge)
+        for charge, rounds in (one for ledger in ledgers for more in ledger.outstanding for one in more.composed()):
+            spent.add(charge, rounds)
         return spent.epsilon(delta)
     found = np.zeros(num_clients)
     for client in range(num_clients):
@@ -129,7 +134,7 @@ def is_quickly_composed(ledgers: Sequence[Ledger]) -> bool:
 def _is_of_one_kind(ledgers: Sequence[Ledger]) -> bool:
     """Whether all charges are of one kind that composes exactly or optimally."""
     kinds = {entry.charge.kind for ledger in ledgers for entry in ledger if entry.charge is not None}
-    return any(kinds <= {kind} for kind in ("gaussian", "pure", "tilted"))
+    return any(kinds <= {kind} for kind in ("gaussian", "pure"))
 
 
 def epsilon_of_events(events: Mapping[Event, int] | None, draws: int, delta: float) -> float:
@@ -220,6 +225,15 @@ def _check_alike(ledgers: Sequence[Ledger]) -> None:
                 f"the ledgers protect a {ledgers[0].promise.unit} and a {ledger.promise.unit}, but what adds up must "
                 "be about the same"
             )
+
+
+def delta_for_events(delta: float, epsilon: float, draws: int) -> float:
+    """Return what drawing integers in the place of real numbers leaves of delta, where all of it proves this epsilon.
+
+    An epsilon too large for that is stated by the discrete Gaussian's own divergence, which needs next to nothing.
+    """
+    cost = float(sampler_delta(epsilon=epsilon, draws=draws))
+    return delta * (1 - next((part for part in (0.0, *PARTS) if cost <= part * delta), 2.0**-10))
 
 
 def deltas_of_events(events: Mapping[Event, int] | None, draws: int, epsilons: Sequence[float]) -> Real:

@@ -9,7 +9,7 @@ zero. No data are ever stored.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,13 +19,14 @@ from upcycled.core.errors import InputError, check_number
 from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounts.pots import Commitment
-from upcycled.privacy.ledger.budget import Budget, planned_draws
+from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.chain import Head, as_head, check_key, check_mac, head_of
 from upcycled.privacy.ledger.composition import Spent
-from upcycled.privacy.ledger.entries import EXTENDED, Entry, check_entry
+from upcycled.privacy.ledger.entries import CHARGED, ENDED, Entry, check_entry
 from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
-from upcycled.privacy.ledger.statement import statement_items
+from upcycled.privacy.ledger.planned import DATA, SCORES, Outstanding
+from upcycled.privacy.ledger.statement import statement_items, stopped_words
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 from upcycled.privacy.mechanisms.table import PROVEN, claim_word
 from upcycled.support.formats import count, general
@@ -64,6 +65,9 @@ class Payer(Protocol):
 
     def pay(self, entry: Entry) -> None:
         """Charge, durably; BudgetSpentError if somebody cannot pay."""
+
+    def end(self) -> None:
+        """Give back what the run planned and did not charge: it ended as planned."""
 
 
 class Ledger:
@@ -120,21 +124,15 @@ class Ledger:
         if key is not None:
             check_key(key)
         header = header_of(mechanism, noise, setting, budget, run, None if account is None else account.terms)
-        self._planned_draws = 0 if budget is None else planned_draws(mechanism, setting)
         file = None if path is None else LedgerFile(path, header)
         if file is None:
             self._begin(header, key, [], None)
             self._account = account
             return
-        header = replace(header, format=file.format)
-        self._begin(header, key, file.tips, "anchored" if file.is_new else _unanchored(header), file)
-        self._account = account
+        self._begin(file.header, key, file.tips, "anchored" if file.is_new else _unanchored(file.header), file)
+        self._account, self._planned_draws = account, header.planned_draws
         for entry in file.found:
             self._add(entry)
-        if file.planned < header.data_rounds:
-            # With the last line's iteration: lines of a simulation never go back.
-            last = file.found[-1].iteration if file.found else 1
-            self._write(Entry(last, EXTENDED, header.data_rounds, 0, _NOBODY, None), planned=file.planned)
 
     @classmethod
     def read(cls, path: str | Path, head: Head | Mapping[str, Any] | None = None, key: bytes | None = None) -> Ledger:
@@ -200,6 +198,9 @@ class Ledger:
         self._entries: list[Entry] = []
         self._known: dict[tuple[Any, ...], Entry] = {}
         self._spent = Spent(header.num_clients)
+        self._is_ended = False
+        self._planned_draws = header.planned_draws
+        self._outstanding: tuple[int, tuple[Outstanding, ...]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What is sent to another process, or stored, is a record: it writes nothing, and the holder's key stays here.
@@ -325,8 +326,13 @@ class Ledger:
         self._anchor, self._chain = head, "anchored"
 
     @property
+    def previous(self) -> str | None:
+        """The last chain value of the ledger of an earlier attempt at the same run; None for the first attempt."""
+        return self._header.previous
+
+    @property
     def kind(self) -> str | None:
-        """How charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"``, ``"tilted"``, ``"none"``; None before any."""
+        """How charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"`` or ``"none"``; None before any."""
         return self._spent.kind
 
     @property
@@ -367,8 +373,115 @@ class Ledger:
 
     @property
     def planned(self) -> int:
-        """M, the data rounds that are planned by now."""
+        """M, the data rounds that are planned."""
         return self._header.data_rounds
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether the header has the planned charges; files of earlier versions do not."""
+        return self._header.planned is not None
+
+    @property
+    def last_round(self) -> int:
+        """The last data round that was charged."""
+        return max((entry.round for entry in self._entries if entry.kind == DATA), default=0)
+
+    @property
+    def is_as_planned(self) -> bool:
+        """Whether the run ended as planned, so that epsilon is that of its charges.
+
+        It did if all planned charges were made, or if nobody of a round could pay for it within the run's own budget,
+        which follows from public charges. A run that stopped for another reason (a callback, Ctrl-C, divergence, a
+        kill) may have stopped because of its data: epsilon is then that of the complete plan.
+        """
+        if self.has_plan:
+            return self._is_ended or not self.outstanding
+        return self.last_round >= self.planned
+
+    @property
+    def outstanding(self) -> tuple[Outstanding, ...]:
+        """The planned charges that were not made.
+
+        Nothing where the run ended as planned, or released nothing at all, or where its plan is not known.
+        """
+        if self._is_ended:
+            return ()
+        known = self._outstanding
+        if known is None or known[0] != len(self._entries):
+            known = self._outstanding = len(self._entries), tuple(self._not_charged())
+        return known[1]
+
+    def _not_charged(self) -> Iterator[Outstanding]:
+        planned = self._header.planned
+        for kind, plan in planned.items() if planned and self.kind is not None else ():
+            charge, times = plan.of_clients(self._header.num_clients)
+            left = np.maximum(times - self._times_charged(kind), 0)
+            if kind == DATA:
+                # Who could not pay is left out of rounds that took place; what an account has left is others' doing.
+                missed = 0 if self.account is None else self.left_out
+                left = np.minimum(left, self.planned - self.last_round + missed)
+            if left.any():
+                yield Outstanding(kind, charge, left)
+
+    def _times_charged(self, kind: str) -> Ints:
+        """Return in how many different rounds, or for how many scores, each client was charged as planned.
+
+        Attempts after the first draw others than the plan, which counts only what is certain to be a part of it.
+        """
+        clients: dict[tuple[Any, ...], list[Ints]] = {}
+        for entry in self._entries:
+            if entry.kind == kind and entry.attempt == 0:
+                clients.setdefault(entry.key, []).append(entry.clients)
+        found = np.zeros(self._header.num_clients, dtype=np.int64)
+        for charged in clients.values():
+            found[np.concatenate(charged)] += 1
+        return found
+
+    def _stated(self) -> Spent:
+        """Return all charges that epsilon is stated for: those made, and those that are outstanding."""
+        return self._with_outstanding(self._spent)
+
+    def _limit(self, delta: float) -> float:
+        """Return what no plan exceeds: the budget, which a filter holds every client to however the run ends."""
+        if self.budget is None or self.is_as_planned or delta < self.budget.delta:
+            return np.inf
+        return self.budget.epsilon
+
+    def _with_outstanding(self, spent: Spent) -> Spent:
+        if not self.outstanding:
+            return spent
+        found = spent.copied()
+        for more in self.outstanding:
+            for charge, rounds in more.composed():
+                found.add(charge, rounds)
+        return found
+
+    def end(self) -> None:
+        """Write down that the run ended as planned, if it did: see :attr:`is_as_planned`.
+
+        A run that stopped for another reason gets no such line, and its account keeps all that the run planned.
+        """
+        if self.has_plan and not self._is_ended and self._entries and self._is_over():
+            last = self._entries[-1]
+            self._write(Entry(last.iteration, ENDED, last.round, 0, _NOBODY, None))
+        if self._account is not None and self.is_as_planned:
+            self._account.end()
+
+    def _is_over(self) -> bool:
+        """Whether every planned charge was made, or none could be made within the run's own budget."""
+        planned = self._header.planned or {}
+        if self.account is not None and self.left_out.any():
+            return False
+        rounds = {entry.round for entry in self._entries if entry.kind == DATA}
+        if DATA not in planned or len(rounds) == self.planned:
+            scores = {entry.iteration for entry in self._entries if entry.kind == SCORES}
+            is_limited = self.budget is not None or self.account is not None
+            return SCORES not in planned or is_limited or len(scores) == planned[SCORES].times.max()
+        last = self._entries[-1]
+        if self.budget is None or last.kind != "left out" or rounds != set(range(1, last.round)):
+            return False
+        charge, _ = planned[DATA].of_clients(self._header.num_clients)
+        return not self._spent.fits(charge[last.clients], self.budget, self._planned_draws).any()
 
     @property
     def repeated(self) -> int:
@@ -383,7 +496,8 @@ class Ledger:
             return "none is claimed"
         delta = self.default_delta
         words = f"{epsilon_in_words(self.max_epsilon(delta))} at delta {general(delta)}"
-        return words if self.claim == PROVEN else f"{words}, {self.claim}"
+        words = words if self.claim == PROVEN else f"{words}, {self.claim}"
+        return words if self.is_as_planned else f"{words}; {stopped_words(self)}"
 
     @property
     def overview(self) -> Overview:
@@ -444,13 +558,13 @@ class Ledger:
 
     def charge(self, iteration: int, round: int, attempt: int, charge: Charge) -> None:
         """Write a round's charge, before its releases leave."""
-        self._spent.check(charge)
-        self._write(Entry(iteration, "data", round, attempt, charge.clients, charge))
+        self._check_kind(DATA, charge)
+        self._write(Entry(iteration, DATA, round, attempt, charge.clients, charge))
 
     def charge_scores(self, iteration: int, round: int, charge: Charge) -> None:
         """Write the charge for an iteration's scores, before they are counted."""
-        self._spent.check(charge)
-        self._write(Entry(iteration, "scores", round, 0, charge.clients, charge))
+        self._check_kind(SCORES, charge)
+        self._write(Entry(iteration, SCORES, round, 0, charge.clients, charge))
 
     def leave_out(self, iteration: int, round: int, attempt: int, clients: Ints) -> None:
         """Write down who cannot pay for a round and takes no part in it."""
@@ -466,20 +580,30 @@ class Ledger:
             self._file.flush()
 
     def epsilon(self, delta: float) -> Real:
-        """Return the epsilon of every client for its releases so far, proven or as :attr:`claim` says: replace-one.
+        """Return the epsilon of every client, proven or as :attr:`claim` says: replace-one.
 
         Of a record, or of a client where the mechanism promises that. Infinite where no finite epsilon is provable. It
-        is a guarantee for the whole run when schedule, noise and participation were fixed before the first round, as in
-        ``train`` without a budget; with one, the claim is the budget. delta >= 1/n is refused.
+        is that of the charges made if the run ended as planned (:attr:`is_as_planned`), and that of the complete plan
+        otherwise: a guarantee when schedule, noise and participation were fixed before the first round, as in ``train``
+        without a budget; with one, the claim is the budget, which no plan exceeds. delta >= 1/n is refused.
         """
         self._check_delta(delta)
-        return self._spent.epsilon(delta)
+        return np.minimum(self._stated().epsilon(delta), self._limit(delta))
 
     def max_epsilon(self, delta: float) -> float:
         """Return the worst client's epsilon.
 
         Sampled releases take a tenth of a second a number, so it is computed for clients only that no other exceeds in
         steps, rate and lack of noise: the largest of :meth:`epsilon`, up to what the accountant leaves open.
+        """
+        self._check_delta(delta)
+        return min(self._stated().worst(delta), self._limit(delta))
+
+    def spent_epsilon(self, delta: float) -> float:
+        """Return the worst client's epsilon of the charges so far, for displays of a run that goes on.
+
+        A guarantee only if stopping here does not depend on data, releases or scores; :meth:`max_epsilon` is what a run
+        states.
         """
         self._check_delta(delta)
         return self._spent.worst(delta)
@@ -491,10 +615,10 @@ class Ledger:
         for entry in {entry.key: entry for entry in self._entries if entry.charge is not None}.values():
             assert entry.charge is not None
             once.add(entry.charge, entry.rounds)
-        return once.worst(delta)
+        return min(self._with_outstanding(once).worst(delta), self._limit(delta))
 
     def epsilon_over_rounds(self, delta: float) -> EpsilonOverRounds:
-        """Return the worst client's epsilon after each charge (rounds, scores); the last is :meth:`max_epsilon`.
+        """Return the worst client's epsilon after each charge (rounds, scores); the last is :meth:`spent_epsilon`.
 
         Where it takes long to compute it is stated after some of them, evenly spread.
         """
@@ -537,7 +661,7 @@ class Ledger:
         paper, sizes = self._header.paper, self.sizes
         if paper is None or sizes is None:
             raise InputError(f"the paper states no epsilon for '{self.mechanism}'")
-        return paper.epsilon(self._spent.rounds, sizes, delta)
+        return paper.epsilon(self._stated().rounds, sizes, delta)
 
     def statement(self, delta: float) -> str:
         """Return, in words, what is protected, against whom, under which assumptions, and at what epsilon."""
@@ -548,34 +672,46 @@ class Ledger:
         return statement_items(self, delta)
 
     def _check_delta(self, delta: float) -> None:
-        if self.kind in ("gaussian", "sampled", "tilted"):
+        if self.kind in ("gaussian", "sampled"):
             check_number("delta", delta, above=0, below=1)
         check_number("delta", delta, at_least=0, below=1)
         check_delta_for(delta, self._header.count, self.promise.unit)
 
-    def _write(self, entry: Entry, planned: int | None = None) -> None:
-        """Append a line; ``planned`` is how many data rounds the run has, where that is not the header's number."""
+    def _check_kind(self, kind: str, charge: Charge) -> None:
+        """Refuse a charge that does not compose with those before it, or with those that are planned."""
+        self._spent.check(charge)
+        plan = (self._header.planned or {}).get(kind)
+        if plan is not None and plan.times.any() and plan.charge.kind != charge.kind:
+            raise InputError(f"a charge is '{charge.kind}', but it must be '{plan.charge.kind}' as the run planned")
+
+    def _write(self, entry: Entry) -> None:
         if self._is_read:
             raise InputError("a ledger that was read from its file takes no lines: only its run writes them")
         if self.is_simulation and entry.key in self._known:
             return
         try:
-            rounds = self._header.data_rounds if planned is None else planned
-            check_entry(entry, self._header.num_clients, rounds)
+            check_entry(entry, self._header.num_clients, self._header.data_rounds)
         except ValueError as error:
             raise InputError(f"a charge of '{self.mechanism}' cannot stand in a ledger ({error})") from None
         if self._account is not None and entry.charge is not None:
             self._account.pay(entry)
         if self._file is not None:
-            self._file.append(entry, durable=entry.charge is not None)
+            self._file.append(entry, durable=entry.kind in (*CHARGED, ENDED))
         self._add(entry)
 
     def _add(self, entry: Entry) -> None:
         if self.is_simulation and entry.key in self._known:
             return
-        if entry.charge is not None:
-            self._spent.add(entry.charge, entry.rounds)
         self._known.setdefault(entry.key, entry)
+        if entry.kind == ENDED:
+            if not self._entries or not self._is_over():
+                raise InputError("it says that the run ended as planned, and planned charges are missing")
+            self._is_ended = True
+            return
+        if entry.charge is not None:
+            self._check_kind(entry.kind, entry.charge)
+            self._spent.add(entry.charge, entry.rounds)
+        self._is_ended = self._is_ended and entry.charge is None
         self._entries.append(entry)
 
 

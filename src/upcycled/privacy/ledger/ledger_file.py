@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,12 +17,13 @@ from typing import Any, TypeVar
 
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.chain import START, canonical, linked, parsed
-from upcycled.privacy.ledger.entries import CHARGED, EXTENDED, Entry, from_line, to_line
+from upcycled.privacy.ledger.entries import CHARGED, ENDED, Entry, from_line, to_line
 from upcycled.privacy.ledger.first_charges import FIRST, Charged, First, first_from_json
 from upcycled.privacy.ledger.header import Header, from_json, to_json
 from upcycled.support.files import cannot_write
 
 T = TypeVar("T")
+_NAMES = re.compile(r"ledger(-[0-9]+)?\.jsonl")
 _OPENING = b'{"kind":"run",'
 _CHAIN = "chain"
 
@@ -45,18 +47,16 @@ class LedgerFile:
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
+        self.header = header
+        """Of the file: a run goes on in the format, and with the plan, that it began with."""
         self.found: list[Entry] = []
         """What the file held when it was opened."""
         self.tips: list[str] = []
         """The chain's value after each line."""
-        self.format = header.format
-        """Of the file: a run goes on in the format it began with."""
-        self.planned = header.data_rounds
-        """M, as the file has it when it is opened."""
         self.is_new = False
         """Whether every line in it is this run's own, written here."""
         self._is_flushed = True
-        self._header, self._charged = header, Charged(header.num_clients) if header.is_brief else None
+        self._charged = Charged(header.num_clients) if header.is_brief else None
         try:
             if path.exists() and path.stat().st_size > 0:
                 self._take_up(header)
@@ -71,7 +71,7 @@ class LedgerFile:
         if self._charged is None or entry.charge is None:
             self._append(to_line(entry), durable=durable)
             return
-        first = self._header.first(self._charged.new(entry.clients))
+        first = self.header.first(self._charged.new(entry.clients))
         self._append(to_line(entry) | first.to_json(), durable=durable)
         self._charged.add(first.clients)
 
@@ -87,7 +87,7 @@ class LedgerFile:
         self._is_flushed = True
 
     def _append(self, line: dict[str, Any], *, durable: bool, opener: Callable[[str, int], int] | None = None) -> None:
-        before, is_chained = self.tips[-1] if self.tips else START, self.format >= 3
+        before, is_chained = self.tips[-1] if self.tips else START, self.header.is_chained
         text, tip = linked(before, line) if is_chained else (canonical(line), "")
         try:
             # Opened for each line: nothing to close, and a file that was moved away is noticed.
@@ -103,9 +103,11 @@ class LedgerFile:
             self.tips.append(tip)
 
     def _begin(self, header: Header) -> None:
+        if header.noise == "system":
+            header = self.header = replace(header, previous=_previous_tip(self.path))
         line = to_json(header)
         _check_readable(line, header.mechanism)
-        self.format, self.is_new = header.format, True
+        self.is_new = True
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._append(line, durable=True, opener=_private)
         _sync(self.path.parent)
@@ -117,26 +119,50 @@ class LedgerFile:
         except _Damage as damage:
             raise InputError(f"{damage.of(self.path)}: give the run another file") from None
         if held is not None:
-            payer = held.header.account
-            if payer != header.account and held.header.goes_on_as(replace(header, account=payer)):
-                ours, theirs = (one.account.id if one.account else "none" for one in (header, held.header))
+            payer, before = held.header.account, held.header
+            if payer != header.account and before.goes_on_as(replace(header, account=payer)):
+                ours, theirs = (one.account.id if one.account else "none" for one in (header, before))
                 raise InputError(
                     field="account",
                     value=ours,
                     must=f"{theirs}: ledger '{self.path}' holds charges of this run that were charged there",
                 )
-            if not held.header.goes_on_as(header):
+            if not before.goes_on_as(header):
                 raise InputError(
                     f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
                 )
-            self.found, self.tips, self.format = held.entries, held.tips, held.header.format
-            self.planned, self._charged = held.header.data_rounds, held.charged
+            self.found, self.tips, self._charged = held.entries, held.tips, held.charged
+            self.header = replace(header, planned=held.header.planned, format=held.header.format)
         length = 0 if held is None else held.length
         if length < len(content):
             # A line whose end is missing was cut off by a kill while it was written: its release never left.
             with open(self.path, "r+b") as file:
                 file.truncate(length)
                 os.fsync(file.fileno())
+
+
+def ledger_files(folder: Path) -> list[Path]:
+    """Return a run's ledgers, the first attempt's first: with real noise, one begun anew has a file for each."""
+    found = [path for path in folder.glob("ledger*.jsonl") if _NAMES.fullmatch(path.name)]
+    return sorted(found, key=_attempt)
+
+
+def _attempt(path: Path) -> tuple[int, str]:
+    return len(path.name), path.name
+
+
+def _previous_tip(path: Path) -> str | None:
+    """Return the last chain value of the attempt before this one; None where there is none that charged anything."""
+    if _NAMES.fullmatch(path.name) is None:
+        return None
+    for earlier in reversed([other for other in ledger_files(path.parent) if _attempt(other) < _attempt(path)]):
+        try:
+            held = _content(earlier.read_bytes())
+        except _Damage as damage:
+            raise InputError(f"{damage.of(earlier)}: put the file back, or give the run another folder") from None
+        if held is not None and held.tips:
+            return held.tips[-1]
+    return None
 
 
 def read_file(path: Path) -> Content:
@@ -188,12 +214,11 @@ def _content(content: bytes) -> Content | None:
     if is_chained:
         lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
     header = _of_line(1, from_json, lines[0])
-    entries, planned = list[Entry](), header.data_rounds
     charged, firsts = Charged(header.num_clients) if header.is_brief else None, list[First | None]()
+    entries, read = list[Entry](), partial(from_line, num_clients=header.num_clients, data_rounds=header.data_rounds)
     for number, line in enumerate(lines[1:], start=2):
         given = line.pop(FIRST, None) if charged is not None and line.get("kind") in CHARGED else None
-        entry = _of_line(number, partial(from_line, num_clients=header.num_clients, data_rounds=planned), line)
-        planned = entry.round if entry.kind == EXTENDED else planned
+        entry = _of_line(number, read, line)
         entries.append(entry)
         firsts.append(None if charged is None else _of_line(number, partial(_first, header, charged, entry), given))
     written = [to_line(one) | (first.to_json() if first else {}) for one, first in zip(entries, firsts, strict=True)]
@@ -203,7 +228,7 @@ def _content(content: bytes) -> Content | None:
     completed = header.completed(entries) if header.format == 1 else header
     if charged is not None:
         completed = header.filled(first for first in firsts if first is not None)
-    return Content(replace(completed, data_rounds=planned), entries, tips, length, charged)
+    return Content(completed, entries, tips, length, charged)
 
 
 def _first(header: Header, charged: Charged, entry: Entry, given: object) -> First | None:
@@ -241,7 +266,7 @@ def _check_order(header: Header, entries: Iterable[Entry]) -> None:
     rounds: dict[int, int] = {}
     last = 0
     for number, entry in enumerate(entries, start=2):
-        if entry.kind == EXTENDED:
+        if entry.kind == ENDED:
             continue
         if rounds.setdefault(entry.iteration, entry.round) != entry.round:
             raise _Damage(number, f"its round is {entry.round}, and iteration {entry.iteration} had another before")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,19 +13,13 @@ from typing import Any
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.joint import FIXED_ONLY, is_quickly_composed, joint_epsilon
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.ledger.ledger_file import ledger_files
 from upcycled.privacy.ledger.statement import contradiction
-from upcycled.support.files import PRIVATE
+from upcycled.support.files import PRIVATE, read_json
 from upcycled.support.formats import epsilon as epsilon_in_words
 from upcycled.support.formats import general
 
 SUMMARY = "summary.json"
-NAMES = re.compile(r"ledger(-[0-9]+)?\.jsonl")
-
-
-def ledger_files(folder: Path) -> list[Path]:
-    """Return a run's ledgers, the first attempt's first: with real noise, one begun anew has a file for each."""
-    found = [path for path in folder.glob("ledger*.jsonl") if NAMES.fullmatch(path.name)]
-    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def read_beside(path: Path, asks_key: bool = True) -> Ledger:
@@ -110,10 +102,7 @@ def _summary(path: Path) -> Mapping[str, Any]:
     beside = path.parent / SUMMARY
     if path not in ledger_files(path.parent)[-1:] or not beside.exists():
         return {}
-    try:
-        privacy = json.loads(beside.read_text(encoding="utf-8")).get("privacy")
-    except (OSError, ValueError, AttributeError):
-        raise InputError(f"{beside} is damaged, but it has the head that {path} is held against") from None
+    privacy = read_json(beside, f"a summary with the head that {path} is held against").get("privacy")
     return privacy if isinstance(privacy, dict) else {}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from upcycled.privacy.ledger.entries import EXTENDED
+from upcycled.core.vectors import Real
 from upcycled.support.formats import general
 
 if TYPE_CHECKING:
@@ -110,12 +110,17 @@ def evidence(ledger: Ledger) -> str:
     return f"anchored; it holds all that its head says, {whose}{after}"
 
 
+def epsilon_words(every: Real) -> str:
+    """Return the epsilons of all clients in short."""
+    worst, middle, best = general(every.max()), general(np.median(every)), general(every.min())
+    return f"{worst} for the worst client, {middle} median, {best} best"
+
+
 def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
     if not ledger.promise.is_claimed:
         return "epsilon", "none is claimed, this is not private"
     every = ledger.epsilon(delta)
-    worst, middle, best = general(every.max()), general(np.median(every)), general(every.min())
-    words = f"{worst} for the worst client, {middle} median, {best} best; {scope_of(_id_of(ledger))}"
+    words = f"{epsilon_words(every)}; {scope_of(_id_of(ledger))}"
     if ledger.kind == "pure" and delta > 0:
         words += f"; the plain sum, at delta = 0, is {general(ledger.max_epsilon(0.0))} for the worst client"
     if ledger.states_paper_epsilon:
@@ -163,21 +168,24 @@ def _repeats(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]:
     return (("paid again", words),)
 
 
-def _extended(ledger: Ledger) -> str:
-    times = sum(entry.kind == EXTENDED for entry in ledger)
-    if not times:
-        return ""
+def stopped_words(ledger: Ledger) -> str:
+    """Say that a run did not end as planned, and what its epsilon is stated for."""
+    done, planned = ledger.last_round, ledger.planned
+    if ledger.has_plan:
+        return f"stopped after {done} of {planned} data rounds; stated for the planned {planned}"
     return (
-        f"; but for its length, which was raised {times} times (to {ledger.planned} data rounds): the epsilon holds if "
-        "that did not depend on what was released"
+        f"{done} of {planned} planned data rounds are charged, and this file does not say what the others would cost: "
+        "epsilon holds only if stopping did not depend on data, releases or scores"
     )
 
 
 def _schedule(ledger: Ledger) -> str:
+    stopped = "" if ledger.is_as_planned else f"{stopped_words(ledger)}; "
     if ledger.budget is None:
-        return f"fixed before the first round, as are noise and participation{_extended(ledger)}"
+        whole = "the whole schedule was " if stopped else ""
+        return f"{stopped}{whole}fixed before the first round, as are noise and participation"
     out, most, delta = int((ledger.left_out > 0).sum()), general(ledger.budget.epsilon), general(ledger.budget.delta)
     return (
-        f"a filter holds every client within epsilon {most} at delta {delta}, which is the claim whatever the rounds "
-        f"depended on; {out} clients were left out of rounds they could not pay"
+        f"{stopped}a filter holds every client within epsilon {most} at delta {delta}, which is the claim whatever the "
+        f"rounds depended on; {out} clients were left out of rounds they could not pay"
     )

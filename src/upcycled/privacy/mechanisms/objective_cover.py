@@ -3,8 +3,6 @@
 **What is exact.** With n of density ~ exp(-alpha ||n||) in exact arithmetic, the minimiser x of F(x) + a/2 ||x -
 w||^2 + <b + n, x> has a density p_D(x) for data D, and replacing a record changes it by a factor e^eps at most, eps
 being what ``accounting/objective.py`` derives for the loss. x is never computed. Let y = fold(x), of which below.
-(With Gaussian noise the Renyi divergence of the densities is bounded in the place of that factor, see
-``accounting/tilted_renyi.py``; what leaves adds to it what is said of the cover below.)
 
 **What is computed.** From the same coins: a tilt, a solver's last point, its fold y'. If ||y' - y|| <= gamma/a *for
 every outcome of the coins and every data set*, then y' is h_D(x) with ||h_D(x) - y|| <= gamma/a, for D and likewise
@@ -58,18 +56,6 @@ _TAIL = 50.0
 """Tilts that the fold can touch have a probability of e^-50 at most: they are lost for learning, not for privacy."""
 
 
-def likely_gamma_norm(alpha: Real, size: int) -> Real:
-    """Return what norms of density ~ exp(-alpha ||n||) hardly ever exceed: a Gamma variable's tail."""
-    found: Real = (size + np.sqrt(2 * size * _TAIL) + _TAIL) / alpha
-    return found
-
-
-def likely_normal_norm(std: Real, size: int) -> Real:
-    """Return what norms of N(0, std^2 I) hardly ever exceed: (sqrt(D) + sqrt(2 t)) std has probability e^-t."""
-    found: Real = (np.sqrt(size) + np.sqrt(2 * _TAIL)) * std
-    return found
-
-
 def grid_length(rate: float, size: int) -> float:
     """Return g sqrt(D): how far apart rounding to the cover's grid may bring two vectors."""
     return float(grid_step(np.array([1 / rate]))[0] * np.sqrt(size))
@@ -84,16 +70,16 @@ class Cover:
     size: int
     """D, all parameters."""
     sizes: Ints
-    likely: Real
-    """Norms that each client's tilt exceeds with probability e^-50 at most."""
+    alpha: Real
+    """The rate of each client's noise."""
     gamma: float
     """All of it; the solver has one half, rounding the other."""
     rate: float
     """cover_alpha."""
 
     def likely_norm(self, rows: Ints) -> Real:
-        """Return norms that the tilts exceed with probability e^-50 at most."""
-        found: Real = self.likely[rows]
+        """Return norms that the tilts exceed with probability e^-50 at most: a Gamma variable's tail."""
+        found: Real = (self.size + np.sqrt(2 * self.size * _TAIL) + _TAIL) / self.alpha[rows]
         return found
 
     def linear_room(self, rows: Ints) -> Real:
@@ -147,11 +133,11 @@ class Cover:
         shares = release.num_samples / release.num_samples.sum()
         return float(np.sqrt((shares**2).sum()) * self.noise_std)
 
-    def promise(self, what: str, norm_bound: float, steps: int, delta: float | None) -> Promise:
-        """Return what is released and what its proof needs; ``what`` says the objective's noise."""
+    def promise(self, norm_bound: float, steps: int, delta: float | None) -> Promise:
+        """Return what is released and what its proof needs."""
         reached = general(self.gamma, 3)
         return Promise(
-            f"the minimiser of {what}, with a little noise over the solver's error",
+            "the minimiser of a randomly tilted local objective, with a little noise over the solver's error",
             (
                 self.about.loss.name,
                 f"features projected to norm {norm_bound:g}",
@@ -177,10 +163,10 @@ class Cover:
         return float(np.sqrt(2 * self.size) / self.rate)
 
 
-def reachable_gamma(setting: Setting, about: LossConstants, a: float, likely: Real) -> float:
+def reachable_gamma(setting: Setting, about: LossConstants, a: float, alpha: Real) -> float:
     """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
-    cover = Cover(about, a, setting.num_parameters, setting.sizes, likely, LEAST_GAMMA, rate=1.0)
-    everyone = np.arange(likely.size)
+    cover = Cover(about, a, setting.num_parameters, setting.sizes, alpha, LEAST_GAMMA, rate=1.0)
+    everyone = np.arange(alpha.size)
     return max(LEAST_GAMMA, 2 * float(cover.rounding(everyone, 100.0, cover.linear_room(everyone)).max()))
 
 

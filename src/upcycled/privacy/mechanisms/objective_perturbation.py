@@ -26,7 +26,6 @@ from upcycled.privacy.mechanisms.objective_cover import (
     LEAST_GAMMA,
     Cover,
     grid_length,
-    likely_gamma_norm,
     reachable_gamma,
 )
 from upcycled.privacy.mechanisms.paper_mode import paper_objective, tilted
@@ -126,21 +125,19 @@ class ObjectivePerturbation:
         cover = told.get("cover_alpha", self.cover_alpha)
         if gamma is None:
             cheap = _terms(setting, about, a, LEAST_GAMMA, cost * a / (2 * LEAST_GAMMA))
-            likely = likely_gamma_norm(self._alphas(setting, cheap), setting.num_parameters)
-            gamma = reachable_gamma(setting, about, a, likely)
+            gamma = reachable_gamma(setting, about, a, self._alphas(setting, cheap))
         if cover is None:
             cover = cost * a / (2 * gamma)
         terms = _terms(setting, about, a, gamma, cover)
         alpha = self._alphas(setting, terms)
         spent = loss_round_epsilon(alpha=alpha, n=setting.sizes, **terms)
         made = ShiftedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
-        likely = likely_gamma_norm(alpha, setting.num_parameters)
-        covered = Cover(about, a, setting.num_parameters, setting.sizes, likely, float(gamma), float(cover))
-        work = _Tilted(self.prox_mu, covered, alpha, spent)
+        covered = Cover(about, a, setting.num_parameters, setting.sizes, alpha, float(gamma), float(cover))
+        work = _Tilted(self.prox_mu, covered, spent)
         alike = {} if self.per_client else {"alpha": float(alpha[0])}
         return Fitted(
             name=self.name,
-            promise=covered.promise("a randomly tilted local objective", self.norm_bound, made.steps, self.delta),
+            promise=covered.promise(self.norm_bound, made.steps, self.delta),
             norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
@@ -198,13 +195,12 @@ class _Tilted:
 
     prox_mu: float
     cover: Cover
-    alpha: Real
     round_epsilon: Real
 
     def problem(self, problem: Problem, sent: Vector, cohort: Cohort, noise: NoiseSource) -> Problem:
         """Add prox_mu to a and the noise to b."""
         longest = self.cover.room(problem, sent, cohort)
-        return tilted(problem, sent.size, cohort, self.alpha, self.prox_mu, noise, longest)
+        return tilted(problem, sent.size, cohort, self.cover.alpha, self.prox_mu, noise, longest)
 
     def charge(self, cohort: Cohort) -> Charge:
         """A pure release."""
@@ -217,5 +213,5 @@ class _Tilted:
         ||n|| is Gamma(D, 1/alpha) distributed, so that E ||n||^2 = D (D + 1)/alpha^2.
         """
         cover = self.cover
-        std: Real = np.sqrt(cover.size + 1) / (self.alpha[release.clients] * cover.a)
+        std: Real = np.sqrt(cover.size + 1) / (cover.alpha[release.clients] * cover.a)
         return std

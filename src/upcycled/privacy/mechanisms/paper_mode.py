@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise
+from upcycled.core.mechanism import Fitted, NoiseSource, Promise, no_claim
 from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import Problem
 from upcycled.core.streams import Purpose
@@ -43,7 +43,7 @@ def paper_objective(name: str, alpha: Real, prox_mu: float, a: float) -> Fitted:
         ),
         problem=partial(_tilted_in_float32, alpha, prox_mu),
         release=finite_or_sent,
-        charge=_no_guarantee,
+        charge=no_claim,
         prox_mu=prox_mu,
         alpha=alpha,
         paper=PaperTilt(alpha, a),
@@ -56,7 +56,3 @@ def _tilted_in_float32(
     """Add prox_mu to a and the noise to b, in the float32 of the engines' SGD."""
     found = tilted(problem, sent.size, cohort, alpha, prox_mu, noise)
     return replace(found, b=None if found.b is None else found.b.astype(np.float32))
-
-
-def _no_guarantee(cohort: Cohort) -> Charge:
-    return Charge("none", cohort.clients, np.zeros(cohort.rows.size), np.zeros(cohort.rows.size))

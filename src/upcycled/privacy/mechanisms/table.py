@@ -9,7 +9,6 @@ from upcycled.privacy.mechanisms.central import CentralDPFedAvg
 from upcycled.privacy.mechanisms.clipping import ModelClipping, UpdateClipping
 from upcycled.privacy.mechanisms.dpsgd import DPSGD
 from upcycled.privacy.mechanisms.erm_output import ErmOutput
-from upcycled.privacy.mechanisms.gaussian_objective import GaussianObjective
 from upcycled.privacy.mechanisms.objective_perturbation import ObjectivePerturbation
 
 MECHANISMS: dict[str, type[Any]] = {
@@ -20,7 +19,6 @@ MECHANISMS: dict[str, type[Any]] = {
         ErmOutput,
         BoltOnSGD,
         ObjectivePerturbation,
-        GaussianObjective,
         DPSGD,
         CentralDPFedAvg,
     )

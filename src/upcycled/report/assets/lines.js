@@ -48,7 +48,7 @@ function drawLines(host, { series, xName, yName, unit = "", whole = false, logX 
         .map((s) => ({ s, p: pointAt(s.points, stops[k]) }))
         .filter(({ p }) => p)
         .sort((a, b) => b.p.y - a.p.y)
-        .map(({ s, p }) => ({ part: s.part, words: s.words ?? s.part.label, value: figure(p.y) + unit + (isNumber(p.sd) ? ` ± ${figure(p.sd)}` : "") })),
+        .map(({ s, p }) => ({ part: s.part, words: s.part.label, value: figure(p.y) + unit + (isNumber(p.sd) ? ` ± ${figure(p.sd)}` : "") })),
     }),
   });
 }
@@ -90,9 +90,9 @@ function lineOf(s, xScale, yScale, bands, width) {
     const under = banded.map((p) => at(p, within(p.y - p.sd))).reverse();
     group.append(make("path", { d: `M${over.join("L")}L${under.join("L")}Z`, class: "band", opacity: bands }));
   }
-  const style = s.dotted ? "line dotted" : s.dashed ? "line dashed" : "line";
+  const style = s.dashed ? "line dashed" : "line";
   group.append(make("path", { d: `M${s.points.map((p) => at(p, p.y)).join("L")}`, class: style, "data-points": s.points.length }));
-  const marked = s.dotted ? [] : s.points.filter((p) => p.mark);
+  const marked = s.points.filter((p) => p.mark);
   const stride = Math.ceil(marked.length / Math.max(1, width / 9));
   const dots = s.points.length === 1 ? s.points : marked.filter((_, k) => k % stride === 0);
   for (const p of dots) group.append(make("circle", { cx: xScale.at(p.x).toFixed(1), cy: yScale.at(p.y).toFixed(1), r: s.points.length === 1 ? 4 : 2.4, class: "dot" }));

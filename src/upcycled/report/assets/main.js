@@ -42,20 +42,6 @@ function scoreSpec(score, x, parts) {
   };
 }
 
-function theorySpec(chart, parts) {
-  const series = parts.flatMap((part) =>
-    chart.columns
-      .filter((column) => part.theory[column.key])
-      .map((column) => {
-        const { x, y } = part.theory[column.key];
-        const words = chart.columns.length > 1 ? `${part.label}: ${column.name}` : part.label;
-        return { part, x, y, marks: part.upcycled ? y.map(() => 1) : null, dashed: part.dashed, dotted: column.bound, words };
-      }),
-  );
-  const logY = ratio(series.flatMap((s) => s.y)) > 30;
-  return { series, xName: "data rounds", yName: chart.name, whole: true, logY, title: `${chart.name} over data rounds. Arrow keys read values.` };
-}
-
 function spentSpec(parts) {
   const series = parts
     .filter((part) => part.spent)
@@ -68,7 +54,6 @@ function drawInto(host, width, height, parts, x) {
   const [kind, which] = host.dataset.chart.split(":");
   if (kind === "score") drawLines(host, { ...scoreSpec(which, x, parts), width, height });
   else if (kind === "spent") drawLines(host, { ...spentSpec(parts), width, height });
-  else if (kind === "theory") drawLines(host, { ...theorySpec(data.theory[Number(which)], parts), width, height });
   else {
     const chart = data.clients[which];
     const rows = chart.rows.map((row) => ({ ...row, part: data.parts[row.part] })).filter((row) => parts.includes(row.part));

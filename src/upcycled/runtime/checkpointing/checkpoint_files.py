@@ -69,14 +69,14 @@ def read_newest(folder: Path, tell: Callable[[str], None]) -> tuple[Path, bytes]
 
 
 def tidy(folder: Path, kept: Collection[Path]) -> None:
-    """Remove all checkpoints but these, and what dead writers left; only the folder's holder may do that.
+    """Remove all checkpoints but these; only the folder's holder may do that.
 
     A file that cannot be removed does no harm.
     """
-    leftovers = folder.glob(".iteration-*.tmp")
-    for path in [*leftovers, *(path for path in _checkpoints(folder) if path not in kept)]:
-        with suppress(OSError):
-            path.unlink()
+    for path in _checkpoints(folder):
+        if path not in kept:
+            with suppress(OSError):
+                path.unlink()
 
 
 def has_checkpoints(folder: Path) -> bool:

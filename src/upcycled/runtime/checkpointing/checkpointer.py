@@ -13,24 +13,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError
+
 from upcycled.core.errors import InputError
 from upcycled.core.memory import ClientMemory
-from upcycled.metrics.measure import names_of
 from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest, tell_user, tidy, write
-from upcycled.runtime.checkpointing.extension import cannot_extend, check_extension
 from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
-from upcycled.runtime.checkpointing.identity import DATA_KEY, check_same, has_other_data, identity_of
+from upcycled.runtime.checkpointing.identity import DATA_KEY, check_same, has_other_data, identity_of, way_out
 from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
+from upcycled.runtime.checkpointing.validation import check_facts, check_snapshot
 from upcycled.runtime.history import Record
 from upcycled.runtime.plan import Plan
-from upcycled.runtime.publication import SCORES as SCORED
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.scorer import VALIDATION
 from upcycled.runtime.state import Best, Run, start_run
-from upcycled.support.files import WriteError
+from upcycled.support.files import WriteError, reading
 
+_EXPECTED = "a checkpoint of this run. Put back a copy of the file, or choose another folder"
 _SHARE = 10
 """By the clock, the time between two saves is at least so many times what a save takes, however large it is."""
 
@@ -44,7 +44,7 @@ class Restored(NamedTuple):
     notes: tuple[str, ...]
     """What the holder of a restricted run's data is to know."""
     engine: str
-    """Who did it so far, and goes on: more iterations would have let another one be chosen."""
+    """The one that did it so far, and goes on."""
 
 
 class Checkpointer:
@@ -68,11 +68,21 @@ class Checkpointer:
         Raises:
             InputError: if the folder belongs to another run, or its ledger lacks charges; no checkpoint is touched.
         """
-        found = self.newest()
-        if found is None:
+        newest = read_newest(self._folder, self._tell)
+        if newest is None:
             return None
-        path, kept = found
-        before = kept.facts["identity"]
+        path, content = newest
+        with reading(path, _EXPECTED, SafetensorError):
+            kept = from_bytes(content, str(path))
+            check_facts(kept.facts)
+        before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
+        if self._plan.spec.engine == "auto":
+            # The engine that did it so far goes on, also where this version's "auto" would take another.
+            engine = {"engine": before["spec"]["engine"]}
+            self._identity = {**self._identity, "spec": self._identity["spec"] | engine}
+        check_same(self._identity, before, self._folder, is_anyway, compares_data=not self._is_restricted)
+        with reading(path, _EXPECTED):
+            check_snapshot(kept, self._plan)
         run = self._with_ledger(kept.facts["ledger"])
         for memory, rows in ((run.memory, kept.memory), (run.private, kept.private)):
             memory.put(rows.clients, rows.vectors)
@@ -81,49 +91,9 @@ class Checkpointer:
         self._notes = tuple(kept.facts.get("notes", ()))
         if self._is_restricted and has_other_data(self._identity, before):
             self._notes += (f"the run went on after iteration {self._iteration} with other data than before",)
-        records, planned = to_records(kept.columns), before["spec"]["iterations"]
-        is_longer = planned < self._plan.iterations
-        if is_longer and records and records[-1].iteration == planned and planned % self._plan.spec.eval_every:
-            # It was scored because it was the last, which it is no more.
-            scored = names_of(self._plan.metrics)
-            metrics = {
-                name: value
-                for name, value in records[-1].metrics.items()
-                if not name.startswith(VALIDATION) and name not in scored
-            }
-            unscored: dict[str, Any] = dict.fromkeys(SCORED)
-            records[-1] = replace(records[-1], **unscored, metrics=metrics)
-            self._columns = to_columns(records)
         best = None if kept.best is None else Best(**kept.best)
         run = replace(run, state=kept.state, best=best)
-        return Restored(run, records, kept.facts["way"], self._notes, before["spec"]["engine"])
-
-    def newest(self) -> tuple[Path, Snapshot] | None:
-        """Return the newest whole checkpoint, if this run may go on from it; None where there is none.
-
-        Raises:
-            InputError: as for :meth:`restore`; nothing is touched, the ledger neither.
-        """
-        newest = read_newest(self._folder, self._tell)
-        if newest is None:
-            return None
-        path, content = newest
-        kept = from_bytes(content, str(path))
-        before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
-        if self._plan.spec.engine == "auto":
-            # Whoever did it so far goes on: what auto takes follows from the number of iterations, too.
-            engine = {"engine": before["spec"]["engine"]}
-            self._identity = {**self._identity, "spec": self._identity["spec"] | engine}
-        planned = before["spec"]["iterations"]
-        is_longer = planned < self._plan.iterations
-        held = {**before, "spec": before["spec"] | {"iterations": self._plan.iterations}} if is_longer else before
-        check_same(self._identity, held, self._folder, is_anyway, compares_data=not self._is_restricted)
-        if is_longer:
-            where = f"checkpoint folder '{self._folder}'"
-            check_extension(self._plan, planned, kept.state.data_rounds, where)
-            if planned % self._plan.spec.eval_every and kept.best is not None and kept.best["iteration"] == planned:
-                raise cannot_extend(self._plan, planned, where, "the best iterate, which was scored as the last one,")
-        return path, kept
+        return Restored(run, to_records(kept.columns), kept.facts["way"], self._notes, before["spec"]["engine"])
 
     def _with_ledger(self, ledger: dict[str, Any] | None) -> Run:
         """Return the run's beginning with its ledger as the file has it, which holds all that was ever released."""
@@ -135,7 +105,7 @@ class Checkpointer:
         if run is None or lines < ledger["lines"]:
             raise InputError(
                 f"ledger '{path}' holds {lines} entries, but it held {ledger['lines']} when the checkpoint in "
-                f"'{self._folder}' was made: put that file back, or remove the folder to start again"
+                f"'{self._folder}' was made: put that file back, or {way_out(self._plan.spec.has_real_noise)}"
             )
         # Checkpoints of earlier versions have no head, and files of earlier formats can have none.
         if run.ledger is not None and ledger.get("head") is not None:

@@ -15,7 +15,16 @@ DATA_KEY = "data.key"
 """The file in a restricted run's folder with the 32 bytes that its data's hashes are keyed with."""
 _DATA = ("training data", "test data", "validation data")
 _HASHED = ("model", "initial weights", *_DATA)
-WAY_OUT = "choose another folder, or remove that one to start again"
+
+
+def way_out(has_real_noise: bool, what: str = "folder") -> str:
+    """Return the advice for a folder that this run cannot use.
+
+    Never to remove real releases' ledger: it is the only record of what they spent.
+    """
+    if has_real_noise:
+        return f"choose another {what} and keep that folder, which records what its releases have spent"
+    return f"choose another {what}, or remove that folder to start again"
 
 
 def identity_of(plan: Plan, key: bytes | None = None) -> dict[str, Any]:
@@ -48,18 +57,19 @@ def check_same(
     A restricted run does not compare its data: whether it goes on would tell whether a record was changed.
     """
     wanted, held = _flat(now), _flat(before)
+    advice = way_out(held.get("noise") == "system")
     for name in dict.fromkeys([*wanted, *held]):
         if wanted.get(name) == held.get(name) or (name in _DATA and not compares_data):
             continue
         if name in _HASHED:
-            raise InputError(f"checkpoint folder '{folder}' holds a run with other {name} than this one's: {WAY_OUT}")
+            raise InputError(f"checkpoint folder '{folder}' holds a run with other {name} than this one's: {advice}")
         ours, theirs = (as_words(one[name]) if name in one else "not given" for one in (wanted, held))
-        raise InputError(f"{name} is {ours}, but checkpoint folder '{folder}' holds a run with {theirs}: {WAY_OUT}")
+        raise InputError(f"{name} is {ours}, but checkpoint folder '{folder}' holds a run with {theirs}: {advice}")
     edited = changed_code(now["code"], before.get("code"))
     if edited is not None and not is_anyway:
         raise InputError(
             f"checkpoint folder '{folder}' was written before {edited} was edited, which may give other bits: "
-            f"{WAY_OUT}, or say resume_anyway=True (--resume-anyway)"
+            f"{advice}, or say resume_anyway=True (--resume-anyway)"
         )
     for name, version in now["versions"].items():
         other = before["versions"].get(name)

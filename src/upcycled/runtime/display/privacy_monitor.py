@@ -37,7 +37,7 @@ class WorstEpsilon:
     def _compute(self, ledger: Ledger) -> None:
         began = time.perf_counter()
         try:
-            self._value = ledger.max_epsilon(ledger.default_delta)
+            self._value = ledger.spent_epsilon(ledger.default_delta)
         except Exception:
             # A display must never stop a run: the ledger says the same in its own place, where it is heard.
             self._value = None

@@ -13,6 +13,7 @@ from upcycled.core.mechanism import Setting
 from upcycled.core.sampler import everybody
 from upcycled.core.vectors import Ints
 from upcycled.privacy.accounts.account import Account, AccountedRun, Cost
+from upcycled.privacy.ledger.planned import planned_charges
 from upcycled.runtime.checkpointing.checkpoint_files import has_checkpoints
 from upcycled.runtime.plan import Plan, plan_of
 from upcycled.runtime.spec import RunSpec
@@ -54,10 +55,13 @@ def client_names(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_account(plan: Plan, rounds: int = 0, iterations: int = 0) -> None:
-    """Refuse a run that its account cannot pay to the end; without an account there is nothing to check."""
+def check_account(plan: Plan, rounds: int = 0, iterations: int = 0, run: str | None = None) -> None:
+    """Refuse a run that its account cannot pay to the end; without an account there is nothing to check.
+
+    After so many data rounds and iterations, ``run`` names the run that goes on.
+    """
     if plan.spec.account_path is not None:
-        Account(plan.spec.account_path).check(costs_of(plan, rounds, iterations))
+        Account(plan.spec.account_path).check(costs_of(plan, rounds, iterations), run=run)
 
 
 def refused_together(plans: Sequence[Plan]) -> dict[int, InputError]:
@@ -85,7 +89,8 @@ def begin_in_account(plan: Plan, setting: Setting, run: str) -> AccountedRun | N
     if plan.spec.account_path is None:
         return None
     account, mechanism = Account(plan.spec.account_path), plan.mechanism
-    begun = account.begin(run, mechanism.name, mechanism.promise, client_names(plan), setting.sizes)
+    planned = planned_charges(mechanism, setting, is_brief=False) if plan.facts.ids is None else None
+    begun = account.begin(run, mechanism.name, mechanism.promise, client_names(plan), setting.sizes, planned)
     if plan.records_hash is not None:
         account.note_data(begun.study, plan.records_hash)
     return begun

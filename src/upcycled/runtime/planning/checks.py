@@ -67,8 +67,6 @@ def check_statistics(spec: RunSpec, statistics: Layout) -> None:
         raise InputError(
             f"{kept}, but nobody says whose a personal model's would be: with {spec.algorithm.name} {instead}"
         )
-    if spec.theory:
-        raise InputError(f"{kept}, but the theorem is about a function of the parameters: with theory=True {instead}")
 
 
 def check_short_batches(module: nn.Module, facts: Facts, solver: Solver) -> None:

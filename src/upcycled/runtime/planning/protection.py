@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from torch import nn
@@ -12,8 +14,9 @@ from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.layout import flatten, layout_of
-from upcycled.core.mechanism import NO_PRIVACY, Fitted, Setting
+from upcycled.core.mechanism import NO_PRIVACY, Charge, Fitted, Setting, no_claim
 from upcycled.core.objective import Objective
+from upcycled.core.sampler import Cohort
 from upcycled.core.solvers import LocalSGD
 from upcycled.core.strategy import Strategy
 from upcycled.core.vectors import Vector
@@ -99,7 +102,14 @@ def _by_its_own_word(fitted: Fitted, mechanism: object) -> Fitted:
     promise, whose = fitted.promise, f"{type(mechanism).__module__}:{type(mechanism).__qualname__}"
     word = f"all that epsilon rests on, which is {whose}'s own word and no proof of this package"
     trusted = (f"{word}: {', '.join(promise.checked)}" if promise.checked else word, *promise.trusted)
-    return replace(fitted, name=name, promise=replace(promise, checked=(), trusted=trusted))
+    charge = partial(_charge_of, fitted.charge)
+    return replace(fitted, name=name, promise=replace(promise, checked=(), trusted=trusted), charge=charge)
+
+
+def _charge_of(charge: Callable[[Cohort], Charge | None], cohort: Cohort) -> Charge:
+    """Return a mechanism's own charge, or an infinite epsilon where it has none."""
+    own = charge(cohort)
+    return no_claim(cohort) if own is None else own
 
 
 def _setting(
@@ -139,6 +149,7 @@ def _setting(
         noise=spec.noise,
         score_squares=0.0 if scores is None else scores.squares,
         score_draws=0 if scores is None else scores.draws,
+        score_times=0 if scores is None else scores.times,
     )
 
 
