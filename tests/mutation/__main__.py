@@ -41,7 +41,6 @@ SPENDING = (
     "tests/auditing/test_*.py",
     "tests/cli/test_privacy_command.py",
     "tests/experiments/test_private_files.py",
-    "tests/experiments/test_old_results.py",
     "tests/runtime/test_checkpoint_refusals.py",
 )
 WATCHED = {

@@ -14,15 +14,13 @@ from upcycled.core.vectors import Ints
 from upcycled.privacy.accounts.pots import Commitment, commitment_of
 from upcycled.privacy.ledger import paper_claim
 from upcycled.privacy.ledger.budget import Budget
-from upcycled.privacy.ledger.entries import Entry
 from upcycled.privacy.ledger.first_charges import LISTED, First, Seal, seal_from_json, seal_of, spread
 from upcycled.privacy.ledger.paper_claim import PaperOutput, PaperTilt
 from upcycled.privacy.ledger.planned import DATA, PlannedCharges, planned_charges, planned_from_json
 
 FORMAT, LISTING = 4, 3
-"""Of files written now: strict, and chained. Format 3 lists the sizes of all its clients in the header, format 4 has
-each where it is first charged: see :mod:`upcycled.privacy.ledger.first_charges`. Format 2 has no chain; format 1 no
-number, no sizes and fewer fields."""
+"""Format 3 lists the sizes of all clients in the header. Format 4, for many clients, has each size where the client is
+first charged: see :mod:`upcycled.privacy.ledger.first_charges`."""
 MOST_CLIENTS = 2**31
 """No federation has more, and no memory what a larger number in a file would ask for."""
 SIMULATION = "simulation: not private"
@@ -42,8 +40,8 @@ class Header:
     data_rounds: int
     """M, as planned."""
     sizes: Ints | None = None
-    """n_i of every client; None in files of format 1, and where a client knows its own only. Of a file of format 4 that
-    was read, zero where no line has it."""
+    """n_i of every client; None where a client knows its own only. Of a file of format 4 that was read, zero where no
+    line has it."""
     sealed: Seal | None = None
     """The sizes in short, as format 4 has them."""
     sampling: str | None = None
@@ -58,11 +56,6 @@ class Header:
     previous: str | None = None
     """The last chain value of the ledger that an earlier attempt at this run left; None for the first attempt."""
     format: int = LISTING
-
-    @property
-    def is_chained(self) -> bool:
-        """Whether each line ends in the hash of all before it."""
-        return self.format >= 3
 
     @property
     def is_brief(self) -> bool:
@@ -120,14 +113,6 @@ class Header:
         has_other_sizes = None not in seals and seals[0] != seals[1]
         return mine == theirs and not has_other_sizes
 
-    def completed(self, entries: Iterable[Entry]) -> Header:
-        """Return the header of format 1 with the facts that only its entries show."""
-        kinds = {entry.charge.kind for entry in entries if entry.charge is not None}
-        is_secret = self.promise.unit == "client" and "sampled" in kinds
-        return replace(
-            self, promise=replace(self.promise, sampling_is_secret=is_secret, is_claimed="none" not in kinds)
-        )
-
 
 def header_of(
     mechanism: Fitted,
@@ -165,7 +150,6 @@ def to_json(header: Header) -> dict[str, Any]:
     return {
         "kind": "run",
         "format": header.format,
-        **({} if header.is_chained else {"chain": "unchained"}),
         "run": header.run,
         "mechanism": header.mechanism,
         "noise": header.noise,
@@ -212,12 +196,12 @@ def _is_own(claim: PaperClaim | None) -> TypeGuard[PaperOutput | PaperTilt]:
 
 
 def from_json(line: Mapping[str, Any]) -> Header:
-    """Return the header that :func:`to_json` was given, or one of format 1; ValueError, in words, if it was none."""
+    """Return the header that :func:`to_json` was given; ValueError, in words, if it was none."""
     if line.get("kind") != "run":
         raise ValueError("it does not open a run's ledger")
-    version = line.get("format", 1)
-    if type(version) is not int or not 1 <= version <= FORMAT:
-        raise ValueError(f"its format is {shown(version)}, and this version of the package reads 1 to {FORMAT}")
+    version = line.get("format")
+    if type(version) is not int or not LISTING <= version <= FORMAT:
+        raise ValueError(f"its format is {shown(version)}; expected {LISTING} or {FORMAT}")
     try:
         header = _parsed(line, version)
     except KeyError as error:
@@ -228,7 +212,7 @@ def from_json(line: Mapping[str, Any]) -> Header:
         raise ValueError("it holds a value of another type than a ledger's") from None
     # What is the same again has no names that a ledger does not write, lacks none, and agrees with itself.
     again = to_json(header)
-    if version > 1 and again != line:
+    if again != line:
         wrong = [name for name in again if name not in line or line[name] != again[name]]
         raise ValueError(f"its {shown([*wrong, *set(line).difference(again)][0])} is not as a ledger writes it")
     return header
@@ -239,26 +223,23 @@ def _parsed(line: Mapping[str, Any], version: int) -> Header:
     is_brief = version >= 4
     if num_clients > MOST_CLIENTS:
         raise ValueError(f"its num_clients is {shown(num_clients)}, and must be at most {MOST_CLIENTS}")
-    if version == 1 and noise == SIMULATION:
-        noise = "seeded"
     if noise not in ("seeded", "system"):
         raise ValueError(f"its noise is {shown(noise)}, and a ledger's is 'seeded' or 'system'")
-    participation = line.get("participation")
-    if version > 1:
-        SHARE.check("participation", participation)
+    participation = line["participation"]
+    SHARE.check("participation", participation)
     return Header(
         run=_text(line, "run"),
         mechanism=_text(line, "mechanism"),
         noise=noise,
-        promise=_promise(line, version),
+        promise=_promise(line),
         budget=None if budget is None else Budget(budget["epsilon"], budget["delta"]),
         num_clients=num_clients,
         data_rounds=_whole(line, "data_rounds_planned", 0),
-        sizes=None if is_brief or line.get("sizes") is None else _sizes(line["sizes"], num_clients),
+        sizes=None if is_brief or line["sizes"] is None else _sizes(line["sizes"], num_clients),
         sealed=seal_from_json(line["sizes"]) if is_brief else None,
-        sampling=None if version == 1 else _text(line, "sampling"),
+        sampling=_text(line, "sampling"),
         participation=participation,
-        paper=_paper(line.get("paper"), 0 if is_brief else num_clients),
+        paper=_paper(line["paper"], 0 if is_brief else num_clients),
         account=commitment_of(line["account"]) if "account" in line else None,
         planned=planned_from_json(line["planned"], num_clients) if "planned" in line else None,
         previous=_text(line, "previous") if "previous" in line else None,
@@ -281,25 +262,29 @@ def _paper(value: Mapping[str, Any] | None, num_clients: int) -> PaperClaim | No
     return claim
 
 
-def _promise(line: Mapping[str, Any], version: int) -> Promise:
-    unit = line["unit"]
-    # Format 1 had one mechanism for clients, whose adversary sees aggregates.
-    sees = line["sees"] if version > 1 else "aggregates" if unit == "client" else "releases"
+def _promise(line: Mapping[str, Any]) -> Promise:
+    unit, sees = line["unit"], line["sees"]
     if unit not in ("record", "client") or sees not in ("releases", "aggregates"):
         raise ValueError(f"its unit is {shown(unit)} and the adversary sees {shown(sees)}, which no mechanism promises")
     sentences = [line["assumptions_checked"], line["assumptions_trusted"]]
     if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in sentences):
         raise ValueError("its assumptions are no sentences")
     checked, trusted = map(tuple, sentences)
-    promise = Promise(_text(line, "released"), checked, trusted, unit=unit, sees=sees)
-    if version == 1:
-        return promise
     is_secret, is_claimed, delta = line["sampling_is_secret"], line["is_claimed"], line["delta"]
     if type(is_secret) is not bool or type(is_claimed) is not bool:
         raise ValueError("its sampling_is_secret and is_claimed are not true or false")
     if delta is not None:
         FRACTION.check("delta", delta)
-    return replace(promise, sampling_is_secret=is_secret, is_claimed=is_claimed, delta=delta)
+    return Promise(
+        _text(line, "released"),
+        checked,
+        trusted,
+        unit=unit,
+        sees=sees,
+        sampling_is_secret=is_secret,
+        is_claimed=is_claimed,
+        delta=delta,
+    )
 
 
 def _text(line: Mapping[str, Any], name: str) -> str:

@@ -129,7 +129,7 @@ class Ledger:
             self._begin(header, key, [], None)
             self._account = account
             return
-        self._begin(file.header, key, file.tips, "anchored" if file.is_new else _unanchored(file.header), file)
+        self._begin(file.header, key, file.tips, "anchored" if file.is_new else "unanchored", file)
         self._account, self._planned_draws = account, header.planned_draws
         for entry in file.found:
             self._add(entry)
@@ -138,8 +138,7 @@ class Ledger:
     def read(cls, path: str | Path, head: Head | Mapping[str, Any] | None = None, key: bytes | None = None) -> Ledger:
         """Open a run's file, from the file alone; nothing is ever written to it.
 
-        Files of format 1 hold no sizes n_i: delta is then not held against 1/n of a record-level claim, and the paper's
-        number is not known. A last line without its end belongs to a release that never left, and does not count.
+        A last line without its end belongs to a release that never left, and does not count.
 
         Args:
             path: the file, such as ``results/NAME/seed-0/ledger.jsonl``.
@@ -168,7 +167,7 @@ class Ledger:
             raise InputError("is given without a head, but it is only a head that it can check", field="key")
         content = read_file(Path(path))
         ledger = cls.__new__(cls)
-        ledger._begin(content.header, key, content.tips, _unanchored(content.header), is_read=True)
+        ledger._begin(content.header, key, content.tips, "unanchored", is_read=True)
         with np.errstate(over="ignore"):  # what a file says may be beyond all numbers
             for number, entry in enumerate(content.entries, start=2):
                 try:
@@ -249,7 +248,7 @@ class Ledger:
 
     @property
     def sizes(self) -> Ints | None:
-        """n_i of every client, which are public; None in files of format 1.
+        """n_i of every client, which are public; None where a client knows its own only.
 
         A file of format 4 has those of the clients that were charged: of others that is 0 where it was read.
         """
@@ -263,12 +262,12 @@ class Ledger:
 
     @property
     def sampling(self) -> str | None:
-        """How cohorts are drawn; None in files of format 1."""
+        """How cohorts are drawn."""
         return self._header.sampling
 
     @property
     def participation(self) -> float | None:
-        """Which part of the clients is drawn; None in files of format 1."""
+        """Which part of the clients is drawn."""
         return self._header.participation
 
     @property
@@ -282,13 +281,13 @@ class Ledger:
 
         ``"anchored"``: the run wrote every line itself, or the file was held against a head. ``"unanchored"``: lines
         follow from one another, but the last may be missing, and whoever can write the file could have written all of
-        it. ``"unchained"``: a file of format 1 or 2, which shows nothing.
+        it.
         """
         return self._chain
 
     @property
     def head(self) -> Head | None:
-        """What the file holds by now, to be kept elsewhere; None without a file, or with one that is not chained."""
+        """What the file holds by now, to be kept elsewhere; None without a file."""
         if self._last_head is not None:
             return self._last_head
         return head_of(self._tips, self._key) if self._tips else None
@@ -315,8 +314,6 @@ class Ledger:
             InputError: in one sentence.
         """
         head = as_head(head)
-        if not self._header.is_chained:
-            raise InputError(f"ledger '{name}' has format {self.format}, but its head is that of a chained file")
         if self._key is not None:
             check_mac(head, self._key)
         if len(self._tips) < head.lines:
@@ -713,11 +710,6 @@ class Ledger:
             self._spent.add(entry.charge, entry.rounds)
         self._is_ended = self._is_ended and entry.charge is None
         self._entries.append(entry)
-
-
-def _unanchored(header: Header) -> str:
-    """Say how far a file that was not held against a head is evidence."""
-    return "unanchored" if header.is_chained else "unchained"
 
 
 _NOBODY = np.zeros(0, dtype=np.int64)

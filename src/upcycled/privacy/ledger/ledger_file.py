@@ -1,6 +1,6 @@
 """The ledger on disk: JSON lines, appended and forced to the disk before the releases they pay for leave.
 
-For its user alone, whatever the umask. Lines of formats 3 and 4 are chained (see :mod:`upcycled.privacy.ledger.chain`);
+For its user alone, whatever the umask. Lines are chained (see :mod:`upcycled.privacy.ledger.chain`);
 a run goes on in the format its file began with.
 """
 
@@ -35,7 +35,7 @@ class Content:
     header: Header
     entries: list[Entry]
     tips: list[str]
-    """The chain's value after each line, the header's first; none where lines are not chained."""
+    """The chain's value after each line, the header's first."""
     length: int
     """Where its last whole line ends."""
     charged: Charged | None
@@ -87,8 +87,7 @@ class LedgerFile:
         self._is_flushed = True
 
     def _append(self, line: dict[str, Any], *, durable: bool, opener: Callable[[str, int], int] | None = None) -> None:
-        before, is_chained = self.tips[-1] if self.tips else START, self.header.is_chained
-        text, tip = linked(before, line) if is_chained else (canonical(line), "")
+        text, tip = linked(self.tips[-1] if self.tips else START, line)
         try:
             # Opened for each line: nothing to close, and a file that was moved away is noticed.
             with open(self.path, "ab", opener=opener or _existing) as file:
@@ -99,8 +98,7 @@ class LedgerFile:
         except OSError as error:
             raise cannot_write(self.path, error) from error
         self._is_flushed = durable
-        if is_chained:
-            self.tips.append(tip)
+        self.tips.append(tip)
 
     def _begin(self, header: Header) -> None:
         if header.noise == "system":
@@ -210,9 +208,7 @@ def _content(content: bytes) -> Content | None:
     if not texts:
         return None
     lines = [_of_line(number, parsed, text) for number, text in enumerate(texts, start=1)]
-    is_chained = lines[0].get("kind") == "run" and lines[0].get("format", 1) not in (1, 2)
-    if is_chained:
-        lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
+    lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
     header = _of_line(1, from_json, lines[0])
     charged, firsts = Charged(header.num_clients) if header.is_brief else None, list[First | None]()
     entries, read = list[Entry](), partial(from_line, num_clients=header.num_clients, data_rounds=header.data_rounds)
@@ -223,12 +219,11 @@ def _content(content: bytes) -> Content | None:
         firsts.append(None if charged is None else _of_line(number, partial(_first, header, charged, entry), given))
     written = [to_line(one) | (first.to_json() if first else {}) for one, first in zip(entries, firsts, strict=True)]
     # From the values, not from what was parsed: what is read is what these bytes say, and nothing else.
-    tips = _tips(texts, [to_json(header), *written]) if is_chained else []
+    tips = _tips(texts, [to_json(header), *written])
     _check_order(header, entries)
-    completed = header.completed(entries) if header.format == 1 else header
     if charged is not None:
-        completed = header.filled(first for first in firsts if first is not None)
-    return Content(completed, entries, tips, length, charged)
+        header = header.filled(first for first in firsts if first is not None)
+    return Content(header, entries, tips, length, charged)
 
 
 def _first(header: Header, charged: Charged, entry: Entry, given: object) -> First | None:

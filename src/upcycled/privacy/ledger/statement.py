@@ -96,8 +96,6 @@ def _noise(ledger: Ledger) -> tuple[str, str]:
 
 def evidence(ledger: Ledger) -> str:
     """Return, in words, what shows that the ledger's file is what the run wrote."""
-    if ledger.chain == "unchained":
-        return f"unchained (format {ledger.format}); nothing shows that lines were changed or taken away"
     if ledger.chain == "unanchored":
         return (
             "unanchored; no line was changed alone, but last lines may be missing, and whoever can write the file "
