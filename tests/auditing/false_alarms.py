@@ -6,7 +6,7 @@ import sys
 import time
 
 from tests.auditing.test_audit import SOUND, experiment
-from upcycled.auditing.whole import carry_out, level_of, survey
+from upcycled.auditing.whole import LEVEL, carry_out, survey
 
 RUNS = 20
 NOISE = ("seeded", "system")
@@ -39,7 +39,7 @@ def main() -> int:
             for k, sentences in found.items():
                 print(f"    run {k}: {'; '.join(sentences)}")
     audits = runs * len(SOUND) * len(NOISE)
-    print(f"{total} of {audits} sound runs are called broken; the stated rate is {level_of():g}")
+    print(f"{total} of {audits} sound runs are called broken; the stated rate is {LEVEL:g}")
     return 0
 
 

@@ -243,36 +243,6 @@ def test_real_noise_is_audited_as_real_noise():
     assert again.claim == found.claim
 
 
-@pytest.mark.parametrize(
-    "name", ["update", *(pytest.param(n, marks=pytest.mark.slow) for n in ("model", "erm", "bolt-on"))]
-)
-def test_one_run_with_a_canary_in_every_client_passes_a_sound_mechanism(name):
-    privacy = {key: value for key, value in SOUND[name].items() if key != "noise_std"} | {"epsilon": 1.0, "delta": 1e-5}
-    found = run(privacy, test="one-run", replays=None, file={"clients": 30})
-    assert found.details["canaries"] == 30
-    # P[Bin(30, e/(1 + e)) >= 27] is 0.033, and >= 26 is 0.093.
-    assert found.details["needed"] == 27
-    assert not found.is_broken
-
-
-@pytest.mark.parametrize("name", ["model", "dpsgd"])
-def test_so_few_canaries_that_none_could_tell_are_refused(name):
-    with pytest.raises(InputError) as error:
-        run(SOUND[name], test="one-run", replays=None, file={"clients": 12})
-    words = str(error.value)
-    assert "the number of clients is 12, but one run with a canary in each can show epsilon 1.26 at most" in words
-    assert "no fault could be found" in words
-
-
-def test_one_run_catches_a_release_without_noise(monkeypatch):
-    scaled(monkeypatch, lambda std: 0 * std)
-    privacy = {"mechanism": "model_clipping", "clip_norm": 0.1, "epsilon": 1.0, "delta": 1e-5}
-    found = run(privacy, test="one-run", replays=None, file={"clients": 30})
-    assert found.details["correct"] == 30
-    assert found.epsilon_lower > 2
-    assert found.is_broken
-
-
 def test_neighbours_differ_in_one_record_of_the_client_and_in_nothing_else():
     file = experiment(SOUND["model"])
     data = file.build_data()
@@ -305,7 +275,6 @@ def test_words_of_a_vocabulary_are_audited_too():
         (SOUND["update"], {"claim": "paper"}, "--claim is 'paper', but the paper states no epsilon"),
         (SOUND["model"], {"claim": "papr"}, "--claim is 'papr', but it must be known; did you mean 'paper'?"),
         (SOUND["model"], {"replays": 3}, "--replays is 3, but it must be an integer >= 4"),
-        (SOUND["model"], {"replays": 9, "test": "one-run"}, "--replays is 9, but it must be left out with --one-run"),
         (SOUND["model"] | {"noise_std": 0.0}, {}, "privacy claims no finite epsilon with 'model_clipping' here"),
         (SOUND["model"], {"delta": 0.5}, "--delta is 0.5, but it must be below 1/n"),
     ],

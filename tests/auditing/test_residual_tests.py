@@ -9,14 +9,8 @@ from scipy import stats
 from upcycled.auditing.probes.noise_gain import noise_gain, responses
 from upcycled.auditing.probes.residual_tests import (
     counts_p,
-    family,
-    halves_p,
-    hits_p,
-    least_correlation,
-    least_rate,
     least_scale,
     least_shared,
-    pairs_p,
     scale_p,
     sums_p,
 )
@@ -58,42 +52,10 @@ def test_the_smallest_share_of_common_noise_is_found_with_probability_095():
     assert (sound <= 0.05).mean() == pytest.approx(0.05, abs=0.015)
 
 
-def test_the_smallest_correlation_of_two_releases_is_found_with_probability_095():
-    rng, size, level = np.random.default_rng(1), 200, 1e-4
-    c = least_correlation(size, level)
-    first = rng.normal(size=(TRIES, size))
-    second = c * first + np.sqrt(1 - c**2) * rng.normal(size=(TRIES, size))
-    found = np.mean([pairs_p(np.stack(pair))[0] <= level for pair in zip(first, second, strict=True)])
-    assert found >= 0.94
-    sound = [pairs_p(rng.normal(size=(2, 20)))[0] for _ in range(TRIES)]
-    assert np.mean(np.array(sound) <= 0.05) == pytest.approx(0.05, abs=0.015)
-
-
 def test_counts_have_the_p_values_of_scipy():
     counts, totals, chances = np.array([0, 3, 7, 20]), np.array([20, 20, 20, 20]), np.array([0.1, 0.5, 0.3, 0.9])
     few, many = stats.binom.cdf(counts, totals, chances), stats.binom.sf(counts - 1, totals, chances)
     assert counts_p(counts, totals, chances) == pytest.approx(np.minimum(1, 2 * np.minimum(few, many)), rel=1e-9)
-    assert hits_p(7, np.full(20, 0.3)) == pytest.approx(counts_p(7, 20, np.array(0.3)), rel=1e-9)
-    # Chances of 0.5 and 0.2: both happen with probability 0.1.
-    assert hits_p(2, np.array([0.5, 0.2])) == pytest.approx(0.2)
-
-
-def test_the_smallest_rate_is_found_with_probability_095_and_a_sound_one_at_the_level():
-    rng, total, chance, level = np.random.default_rng(4), 2000, 0.2, 1e-3
-    times = least_rate(total, chance, level)
-    found = counts_p(rng.binomial(total, times * chance, TRIES), total, chance) <= level
-    assert 0.935 < found.mean() < 0.97
-    assert (counts_p(rng.binomial(total, chance, TRIES), total, chance) <= 0.05).mean() <= 0.06
-
-
-def test_pairs_and_halves_name_what_is_shared():
-    z = np.random.default_rng(2).normal(size=(300, 64))
-    z[250] = z[3]
-    p, tests, pair = pairs_p(z)
-    assert (tests, pair) == (300 * 299 // 2, (3, 250))
-    assert p * tests < 1e-6
-    z[7, 32:] = -z[7, :32]
-    assert family("coordinates", halves_p(z)).worst == 7
 
 
 def test_owners_pool_their_groups():

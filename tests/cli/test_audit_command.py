@@ -51,29 +51,11 @@ def test_the_papers_claim_breaks_the_audit_only_where_it_is_the_one_tested(capsy
 
 
 @pytest.mark.usefixtures("here")
-def test_one_run_reports_its_canaries(capsys):
-    noisy = "privacy={mechanism='model_clipping', clip_norm=1.0, noise_std=100.0}"
-    assert main(["audit", "small.toml", noisy, "data.clients=20", "--one-run", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["test"] == "one-run"
-    assert document["canaries"] == 20
-    assert document["mu_lower"] is None
-
-
-@pytest.mark.usefixtures("here")
-def test_a_canary_count_without_power_is_refused_before_it_starts(capsys):
-    assert main(["audit", "small.toml", "--one-run"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "the number of clients is 4, but one run with a canary in each can show epsilon" in err
-
-
-@pytest.mark.usefixtures("here")
 def test_the_power_is_said_first_and_alone_if_asked(capsys):
     assert main(["audit", "small.toml", "--power", "--json"]) == 0
     power = json.loads(capsys.readouterr().out)
     assert power["level"] < 0.01
-    assert {"noise: scale", "noise: rounds", "canaries", "charges", "replay", "clipping", "attack"} <= {
+    assert {"noise: scale", "noise: rounds", "canaries", "charges", "replay", "clipping"} <= {
         one["probe"] for one in power["power"]
     }
     assert main(["audit", "small.toml"]) == 0

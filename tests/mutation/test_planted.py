@@ -10,12 +10,10 @@ from tests.mutation.planted import PLANTED, audited, fails
 OFTEN = (
     "no_noise_at_the_last_client",
     "noise_without_a_tail",
-    "cover_noise_without_the_root_of_d",
     "noise_reused_between_rounds",
     "seeded_noise_under_system",
     "clip_after_noise",
     "projection_lets_a_fifth_pass",
-    "solver_stops_half_way",
     "secret_rate_doubled",
     "charges_stop_after_round_2",
     "memory_of_unreleased_models",

@@ -58,6 +58,14 @@ def test_both_sources_give_noise_in_grid_steps_and_uniforms(source):
 
 @pytest.mark.usefixtures("known_entropy")
 @pytest.mark.parametrize("source", [SeededNoise(1, 2), SystemNoise()], ids=["seeded", "system"])
+@pytest.mark.parametrize("purpose", [Purpose.COHORT, Purpose.POISSON])
+def test_coins_are_uniform_whatever_they_decide(source, purpose):
+    coins = source.uniforms(np.arange(20), 500, purpose)
+    assert stats.kstest(coins.ravel(), "uniform").pvalue > 1e-4
+
+
+@pytest.mark.usefixtures("known_entropy")
+@pytest.mark.parametrize("source", [SeededNoise(1, 2), SystemNoise()], ids=["seeded", "system"])
 def test_releases_have_the_charged_std_to_a_hundredth(source):
     """Of 200,000 numbers the std is known to 1/sqrt(400,000), 0.16 %: noise that is 2 % less than charged is seen."""
     noise = GaussianNoise(np.ones(3), np.array([0.3, 1.0, 5.7]))

@@ -1,7 +1,7 @@
 """Attack the releases of an experiment and set the certified lower bound beside the claim.
 
-Two worlds: neighbouring data sets, many replays of a data round, a score that is fixed beforehand. One run: a canary
-in every client, each a fair coin between two records. The releases are what the server is handed by the real loop.
+Two worlds: neighbouring data sets, many replays of a data round, a score that is fixed beforehand. The releases are
+what the server is handed by the real loop.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from upcycled.auditing.canaries import Pair, with_records
-from upcycled.auditing.neighbours import furthest_pairs, pairs_of, silent
-from upcycled.auditing.outcome import OWN, Audit, Claim, check_claim, claim_of
+from upcycled.auditing.neighbours import is_whole, pairs_of, silent
+from upcycled.auditing.outcome import OWN, Audit, check_claim, claim_of
 from upcycled.auditing.worlds import Silence, World, fresh_noise
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys, named
@@ -20,35 +20,29 @@ from upcycled.core.errors import InputError, check_number, unknown
 from upcycled.core.shards import Shards
 from upcycled.core.strategy import State
 from upcycled.core.vectors import Real
-from upcycled.privacy.audit import one_run, two_world, two_world_mu
+from upcycled.privacy.audit import two_world, two_world_mu
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
-from upcycled.support.formats import general
 from upcycled.support.warned import collected_warnings
 
 CHEAP_REPLAYS, DEAR_REPLAYS = 6000, 500
 """Of each world: where local work is done once, and where every replay trains."""
-TESTS, CLAIMS = ("two-world", "one-run"), ("proven", "paper")
+CLAIMS = ("proven", "paper")
 
 
 def audit(
     experiment: Experiment,
     source: str,
     *,
-    test: str = "two-world",
     replays: int | None = None,
     claim: str = "proven",
     delta: float | None = None,
 ) -> Audit:
-    """Attack an experiment's first data round; see :func:`audit_worlds` and :func:`audit_one_run`."""
-    if test not in TESTS:
-        raise unknown("test", test, TESTS)
+    """Attack an experiment's first data round; see :func:`audit_worlds`."""
     if claim not in CLAIMS:
         raise unknown("--claim", claim, CLAIMS)
     if replays is not None:
         check_number("--replays", replays, at_least=4, integer=True)
-    if replays is not None and test == "one-run":
-        raise InputError(field="--replays", value=replays, must="left out with --one-run")
     with (
         named(source),
         in_keys(PLAN_KEYS | {"delta": "privacy.delta" if delta is None else "--delta"}),
@@ -58,12 +52,9 @@ def audit(
             raise InputError(field="privacy", but="an audit needs a claim: the file must have a table [privacy]")
         data = experiment.build_data()
         plan = make_plan(data, experiment.spec(experiment.seeds[0]))
-        if test == "one-run":
-            result = audit_one_run(plan, data.train, claim=claim, delta=delta)
-        else:
-            client = int(np.argmin(data.train.sizes))
-            worlds = neighbours(plan, data.train, client)
-            result = audit_worlds(plan, worlds, client, replays=replays, claim=claim, delta=delta)
+        client = int(np.argmin(data.train.sizes))
+        worlds = neighbours(plan, data.train, client)
+        result = audit_worlds(plan, worlds, client, replays=replays, claim=claim, delta=delta)
     if publication_of(plan).is_restricted:
         found.append(OWN)
     return replace(result, warnings=tuple(found))
@@ -73,7 +64,7 @@ def neighbours(plan: Plan, train: Shards, client: int) -> tuple[Shards, Shards]:
     """Return two data sets that differ in one record of a client, or in all of them where clients are protected."""
 
     def world(pair: Pair, which: int) -> Shards:
-        return with_records(train, {client: pair}, [which], plan.mechanism.promise.unit == "client")
+        return with_records(train, {client: pair}, [which], is_whole(plan))
 
     def distance(pair: Pair) -> float:
         ends = [silent(plan, world(pair, which), [client])[0] for which in (0, 1)]
@@ -143,70 +134,6 @@ def audit_worlds(
             "noiseless_distance": float(np.linalg.norm(ends[1] - ends[0])),
         },
     )
-
-
-def audit_one_run(plan: Plan, train: Shards, *, claim: str = "proven", delta: float | None = None) -> Audit:
-    """Put a canary into every client, each a fair coin between two records, and guess all coins from one data round."""
-    everybody = np.arange(train.num_clients)
-    is_whole = plan.mechanism.promise.unit == "client"
-    chosen = furthest_pairs(plan, train)
-    low, high = (with_records(train, chosen, [which] * everybody.size, is_whole) for which in (0, 1))
-    ends = [silent(plan, shards, everybody) for shards in (low, high)]
-    directions = ends[1] - ends[0]
-    if plan.mechanism.is_central:
-        # One aggregate for all: each client's direction is that of its own canary, alone.
-        directions = np.concatenate([silent(plan, high, [i]) - silent(plan, low, [i]) for i in everybody.tolist()])
-    coins = np.random.default_rng(plan.task.seed).integers(0, 2, everybody.size)
-    world = World(plan, with_records(train, chosen, coins.tolist(), is_whole), everybody)
-    try:
-        stated = replace(claim_of(world.ledger(), everybody, delta), mu=None)
-        check_claim(plan, stated, claim)
-        needed = canary_power(stated, claim, everybody.size)
-        released = world.replay(fresh_noise(plan, 0, 0)).astype(np.float64)
-    finally:
-        world.close()
-    scores = ((released - (ends[0] + ends[1]) / 2) * directions).sum(axis=1)
-    correct = int(((scores > 0) == coins).sum())
-    found = one_run(canaries=coins.size, guesses=coins.size, correct=correct, delta=stated.delta)
-    return Audit(
-        title=f"{plan.mechanism.name}: one run, {coins.size} canaries, {correct} of them guessed right",
-        claim=stated,
-        tested=claim,
-        epsilon_lower=found.epsilon_lower,
-        details={
-            "test": "one-run",
-            "mechanism": plan.mechanism.name,
-            "canaries": coins.size,
-            "guesses": coins.size,
-            "correct": correct,
-            "needed": needed,
-        },
-    )
-
-
-def canary_power(stated: Claim, claim: str, canaries: int) -> int:
-    """Return how many of the canaries must be guessed right to refute the claim; refuse counts that never could.
-
-    Raises:
-        InputError: if not even all of them would do.
-    """
-    epsilon = stated.paper_epsilon if claim == "paper" and stated.paper_epsilon is not None else stated.epsilon
-
-    def refutes(count: int, right: int) -> bool:
-        return one_run(canaries=count, guesses=count, correct=right, delta=stated.delta).refutes(epsilon)
-
-    if not refutes(canaries, canaries):
-        most = one_run(canaries=canaries, guesses=canaries, correct=canaries, delta=stated.delta).epsilon_lower
-        enough = next((count for count in (2**k for k in range(21)) if refutes(count, count)), None)
-        but = f"one run with a canary in each can show epsilon {general(most, 3)} at most, and the claim is "
-        but += f"{general(epsilon, 4)}: no fault could be found"
-        but += "" if enough is None else f"; {enough} clients could show one"
-        raise InputError(field="the number of clients", value=canaries, but=f"{but}; the whole audit has more power")
-    low, high = 0, canaries
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if refutes(canaries, middle) else (middle, high)
-    return high
 
 
 def _unit(vector: Real) -> Real:

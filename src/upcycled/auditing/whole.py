@@ -1,7 +1,7 @@
-"""The whole audit of a file: what it can find, said first, and then every probe and an attack on every client.
+"""The whole audit of a file: what it can find, said first, and then every probe at every client.
 
-All probes together raise a false alarm with probability 0.005 at most, the attack with 0.004: sound runs pass 99 times
-in a hundred, and more. Whatever compares bits, lines or distances is left to no chance.
+All probes together raise a false alarm with probability 0.005 at most. Whatever compares bits, lines or distances is
+left to no chance.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import numpy as np
 
 from upcycled.auditing.outcome import OWN, Claim, check_claim, claim_of
 from upcycled.auditing.probes.charge_probe import charge_finding, go_through, idle_world, rounds_gone_through
-from upcycled.auditing.probes.coin_probe import coin_finding, coin_power
-from upcycled.auditing.probes.cover_probe import cover_finding, cover_power, solver_finding
 from upcycled.auditing.probes.findings import Finding, Power
-from upcycled.auditing.probes.inclusion_probe import has_coins, inclusion_finding, inclusion_power, rate_finding
+from upcycled.auditing.probes.inclusion_probe import has_coins, rate_finding
 from upcycled.auditing.probes.movement_probe import (
     FORGED,
     Moved,
@@ -40,7 +38,6 @@ from upcycled.auditing.probes.noise_probe import (
 )
 from upcycled.auditing.probes.rehearsal import Seen, rehearse
 from upcycled.auditing.probes.replay_probe import replay_finding
-from upcycled.auditing.probes.rotation_attack import Attacked, attack, attack_power
 from upcycled.auditing.probes.stand_ins import Bringing, without_content
 from upcycled.auditing.worlds import Silence, World, fresh_noise
 from upcycled.config.experiment import PLAN_KEYS, Experiment
@@ -49,7 +46,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.sampler import everybody
 from upcycled.core.shards import Shards
-from upcycled.core.solvers import CertifiedMinimiser, NoisySGD, Problem, ShiftedMinimiser
+from upcycled.core.solvers import NoisySGD, Problem
 from upcycled.runtime.plan import Plan, make_plan
 from upcycled.runtime.publication import publication_of
 from upcycled.support.formats import general
@@ -57,21 +54,14 @@ from upcycled.support.warned import collected_warnings
 
 LEVEL = 0.005
 """The chance that any probe raises a false alarm."""
-EACH = LEVEL / (len(FAMILIES) + 3)
-"""The part of it for each kind of test: those of residuals, that of the noise over a solver's error, two of coins."""
-ATTACK_LEVEL = 0.004
-"""The chance that the attack does."""
+EACH = LEVEL / len(FAMILIES)
+"""The part of it for each kind of test."""
 ROUNDS, RUNS = 4, 3
 """Data rounds in which everybody takes part, and runs with a seed each."""
 TOGETHER = 50
 """Clients of one such round, in rotation."""
 NUMBERS, MOST_REPLAYS = 50_000, 1_500
 """Numbers of noise that its scale and tail are tested on at least, and the most replays that make up for few."""
-
-
-def level_of() -> float:
-    """Return the chance that a sound run is called broken."""
-    return LEVEL + ATTACK_LEVEL
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +77,6 @@ class Scope:
     claim: Claim
     moved: Moved
     rounds: int
-    replays: int
     power: tuple[Power, ...]
     warnings: tuple[str, ...] = ()
 
@@ -100,13 +89,12 @@ class Scope:
 
 @dataclass(frozen=True)
 class WholeAudit:
-    """What all probes and the attack found."""
+    """What all probes found."""
 
     title: str
     claim: Claim
     power: tuple[Power, ...]
     findings: tuple[Finding, ...]
-    attacked: Attacked
     warnings: tuple[str, ...] = ()
 
     @property
@@ -132,10 +120,9 @@ class WholeAudit:
             "epsilon": self.claim.epsilon if finite else None,
             "delta": self.claim.delta,
             "unit": self.claim.unit,
-            "level": level_of(),
+            "level": LEVEL,
             "power": [one.as_json() for one in self.power],
             "findings": [one.as_json() for one in self.findings],
-            "attack": self.attacked.as_json(),
             "sentences": list(self.sentences),
         }
 
@@ -169,7 +156,7 @@ def survey_of(plan: Plan, train: Shards) -> Scope:
     unit = unit_of(plan, train, line)
     moved = moved_by_canaries(plan, train, line, unit)
     rounds = min(ROUNDS, plan.data_rounds)
-    return Scope(plan, train, line, unit, claim, moved, rounds, *_power(plan, train, line, unit, moved, rounds))
+    return Scope(plan, train, line, unit, claim, moved, rounds, _power(plan, train, line, moved, rounds))
 
 
 def carry_out(scope: Scope) -> WholeAudit:
@@ -191,16 +178,12 @@ def carry_out(scope: Scope) -> WholeAudit:
         _rotate(scope, clients, residuals, number)
     _replay_idle(scope, residuals)
     apart = scope.moved.found / scope.unit if scope.line.kind == "gaussian" else np.zeros(train.num_clients)
-    attacked = attack(plan, scope.moved, scope.line, scope.claim, scope.replays, ATTACK_LEVEL)
     replayed = [
         replay_finding(plan, (scope.moved.low, scope.moved.high), clients, scope.rounds)
         for clients in _groups(train.num_clients)
     ]
     rates = scope.line.sampling_rate
-    inclusion: tuple[Finding, ...] = ()
-    if rates is not None and has_coins(plan, train, rates):
-        counted = inclusion_finding(plan, train, scope.moved.high, rates, EACH)
-        inclusion = (rate_finding(plan, train, rates), counted)
+    has_rates = rates is not None and has_coins(plan, train, rates)
     maybe = (
         charge_finding(plan, schedule, apart),
         canary_finding(plan, scope.moved),
@@ -208,15 +191,11 @@ def carry_out(scope: Scope) -> WholeAudit:
         gradient_finding(plan, scope.moved.high, scope.line),
         projection_finding(plan, train),
         *noise_findings(residuals, EACH),
-        solver_finding(plan, scope.moved.high),
-        cover_finding(plan, train, EACH),
         next((one for one in replayed if one.wrong is not None), replayed[0]),
-        coin_finding(plan, train, EACH),
-        *inclusion,
-        attacked.finding,
+        rate_finding(plan, train, rates) if has_rates and rates is not None else None,
     )
     findings = tuple(one for one in maybe if one is not None)
-    return WholeAudit(scope.title, scope.claim, scope.power, findings, attacked, scope.warnings)
+    return WholeAudit(scope.title, scope.claim, scope.power, findings, scope.warnings)
 
 
 def _rotate(scope: Scope, clients: list[int], residuals: Residuals, number: int) -> None:
@@ -284,10 +263,8 @@ def _groups(clients: int) -> list[list[int]]:
     return [list(range(first, min(first + TOGETHER, clients))) for first in range(0, clients, TOGETHER)]
 
 
-def _power(
-    plan: Plan, train: Shards, line: Charge, unit: float, moved: Moved, rounds: int
-) -> tuple[int, tuple[Power, ...]]:
-    """Return the attack's replays, and the smallest fault of each kind that is found."""
+def _power(plan: Plan, train: Shards, line: Charge, moved: Moved, rounds: int) -> tuple[Power, ...]:
+    """Return the smallest fault of each kind that is found."""
     together = min(TOGETHER, train.num_clients)
     drawn = 0 if _draws_inside(plan) else rounds_gone_through(plan) * plan.task.cohort_size
     runs = RUNS + int(is_bounded_by_release(plan))
@@ -296,28 +273,30 @@ def _power(
     noise = noise_power(plan.layout.size, train.num_clients, together, rounds, runs, EACH, drawn, central, idle)
     if _is_blind(plan, train):
         noise = (Power("noise: scale", "noise inside the steps, on words of a vocabulary", float("inf")),)
+    elif line.kind == "pure" and plan.mechanism.alpha is None:
+        noise = (Power("noise: scale", "noise that is not Gaussian (--two-world attacks it)", float("inf")),)
     ratios = moved.ratios
-    replays, attacking = attack_power(plan, moved, line, unit, ATTACK_LEVEL)
-    coins = [coin_power(plan, train, EACH), cover_power(plan, train.num_clients, EACH)]
-    if line.sampling_rate is not None and has_coins(plan, train, line.sampling_rate):
-        coins += inclusion_power(plan, train, line.sampling_rate, EACH)
     all_rounds = rounds_gone_through(plan)
-    certain = [
+    certain = [] if isinstance(plan.solver, NoisySGD) else [
         Power("canaries", "a sensitivity that is charged too small, at the client where it shows first",
               _or_none(float(ratios.min())), "times"),
         Power("canaries", "the same at every client", _or_none(float(ratios.max())), "times"),
+    ]  # fmt: skip
+    certain += [
         Power("charges", f"releases of the {all_rounds} first of {plan.data_rounds} rounds that are not charged", 0.0),
         Power("replay", f"what follows from records but not from releases, in {rounds} rounds", 0.0),
-    ]  # fmt: skip
+    ]
     if plan.mechanism.norm_bound is not None:
         certain.append(Power("projection", "records that are not projected", 0.0))
     if is_bounded_by_release(plan):
         certain.append(Power("clipping", "models that are not clipped, or after the noise", 0.0))
     elif isinstance(plan.solver, NoisySGD) and not _is_blind(plan, train):
         certain.append(Power("clipping", "gradients of records that are not clipped", 0.0))
-    elif isinstance(plan.solver, CertifiedMinimiser | ShiftedMinimiser):
-        certain.append(Power("solver", "a solver that stops before it has reached its gradient norm", 0.0))
-    return replays, (*noise, *certain, *(one for one in coins if one is not None), attacking)
+    if line.sampling_rate is not None and has_coins(plan, train, line.sampling_rate):
+        what = "clients" if plan.mechanism.draws_secretly else "records"
+        fault = f"coins of {what} that are held against another rate than is charged for"
+        certain.append(Power("rate", fault, 0.0))
+    return (*noise, *certain)
 
 
 def _or_none(ratio: float) -> float:

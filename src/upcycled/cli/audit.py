@@ -19,7 +19,6 @@ examples:
   upcycled audit experiment.toml                     what it can find, said first; then every probe, at every client
   upcycled audit experiment.toml --power             only what it can find
   upcycled audit experiment.toml --two-world         two neighbouring data sets of one client, thousands of releases
-  upcycled audit experiment.toml --one-run           one run with a canary record in every client
   upcycled audit experiment.toml --claim paper       test the paper's number in place of the proven one (two worlds)
   upcycled audit experiment.toml --replays 20000 --json
 """
@@ -34,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
             "Run rounds of a config file through the real code, all clients in rotation, and hold the noise, what "
             "neighbours move, the charges, the server's memories and secret coins against what is claimed. It says "
             "first which faults it can find. An audit can refute a claim and never prove one. Exit code 1 when the "
-            "claim is broken. --two-world and --one-run are single attacks: they certify how much epsilon they find."
+            "claim is broken. --two-world is a single attack: it certifies how much epsilon it finds."
         ),
         examples=EXAMPLES,
     )
@@ -42,13 +41,12 @@ def add_parser(subparsers: Subparsers) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--power", dest="test", action="store_const", const="power", help="say what can be found")
     which.add_argument("--two-world", dest="test", action="store_const", const="two-world", help="one client's record")
-    which.add_argument("--one-run", dest="test", action="store_const", const="one-run", help="canaries in one run")
     parser.add_argument(
         "--replays",
         metavar="N",
         help="of each of two worlds, half of them to certify (default: 6000, or 500 where each must train)",
     )
-    parser.add_argument("--claim", metavar="NAME", help="proven (default) or paper: what two worlds or one run test")
+    parser.add_argument("--claim", metavar="NAME", help="proven (default) or paper: what two worlds test")
     parser.add_argument("--delta", metavar="X", help="the claim's delta (default: the file's, or 1e-5)")
     add_json(parser)
     parser.set_defaults(run=_run)
@@ -65,11 +63,9 @@ def _run(args: argparse.Namespace) -> int:
             if given is not None:
                 raise InputError(field=flag, value=given, must="left out with --power")
         return _whole(args, asked)
-    # What only a single attack has asks for one.
-    test = args.test or "two-world"
     from upcycled.auditing.attack import audit
 
-    found = audit(asked, args.config, test=test, replays=replays, claim=args.claim or "proven", delta=delta)
+    found = audit(asked, args.config, replays=replays, claim=args.claim or "proven", delta=delta)
     for words in found.warnings:
         note(f"warning: {words}")
     if args.json:
@@ -81,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _whole(args: argparse.Namespace, asked: Experiment) -> int:
     """Say what can be found, and then look for it."""
-    from upcycled.auditing.whole import carry_out, level_of, survey
+    from upcycled.auditing.whole import LEVEL, carry_out, survey
 
     scope = survey(asked, args.config)
     for words in scope.warnings:
@@ -90,10 +86,10 @@ def _whole(args: argparse.Namespace, asked: Experiment) -> int:
         rows = [[one.probe, one.fault, one.words] for one in scope.power]
         titles = ("probe", "fault", "found with probability 0.95 from")
         print_table(f"{scope.title}: what it can find", titles, rows, words=titles)
-        print(f"all together raise a false alarm with probability {level_of():g} at most")
+        print(f"all together raise a false alarm with probability {LEVEL:g} at most")
     if args.test == "power":
         if args.json:
-            print_json({"test": "power", "level": level_of(), "power": [one.as_json() for one in scope.power]})
+            print_json({"test": "power", "level": LEVEL, "power": [one.as_json() for one in scope.power]})
         return 0
     found = carry_out(scope)
     if args.json:

@@ -1,7 +1,7 @@
 """How far neighbours move a release, beside what the ledger says that they can at most: nothing here is left to chance.
 
-Canaries in every client's data try what solver and projection promise; forged models try what clipping promises; one
-record among records that say nothing tries the clipping of single gradients. Bounds are tried just beyond them and far
+Canaries in every client's data try what solver and projection promise; forged models try what clipping promises, and
+records with ever longer features the clipping of single gradients. Bounds are tried just beyond them and far
 beyond: a bound with a tolerance holds for what is far.
 """
 
@@ -13,11 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from upcycled.auditing.canaries import Pair, with_records
+from upcycled.auditing.canaries import with_records
 from upcycled.auditing.neighbours import furthest_pairs, is_whole, silent
 from upcycled.auditing.probes.findings import ROUNDING, Finding
-from upcycled.auditing.probes.noise_gain import farthest_of_one, first_gain
-from upcycled.auditing.probes.stand_ins import Bringing, FirstStep, alike, steps_of, without_content
+from upcycled.auditing.probes.noise_gain import first_gain
+from upcycled.auditing.probes.stand_ins import Bringing, FirstStep, alike, steps_of
 from upcycled.auditing.probes.tilts import gradient_at
 from upcycled.auditing.worlds import Silence, World
 from upcycled.core.mechanism import Charge, keep_data, keep_problem, keep_solver
@@ -47,8 +47,6 @@ class Moved:
     low: Shards
     high: Shards
     """The data that moved it: every client has its canary."""
-    ends: tuple[Real, Real]
-    """The releases without noise, of either."""
 
     @property
     def ratios(self) -> Real:
@@ -65,21 +63,19 @@ def moved_by_canaries(plan: Plan, train: Shards, line: Charge, unit: float) -> M
     low, high = (with_records(train, chosen, [which] * train.num_clients, is_whole(plan)) for which in (0, 1))
     if plan.mechanism.is_central:
         # One aggregate for all: each client's canary alone.
-        ends = [np.concatenate([silent(plan, shards, [i]) for i in everybody]) for shards in (low, high)]
+        ends = tuple(np.concatenate([silent(plan, shards, [i]) for i in everybody]) for shards in (low, high))
     else:
-        ends = [silent(plan, shards, everybody) for shards in (low, high)]
-    both = (ends[0], ends[1])
-    found = _distance(*both)
-    if isinstance(plan.solver, NoisySGD):
-        return Moved(*_one_record(plan, train, chosen, line), low, high, both)
+        ends = tuple(silent(plan, shards, everybody) for shards in (low, high))
     if line.epsilon is not None and plan.mechanism.alpha is not None:
-        losses = _loss_of_tilt(plan, low, high, both, plan.mechanism.alpha)
-        return Moved(losses, line.epsilon.astype(np.float64), low, high, both)
-    return Moved(found, _apart(line) * unit, low, high, both)
+        losses = _loss_of_tilt(plan, low, high, ends, plan.mechanism.alpha)
+        return Moved(losses, line.epsilon.astype(np.float64), low, high)
+    return Moved(_distance(*ends), _apart(line) * unit, low, high)
 
 
-def canary_finding(plan: Plan, moved: Moved) -> Finding:
-    """Hold what canaries moved against the ledger's sensitivities."""
+def canary_finding(plan: Plan, moved: Moved) -> Finding | None:
+    """Hold what canaries moved against the ledger's sensitivities; those of noisy SGD are of single gradients."""
+    if isinstance(plan.solver, NoisySGD):
+        return None
     what = "privacy loss" if plan.mechanism.alpha is not None else "distance"
     looked_at = f"the {what} between neighbours of each of {moved.found.size} clients, beside its ledger line"
     worst = int(np.argmin(moved.ratios))
@@ -225,28 +221,7 @@ def _forged(plan: Plan, train: Shards, cohort: list[int], tried: Iterable[tuple[
     return found
 
 
-def _one_record(plan: Plan, train: Shards, chosen: dict[int, Pair], line: Charge) -> tuple[Real, Real]:
-    """Return how far one record moves noisy SGD where all others say nothing, and how far the ledger lets it."""
-    solver, everybody = plan.solver, range(train.num_clients)
-    assert isinstance(solver, NoisySGD)
-    nothing = np.zeros(train.num_clients)
-    if not np.issubdtype(train.x.dtype, np.floating):
-        return nothing, nothing + np.inf  # words of a vocabulary always say something
-    empty = without_content(train)
-    with_one = with_records(empty, chosen, [1] * train.num_clients)
-    found = _distance(silent(plan, with_one, everybody), silent(plan, empty, everybody))
-    epochs = np.full(train.num_clients, solver.local.epochs)
-    steps = steps_of(solver, train, np.arange(train.num_clients), epochs)
-    penalty = 0.0 if plan.setting is None else plan.setting.penalty
-    first = solver.at(1, plan.data_rounds)
-    allowed = [
-        farthest_of_one(replace(first, clip_norm=float(clip)), penalty, int(k), int(n))
-        for clip, k, n in zip(line.sensitivity, steps, train.sizes, strict=True)
-    ]
-    return found, np.array(allowed)
-
-
-def _loss_of_tilt(plan: Plan, low: Shards, high: Shards, ends: tuple[Real, Real], alpha: Real) -> Real:
+def _loss_of_tilt(plan: Plan, low: Shards, high: Shards, ends: tuple[Real, ...], alpha: Real) -> Real:
     """Return alpha ||grad F_D(x) - grad F_D'(x)|| at either minimiser, whichever is less: a privacy loss that occurs.
 
     The determinant's part has the one sign at one of them, about, and the other at the other.

@@ -51,12 +51,6 @@ def first_gain(solver: NoisySGD, a: float, num_steps: Ints, sizes: Ints) -> Real
     return np.array([found[int(k)] / _divisor(solver, int(n)) for k, n in zip(num_steps, sizes, strict=True)])
 
 
-def farthest_of_one(solver: NoisySGD, a: float, steps: int, samples: int) -> float:
-    """Return how far a round can move the model when one record alone says something, clipped to ``clip_norm``."""
-    reach = float(np.abs(responses(solver, a, steps)).sum()) * solver.clip_norm
-    return reach / _divisor(solver, samples)
-
-
 def _divisor(solver: NoisySGD, samples: int) -> float:
     """Return q n, which every noisy sum is divided by."""
     return float(min(solver.local.batch_size or samples, samples))

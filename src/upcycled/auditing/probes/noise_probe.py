@@ -13,11 +13,8 @@ from upcycled.auditing.probes.residual_tests import (
     Family,
     counts_p,
     family,
-    halves_p,
-    least_correlation,
     least_scale,
     least_shared,
-    pairs_p,
     scale_p,
     sums_p,
 )
@@ -25,13 +22,13 @@ from upcycled.auditing.worlds import World
 from upcycled.core.vectors import Ints, Real
 from upcycled.support.formats import general, significant
 
-FAMILIES = ("scale", "tail", "rounds", "clients", "runs", "pairs", "coordinates")
+FAMILIES = ("scale", "tail", "rounds", "clients", "runs")
 TAILS = np.array([2.0, 2.5, 3.0, 3.25, 3.5, 4.0])
 """How many std away the tails begin that are counted."""
 REPLAYED = -1
 """Stands for a run where the first round was replayed: tested for the scale and the tail of a client's noise only."""
 MOST_ROWS = 2_000
-"""Releases that are each held against each other; of the whole schedule no more are looked at but for their scale."""
+"""Releases of the whole schedule that are looked at for more than their scale and tail."""
 
 
 @dataclass
@@ -94,22 +91,7 @@ def families_of(found: Residuals) -> tuple[tuple[Family, str], ...]:
             about = {"rounds": f"of {_client(int(client[row]))}", "clients": f"of round {round_[row]}"}
             words = f"{name} share noise, such as those {about.get(name, f'at {_client(int(client[row]))}')}"
         made.append((tested, words))
-    p, tests, pair = _in_blocks(z)
-    words = ""
-    if tests:
-        words = " and ".join(f"round {round_[i]} of {_client(int(client[i]))} (run {run[i]})" for i in pair)
-    made.append((Family("pairs", tests, min(1.0, p * tests), 0), f"{words} share noise"))
-    made.append((family("coordinates", halves_p(z)), "the numbers of one release share noise"))
     return tuple(made)
-
-
-def _in_blocks(z: Real) -> tuple[float, int, tuple[int, int]]:
-    """Return the worst of all pairs within blocks of rows, their number, and which two rows it is."""
-    firsts = range(0, max(1, len(z)), MOST_ROWS)
-    found = [pairs_p(z[first : first + MOST_ROWS]) for first in firsts]
-    worst = min(range(len(found)), key=lambda k: found[k][0])
-    p, _, (one, other) = found[worst]
-    return p, sum(tests for _, tests, _ in found), (firsts[worst] + one, firsts[worst] + other)
 
 
 def _scale(found: Residuals) -> tuple[Family, str]:
@@ -168,8 +150,6 @@ LOOKED_AT = {
     "rounds": "noise that the rounds of a client share: {} tests",
     "clients": "noise that the clients of a round share: {} tests",
     "runs": "noise that runs share: {} tests",
-    "pairs": "noise that any two releases share: {} tests",
-    "coordinates": "noise that the halves of a release share: {} tests",
 }
 
 
@@ -194,8 +174,6 @@ def noise_power(
     releasing = groups if is_central else clients
     rows = releasing * rounds * runs + extra
     seen, tests = sample_of(size, releasing * rounds * runs, 0).size, rows + releasing + 1
-    compared = releasing * rounds * runs + min(extra, MOST_ROWS)
-    pairs = max(1, compared * (min(compared, MOST_ROWS) - 1) // 2)
     of_client = size * (rounds * runs + replays)
     of_all = size * (rows + replays * (1 if is_central else clients))
     one_client, one_release = least_scale(of_client, each / tests), least_scale(size, each / tests)
@@ -209,8 +187,6 @@ def noise_power(
               least_shared(rounds, seen * runs, by_rounds), shared),
         Power("noise: runs", "noise that the runs share at one client",
               least_shared(runs, seen * rounds, by_runs), shared),
-        Power("noise: pairs", "noise of one release found again in one other",
-              least_correlation(seen, each / pairs) ** 2, shared),
     ]  # fmt: skip
     if not is_central:
         least = least_shared(together, seen * rounds, each / (runs * (rounds + 1) + 1))

@@ -4,8 +4,6 @@ If the ledger is right they are independent standard normals, and every p-value 
 
     scale        the squares of a release, or of all releases of a client, sum up to a chi-square
     sums         sum_r z_r / sqrt(R) over R releases is a standard normal vector again, unless they share noise
-    pairs        <z_i, z_j> / ||z_j|| is a standard normal, whatever z_j is
-    coordinates  the same between the two halves of one release
     tail         how many numbers lie beyond 2 to 4 is binomial
 
 A family of tests is rejected when its smallest p-value times the number of its tests is at most its part of the level.
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import betainc, chdtrc, chdtri, gammainc, ndtr, ndtri
+from scipy.special import betainc, chdtrc, chdtri, gammainc
 
 from upcycled.core.vectors import Ints, Real
 
@@ -92,49 +90,6 @@ def sums_p(z: Real, group: Ints, owner: Ints) -> tuple[Real, Ints]:
     )
 
 
-def pairs_p(z: Real) -> tuple[float, int, tuple[int, int]]:
-    """Return the smallest two-sided p-value over all pairs of rows, their number, and the pair.
-
-    >>> z = np.random.default_rng(0).normal(size=(20, 80))
-    >>> z[7] = -z[2]
-    >>> pairs_p(z)[1:]
-    (190, (2, 7))
-    """
-    rows = len(z)
-    if rows < 2:
-        return 1.0, 0, (-1, -1)
-    lengths = np.sqrt(np.einsum("rd,rd->r", z, z))
-    best, where, step = -1.0, (0, 1), max(1, (1 << 22) // rows)
-    for first in range(0, rows, step):
-        products = np.abs(z[first : first + step] @ z.T)
-        # The one with the later number is held fixed; a row without length has no direction.
-        products /= np.maximum(lengths, 1e-300)
-        products[:, lengths == 0] = 0.0
-        products[np.arange(rows) <= np.arange(first, first + len(products))[:, None]] = -1.0
-        place = int(np.argmax(products))
-        if products.flat[place] > best:
-            best, where = float(products.flat[place]), (first + place // rows, place % rows)
-    return 2 * float(ndtr(-best)), rows * (rows - 1) // 2, where
-
-
-def halves_p(z: Real) -> Real:
-    """Return two-sided p-values, one a row: whether the halves of a release share noise.
-
-    >>> z = np.random.default_rng(0).normal(size=(2, 60))
-    >>> z[1, 30:] = z[1, :30]
-    >>> halves_p(z).round(4).tolist()
-    [0.1096, 0.0]
-    """
-    half = z.shape[1] // 2
-    if half == 0:
-        return np.ones(len(z))
-    first, second = z[:, :half], z[:, half : 2 * half]
-    lengths = np.sqrt(np.einsum("rd,rd->r", second, second))
-    products = np.abs(np.einsum("rd,rd->r", first, second)) / np.maximum(lengths, 1e-300)
-    found: Real = 2 * ndtr(-products)
-    return found
-
-
 def counts_p(counts: Real | Ints, totals: Real | Ints, chances: Real) -> Real:
     """Return two-sided p-values of how often something happened in so many independent tries.
 
@@ -146,40 +101,7 @@ def counts_p(counts: Real | Ints, totals: Real | Ints, chances: Real) -> Real:
     return found
 
 
-def hits_p(hits: int, chances: Real) -> float:
-    """Return the two-sided p-value of so many hits in tries that each have a chance of their own.
-
-    >>> round(hits_p(10, np.full(10, 0.5)), 6) == round(2 * 0.5**10, 6)
-    True
-    """
-    mass = np.ones(1)
-    for chance in chances.tolist():
-        mass = np.convolve(mass, [1 - chance, chance])
-    return float(min(1.0, 2 * min(mass[: hits + 1].sum(), mass[hits:].sum())))
-
-
 # What the tests can see, before anything is measured.
-
-
-def least_rate(total: float, chance: float, level: float) -> float:
-    """Return how many times too often something must happen in so many tries to be found, or infinity.
-
-    >>> round(least_rate(10_000, 0.3, 1e-5), 3), least_rate(10, 0.5, 1e-5)
-    (1.094, inf)
-    """
-    # The smallest count that is rejected.
-    low, high = -1.0, total + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _at_least(middle, total, chance) <= level / 2 else (middle, high)
-    if high > total:
-        return math.inf
-    least, most = 1.0, 1 / chance
-    for _ in range(60):
-        times = (least + most) / 2
-        found = _at_least(high, total, min(1.0, times * chance)) >= DETECTED
-        least, most = (least, times) if found else (times, most)
-    return most
 
 
 def least_scale(count: float, level: float) -> tuple[float, float]:
@@ -205,18 +127,6 @@ def least_shared(rows: int, size: int, level: float) -> float:
         return math.inf
     share = (_chi_square(size, level) / _chi_square(size, DETECTED) - 1) / (rows - 1)
     return share if share <= 1 else math.inf
-
-
-def least_correlation(size: int, level: float) -> float:
-    """Return the correlation that the noise of two single releases must have to be found, or infinity.
-
-    >>> round(least_correlation(610, 1e-9), 2), least_correlation(10, 1e-9)
-    (0.35, inf)
-    """
-    threshold, length = -float(ndtri(level / 2)), math.sqrt(_chi_square(size, 0.975))
-    # <z_i, z_j>/||z_j|| is c ||z_j|| + sqrt(1 - c^2) N; the rest of the chance of a miss is for N.
-    found = (threshold - float(ndtri(0.025))) / length
-    return found if found <= 1 else math.inf
 
 
 def _at_least(counts: Any, totals: Any, chances: Any) -> Any:

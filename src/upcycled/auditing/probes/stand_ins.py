@@ -10,7 +10,7 @@ import numpy as np
 
 from upcycled.auditing.worlds import Silence
 from upcycled.core.engine import Engine, Work
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Trained
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import Solver
 from upcycled.core.streams import Purpose
@@ -36,21 +36,6 @@ class Bringing:
         return Trained(vectors.astype(np.float32), steps, vectors.copy() if self._is_personal else None)
 
 
-class Keeping:
-    """An engine that writes down its work, and what that gave."""
-
-    def __init__(self, engine: Engine, done: list[tuple[Work, Trained]]) -> None:
-        self._engine, self._done = engine, done
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def train(self, work: Work) -> Trained:
-        """Train, and write down both."""
-        self._done.append((work, self._engine.train(work)))
-        return self._done[-1][1]
-
-
 def steps_of(solver: Solver, train: Shards, rows: Ints, epochs: Ints) -> Ints:
     """Return how many local steps a cohort takes."""
     return solver.local.num_steps(train.sizes_of(rows), epochs)
@@ -73,11 +58,8 @@ class FirstStep(Silence):
 
     sizes: Ints
     """How many records of each client are taken at most."""
-    coins: NoiseSource | None = None
-    """Draws which; None takes all of them."""
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
         """Return coins that say no after the first step."""
         is_first = start + np.arange(count) < self.sizes[clients][:, None]
-        drawn = 0.0 if self.coins is None else self.coins.uniforms(clients, count, purpose, start)
-        return np.where(is_first, drawn, 1.0)
+        return np.where(is_first, 0.0, 1.0)
