@@ -18,7 +18,7 @@ from tests.experiments.small import SMALL, small_file
 from upcycled.algorithms import ALGORITHMS
 from upcycled.coefficients import Constant, Decaying, LambdaHalf, Proximal
 from upcycled.config.experiment import Experiment, load_config, parse
-from upcycled.config.overrides import parse_override, with_overrides
+from upcycled.config.overrides import parse_override, parse_overrides
 from upcycled.config.registry import MECHANISMS, TABLES, Choice
 from upcycled.privacy import ModelClipping
 from upcycled.runtime.plan import make_plan
@@ -191,8 +191,8 @@ def test_the_complete_file_loads_back_to_an_equal_experiment(raw):
 def test_experiments_that_differ_in_one_value_are_not_equal():
     raw = tomllib.loads(SMALL)
     assert parse(raw) == parse(tomllib.loads(SMALL))
-    assert parse(raw) != parse(with_overrides(raw, ["algorithm.mu=0.6"]))
-    assert parse(raw) != parse(with_overrides(raw, ["data.seed=1"]))
+    assert parse(raw) != parse(parse_overrides(["algorithm.mu=0.6"]).applied(raw))
+    assert parse(raw) != parse(parse_overrides(["data.seed=1"]).applied(raw))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -224,7 +224,7 @@ def test_a_mechanism_is_built_and_its_noise_is_said():
 
 
 def test_full_batch_is_a_word_in_the_file_and_none_in_python():
-    experiment = parse(with_overrides(tomllib.loads(SMALL), ["local.batch_size=full"]))
+    experiment = parse(parse_overrides(["local.batch_size=full"]).applied(tomllib.loads(SMALL)))
     assert experiment.spec(0).local.batch_size is None
     assert 'batch_size = "full"' in experiment.resolved_toml()
 
@@ -248,7 +248,8 @@ def test_a_path_of_data_is_relative_to_the_file_and_absolute_afterwards(tmp_path
 
 def test_validation_samples_leave_the_training_samples_and_not_the_test_samples():
     raw = tomllib.loads(SMALL)
-    plain, held = (parse(with_overrides(raw, [f"data.validation_fraction={f}"])).build_data() for f in (0, 0.5))
+    held_out = (parse_overrides([f"data.validation_fraction={f}"]).applied(raw) for f in (0, 0.5))
+    plain, held = (parse(content).build_data() for content in held_out)
     assert plain.validation is None
     assert held.train.num_rows + held.validation.num_rows == plain.train.num_rows
     assert held.test.num_rows == plain.test.num_rows
@@ -262,12 +263,12 @@ def test_overrides_take_toml_values_bare_words_and_the_last_of_two():
     assert parse_override("a=[1, 2]") == (("a",), [1, 2])
     assert parse_override("a=results/my run") == (("a",), "results/my run")
     assert parse_override('sweep."local.lr"=[1]') == (("sweep", "local.lr"), [1])
-    assert with_overrides({}, ["a.b=1", "a.c=2", "a.b=3"]) == {"a": {"b": 3, "c": 2}}
+    assert parse_overrides(["a.b=1", "a.c=2", "a.b=3"]).applied({}) == {"a": {"b": 3, "c": 2}}
 
 
 def test_overrides_leave_what_they_were_given_alone():
     raw = {"local": {"lr": 0.1}}
-    with_overrides(raw, ["local.lr=0.2", "local.epochs=3"])
+    parse_overrides(["local.lr=0.2", "local.epochs=3"]).applied(raw)
     assert raw == {"local": {"lr": 0.1}}
 
 

@@ -19,9 +19,7 @@ VALUES = {
     "NUL in account": (['privacy={mechanism="erm_output", account="\\u0000"}'], "privacy.account is '\\x00'"),
     "long path": ([f'data={{source="npz", path="{"a" * 5000}.npz"}}'], "data.path"),
     "wide name": ([f'name="{"界" * 100}"'], "200 bytes"),
-    "deep key": ([".".join("a" * DEEP) + "=1"], "has a key of many parts"),
     "deep value": ([f"a={'[' * DEEP}{']' * DEEP}"], "must be a TOML value"),
-    "no text": (['results="caf\udce9"'], "must be text in UTF-8"),
     "long key": (["k" * 5000 + "=1"], "has no such key"),
     "long word": ([f'algorithm.name="{"k" * 50000}"'], "it must be a known name"),
     "long command": (["--" + "b" * 5000], "is not an argument of this command"),
@@ -43,24 +41,6 @@ def test_a_hostile_value_is_answered_by_one_short_sentence(words, said, tmp_path
     assert len(err) < 1500
     assert said in err
     assert everything_under(tmp_path) == before
-
-
-FILES = {
-    "dotted": ".".join("a" * DEEP) + " = 1\n",
-    "table": f"[{'.'.join('a' * 3000)}]\nx = 1\n",
-    "list": f"x = {'[' * DEEP}{']' * DEEP}\n",
-    "inline": f"x = {'{a=' * DEEP}1{'}' * DEEP}\n",
-}
-
-
-@pytest.mark.parametrize("text", FILES.values(), ids=FILES)
-def test_a_file_that_is_nested_thousands_deep_is_refused(text, tmp_path, capsys):
-    path = tmp_path / "deep.toml"
-    path.write_text(f'name = "deep"\n{text}')
-    assert main(["run", str(path)]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "deep" in err
 
 
 def test_a_file_of_nobody_is_refused(capsys):

@@ -52,7 +52,7 @@ WRONG = {
         ["iterations is a number of more than 4300 digits", "an integer >= 1 and < 2^31"],
     ),
     "more iterations than a life has": (changed("= 4\n", "= 10_000_000_000\n"), ["iterations is 10000000000, but"]),
-    "an integer of too many digits": (changed("= 4\n", f"= {'9' * 5000}\n"), ["an integer has thousands of digits"]),
+    "an integer of too many digits": (changed("= 4\n", f"= {'9' * 5000}\n"), ["valid TOML"]),
     "no seeds": (changed("[0, 1]", "[]"), ["seeds is []", "one or more different integers >= 0"]),
     "a seed twice": (changed("[0, 1]", "[1, 0, 1]"), ["seeds is [1, 0, 1]", "different"]),
     "negative seed": (changed("[0, 1]", "[-1]"), ["seeds is [-1]", ">= 0"]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -263,7 +262,6 @@ def load_config(
     file = Path(check_path("the experiment", path, "file"))
     with named(str(path)):
         read, changes = _read(file), parse_overrides(overrides)
-        _check_depth(changes.applied(read))
         _check_unset(read, changes)
         read = {key: _long_form(key, value) for key, value in read.items()}
         if isinstance(read.get("sweep"), dict):
@@ -292,27 +290,6 @@ def _check_unset(file: Mapping[str, Any], changes: Overrides) -> None:
         within = keys_within(path[0])
         if len(path) > 1 and path[1] not in within:
             raise InputError(f"{UNSET}{'.'.join(path)} unsets a key that no file has{suggest(path[1], within)}")
-
-
-LARGEST_FILE = 10_000_000
-_LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100,}""")
-DEEPEST = 20
-"""Tables and lists within one another: no key of a file needs ten."""
-
-
-def _check_depth(raw: Mapping[str, Any]) -> None:
-    """Refuse what is nested deeper than functions can follow that call themselves."""
-    layer: list[Any] = list(raw.values())
-    for _ in range(DEEPEST):
-        layer = [
-            inner
-            for value in layer
-            if isinstance(value, dict | list)
-            for inner in (value.values() if isinstance(value, dict) else value)
-        ]
-        if not layer:
-            return
-    raise InputError(f"tables or lists stand {DEEPEST} deep within one another, but no key of a file is that deep")
 
 
 def parse(raw: Mapping[str, Any]) -> Experiment:
@@ -408,28 +385,17 @@ def flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            read = file.read(LARGEST_FILE + 1)  # no more: a device has no end
-        if len(read) > LARGEST_FILE:
-            raise InputError(f"the file has more than {LARGEST_FILE} bytes, and an experiment file must have fewer")
-        text = read.decode("utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError("the file does not exist, but it must be an experiment file (TOML)") from None
     except UnicodeDecodeError as error:
         raise InputError(f"byte {error.start} is not UTF-8 text, but it must be a TOML file in UTF-8") from None
     except OSError as error:
         raise InputError(f"the file cannot be read ({error.strerror}), but it must be a TOML file") from None
-    if _LONG_KEY.search(text):  # the time that Python's parser takes for one grows with the cube of its parts
-        raise InputError(
-            "the file has a key of very many parts, which is nested too deeply: it must be such as local.lr"
-        )
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else reason_of(error)
-        if "set_int_max_str_digits" in reason:  # Python's advice to programmers
-            reason = "an integer has thousands of digits"
-        raise InputError(f"the file must be valid TOML, but it is not: {reason}") from None
+        raise InputError(f"the file must be valid TOML, but it is not: {reason_of(error)}") from None
 
 
 def _absolute(field: str, folder: Path, path: str) -> str:
