@@ -133,8 +133,8 @@ def without(key):
             "with 'upcycled data make partition'",
         ),
         (without("test_y"), "has no array test_y, but it must have one"),
-        (ROWS | {"train_y": np.array([0, 1])}, "train has 2 labels, but 4 samples of x and they must be as many"),
-        (ROWS | {"train_client": np.array([0])}, "train has 1 clients, but 4 samples of x and they must be as many"),
+        (ROWS | {"train_y": np.array([0, 1])}, "train x has shape (4, 1) and its labels (2,)"),
+        (ROWS | {"train_client": np.array([0])}, "train x has shape (4, 1) and its clients (1,)"),
         (
             ROWS | {"train_client": np.array([0, 1, 1.5, 0])},
             "train_client is 1.5 at row 2 (counted from 0), but it must be a whole number or a string",
@@ -162,7 +162,7 @@ def without(key):
         ),
         (ROWS | {"feature_names": np.array(["a", "b"])}, "feature_names has 2 names, but a sample of x has shape (1,)"),
         (ROWS | {"num_classes": np.array(1)}, "num_classes is 1, but it must be an integer >= 2"),
-        (ROWS | {"train_x": np.array(3.0)}, "train x has shape () and y (4,)"),
+        (ROWS | {"train_x": np.array(3.0)}, "train x has shape () and its labels (4,)"),
         ({k: v[:0] for k, v in ROWS.items()}, "the data has no clients, but there must be at least one"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import FRACTION, InputError, check_number
+from upcycled.core.errors import InputError, check_number
 from upcycled.core.shards import Shards
 from upcycled.core.vectors import Ints
 from upcycled.data.declared import Declared
@@ -77,11 +77,6 @@ class RawPart:
 def whole(field: str, value: object, at_least: int) -> int:
     """Return a checked integer."""
     return int(check_number(field, value, at_least=at_least, integer=True))
-
-
-def fraction_of(field: str, value: float) -> float:
-    """Return a checked fraction, 0 <= value < 1."""
-    return float(FRACTION.check(field, value))
 
 
 def numbers(field: str, value: object, repair: bool = False) -> NDArray[Any]:

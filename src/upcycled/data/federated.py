@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import FRACTION, InputError
 from upcycled.core.facts import Facts
 from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
@@ -21,7 +21,6 @@ from upcycled.data.checks import (
     Names,
     RawPart,
     check_parts,
-    fraction_of,
     labels_of,
     numbers,
     whole,
@@ -127,8 +126,6 @@ class FederatedData:
         >>> FederatedData.from_arrays([[[1.0], ["?"]]], [[0, 7]], num_classes=2, repair=True).train.y.tolist()
         [0, 0]
         """
-        if test is not None and (not isinstance(test, tuple | list) or len(test) != 2):
-            raise InputError(f"is {type(test).__name__}, but it must be a pair (xs, ys) of lists", field="test")
         declared = declare(num_classes, label_names, vocabulary, repair, targets)
         names = Names(clients=unique_names("client_names", client_names))
         parts = [lists_part("train", xs, ys, names, None, declared)]
@@ -179,8 +176,6 @@ class FederatedData:
         >>> FederatedData.from_flat([[1.0], [2.0], [3.0]], [0, 1, 1], [0, 1, 3]).sizes.tolist()
         [1, 2]
         """
-        if test is not None and (not isinstance(test, tuple | list) or len(test) != 3):
-            raise InputError(f"is {type(test).__name__}, but it must be a triple (x, y, offsets)", field="test")
         declared = declare(num_classes, label_names, vocabulary, repair, targets)
         parts = [flat_part("train", x, y, offsets, declared)]
         if test is not None:
@@ -235,7 +230,7 @@ class FederatedData:
         """
         declared = declare(num_classes, label_names, vocabulary, repair, targets)
         pool_x, pool_y = numbers("x", x, repair), labels_of("y", y, declared)
-        if pool_x.ndim == 0 or pool_y.ndim == 0 or len(pool_x) != len(pool_y):
+        if pool_x.shape[:1] != pool_y.shape[:1]:
             raise InputError(
                 f"has shape {pool_y.shape}, but it must have one label for each sample of x, which is {pool_x.shape}",
                 field="y",
@@ -251,7 +246,7 @@ class FederatedData:
         data = checked([replace(dealt, is_typed=is_typed(x))], names, replace(declared, num_classes=classes))
         inferred = data.inferred | ({"classes"} if targets == "classes" and declared.classes is None else set())
         data = replace(data, inferred=inferred, public=public)
-        return data.split(test_fraction, seed) if fraction_of("test_fraction", test_fraction) else data
+        return data.split(test_fraction, seed) if test_fraction else data
 
     @property
     def num_clients(self) -> int:
@@ -341,7 +336,7 @@ class FederatedData:
         >>> data.split(0.3).sizes.tolist()
         [7, 1]
         """
-        fraction_of("test_fraction", test_fraction)
+        FRACTION.check("test_fraction", test_fraction)
         if self.test is not None:
             raise InputError(
                 field="test_fraction",
@@ -369,7 +364,7 @@ class FederatedData:
         >>> data.with_validation(0.2).validation.num_rows
         2
         """
-        fraction_of("validation_fraction", fraction)
+        FRACTION.check("validation_fraction", fraction)
         if self.validation is not None:
             raise InputError(
                 field="validation_fraction",

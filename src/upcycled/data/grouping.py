@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.data.checks import Names, RawPart
 from upcycled.data.declared import Declared
 from upcycled.data.federated import FederatedData, checked
 
-_LISTED = 12
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
@@ -77,19 +75,6 @@ def client_column(field: str, values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.int64, copy=False)
 
 
-def nearest(word: str, options: Sequence[str]) -> str:
-    """Return core's ``suggest``, kept short when there are hundreds of columns.
-
-    >>> nearest("lable", ["client", "label"])
-    "; did you mean 'label'? (known: client, label)"
-    """
-    if len(options) <= _LISTED:
-        return suggest(word, options)
-    close = difflib.get_close_matches(word, options, n=1, cutoff=0.5)
-    hint = f"; did you mean '{close[0]}'?" if close else ";"
-    return f"{hint} (known: {', '.join(options[:_LISTED])} and {len(options) - _LISTED} more)"
-
-
 def _names(known: NDArray[Any], client_names: Sequence[str] | None, features: tuple[str, ...] | None) -> Names:
     numbered = known.dtype.kind == "i" and np.array_equal(known, np.arange(len(known)))
     if client_names is not None:
@@ -106,16 +91,10 @@ def _names(known: NDArray[Any], client_names: Sequence[str] | None, features: tu
 
 
 def _check_lengths(part: GroupedRows) -> None:
-    # One label a sample, or several: which of them is right for its targets is checked with all parts together.
-    if part.x.ndim == 0 or part.y.ndim not in (1, 2):
-        raise InputError(
-            f"{part.title} x has shape {part.x.shape} and y {part.y.shape}, "
-            f"but they must be (samples, ...) and (samples,)"
-        )
     for name, column in (("labels", part.y), ("clients", part.client)):
-        if len(column) != len(part.x):
+        if column.shape[:1] != part.x.shape[:1]:
             raise InputError(
-                f"{part.title} has {len(column)} {name}, but {len(part.x)} samples of x and they must be as many"
+                f"{part.title} x has shape {part.x.shape} and its {name} {column.shape}, but they must be as many"
             )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
-from upcycled.data.grouping import nearest
+from upcycled.core.errors import InputError, suggest
 from upcycled.data.loading import about_file, existing_file, refuse_options
 from upcycled.data.readers.npz import read_x
 from upcycled.data.readers.raw_tables import Dialect, RawTable, raw_table
@@ -55,14 +53,11 @@ def pick_columns(
     >>> pick_columns(["label", "weight", "age"], ("age", "weight"), ["client", "label"])
     ('age', 'weight')
     """
-    repeated = [name for name, times in Counter(known).items() if times > 1]
-    if repeated:
-        raise InputError(f"has column '{repeated[0]}' twice, but it must have each once", field=field)
     if features is None:
         return tuple(name for name in known if name not in USUAL)
     for name in features:
         if name not in known:
-            but = f"has no column '{name}', but the model was trained on it{nearest(name, known)}"
+            but = f"has no column '{name}', but the model was trained on it{suggest(name, known)}"
             raise InputError(but, field=field)
     for name in known:
         if name not in features and name not in others:
@@ -139,7 +134,7 @@ def read_samples(
 def _by_schema(file: Path, schema: Schema, id: str | None) -> NewSamples:
     table = raw_table(file, Dialect(schema.separator, schema.encoding))
     if id is not None and id not in table.columns:
-        raise InputError(field="id", value=id, but=f"the file has no such column{nearest(id, list(table.columns))}")
+        raise InputError(field="id", value=id, but=f"the file has no such column{suggest(id, list(table.columns))}")
     x = features_by_schema(table, schema, id)
     ids = [str(row) for row in range(table.num_rows)] if id is None else [text_of(one) for one in table.columns[id]]
     return NewSamples(x, ids, id or "row")

@@ -26,7 +26,7 @@ from upcycled.support.compressed import check_unpacked
 SPLITS = {"byclass": 36, "letters": 1}
 """The label of the first letter in each split."""
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_CHUNK, _LARGEST_ROW = 1 << 20, 1 << 26
+_CHUNK = 1 << 20
 _MOST_DIMENSIONS = 32
 """Images in colour have four; NumPy takes some more than this, and a byte says up to 255."""
 Stream: TypeAlias = gzip.GzipFile | io.BufferedReader
@@ -45,8 +45,6 @@ def read_idx(path: Path, rows: NDArray[np.bool_] | None = None) -> NDArray[Any]:
                 f"has {shape[0]} rows, but it must have as many as its labels, {len(rows)}", field=str(path)
             )
         width = dtype.itemsize * math.prod(shape[1:])
-        if width > _LARGEST_ROW:
-            raise _damaged(path, f"its header asks for rows of {width} bytes")
         if isinstance(stream, gzip.GzipFile):
             check_unpacked(path, shape[0] * width)
         elif shape[0] * width > path.stat().st_size:

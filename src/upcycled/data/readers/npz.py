@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import uuid
@@ -11,18 +10,18 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError, check_path, reason_of
+from upcycled.core.errors import InputError, check_path, reason_of, suggest
 from upcycled.core.objective import TargetKind
 from upcycled.core.shards import Shards
 from upcycled.data.checks import labels_of, numbers
 from upcycled.data.declared import Declared, declare
 from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import GroupedRows, client_column, group, nearest
+from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.schema.table_schema import Schema
 from upcycled.support.compressed import check_unpacked
 
@@ -52,9 +51,6 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         with zipfile.ZipFile(path) as archive:
             members = {name.removesuffix(".npy"): archive.getinfo(name) for name in archive.namelist()}
             check_unpacked(path, sum(members[name].file_size for name in names))
-            for name in names:
-                with archive.open(members[name]) as stream:
-                    _check_header(name, stream, members[name].file_size)
             return {name: _read_array(archive, members[name]) for name in names}
     except InputError:
         raise
@@ -66,18 +62,6 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[An
     with archive.open(member) as stream:
         array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
     return array
-
-
-def _check_header(name: str, stream: IO[bytes], size: int) -> None:
-    """Refuse a member that is no array, or whose header asks for other numbers of bytes than there are."""
-    version = np.lib.format.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        return  # of structured types with names in UTF-8, which nobody takes for numbers
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    needed = math.prod(shape) * dtype.itemsize
-    if not dtype.hasobject and needed != size - stream.tell():
-        raise ValueError(f"{name} says that it has {needed} bytes, and has {size - stream.tell()}")
 
 
 def set_names(keys: list[str]) -> list[str]:
@@ -121,7 +105,7 @@ class Archive:
                 f"{missing}, or be dealt out to clients first with 'upcycled data make partition'", field=str(self.path)
             )
         others = sorted(key.removeprefix(f"{title}_") for key in self.keys if key.startswith(f"{title}_"))
-        raise InputError(missing + nearest(name, others), field=str(self.path))
+        raise InputError(missing + suggest(name, others), field=str(self.path))
 
 
 def load_npz(
@@ -265,7 +249,7 @@ def _prefix(path: Path, sets: list[str], name: str | None) -> str:
     elif not named:
         raise InputError(field="name", value=name, but="the file holds one set without a name, so it must be left out")
     else:
-        raise InputError(field="name", value=name, but=f"the file has no such set{nearest(name, named)}")
+        raise InputError(field="name", value=name, but=f"the file has no such set{suggest(name, named)}")
     return f"{chosen}_" if chosen else ""
 
 

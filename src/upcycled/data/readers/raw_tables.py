@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.allocation import check_fits, memory_limit
 from upcycled.core.errors import InputError, check_path
 from upcycled.data.readers.npz import unreadable
 from upcycled.support.compressed import check_unpacked
 from upcycled.support.extras import needs
-from upcycled.support.formats import count
 
 TABLES = (".csv", ".parquet", ".xlsx")
 OTHER_MARKS = ((";", "';'"), ("\t", "a tab"), ("|", "'|'"), (",", "a comma"))
@@ -131,39 +129,6 @@ def _unpacked_parquet(file: Path) -> int:
     return int(max(8 * about.num_rows * about.num_columns, sum(groups)))
 
 
-MOST_COLUMNS = 100_000
-_LONGEST_HEADER = 2**26
-
-
-def check_cells_fit(file: Path, separator: bytes) -> None:
-    """Refuse a .csv whose cells need more memory than there is: an empty one is a byte there and eight here.
-
-    Before that one with more columns than a table is read with in seconds: each is an array of its own, and costs as
-    much in a file without rows.
-
-    Raises:
-        InputError: in one sentence.
-    """
-    with file.open("rb") as stream:
-        header = stream.readline(_LONGEST_HEADER)
-        columns, has_rows = header.count(separator) + 1, bool(stream.read(1))
-    if columns > MOST_COLUMNS or len(header) == _LONGEST_HEADER:
-        many = f"more than {count(MOST_COLUMNS)} columns"
-        raise InputError(f"has {many}, but a table must have no more: keep such samples in an .npz", field=str(file))
-    if not has_rows and columns > MOST_COLUMNS // 100:  # fewer are counted by those who know what rows are for
-        raise InputError("has no rows, but it must have at least one sample for every client", field=str(file))
-    limit = memory_limit()
-    if limit is None or 8 * file.stat().st_size <= limit:  # no file has more cells than bytes
-        return
-    with file.open("rb") as stream:
-        columns = stream.readline().count(separator) + 1
-        rows = sum(part.count(b"\n") for part in iter(lambda: stream.read(2**24), b""))
-    try:
-        check_fits(f"a table of {rows} rows and {columns} columns", 8 * rows * columns)
-    except InputError as error:
-        raise error.at(str(file)) from None
-
-
 def frame_table(frame: Any, title: str, client: str | None = None) -> RawTable:
     """Return the columns of a data frame of pandas or polars."""
     named = [str(name) for name in frame.columns]
@@ -190,7 +155,6 @@ def _values(column: Any) -> NDArray[Any]:
 
 def _csv_columns(file: Path, dialect: Dialect) -> tuple[list[str], list[NDArray[Any]]]:
     try:
-        check_cells_fit(file, dialect.separator.encode())
         encoding = "utf-8-sig" if dialect.encoding.replace("_", "-").lower() in ("utf-8", "utf8") else dialect.encoding
         text = file.read_bytes().decode(encoding)
     except OSError as error:
@@ -257,28 +221,8 @@ def sniffed(files: Sequence[Path]) -> Dialect:
         content.decode("utf-8-sig")
     except UnicodeError:
         encoding = "latin-1"
-    return Dialect(_usual_separator([_header(one) for one in files], PLAIN.separator), encoding)
-
-
-def written_otherwise(files: Sequence[Path], dialect: Dialect) -> list[InputError]:
-    """Return a sentence for each of several tables that is not written like most of them, by their headers alone.
-
-    Whoever reads them says the same, whatever the first table or the schema has: the fewest files are to change.
-    """
-    headers = [_header(file) for file in files]
-    usual = _usual_separator(headers, dialect.separator)
-    many = sum(_fields(header, usual) > 1 for header in headers)
-    others = "the other table has" if many == 1 else f"{many} of {len(files)} tables have"
-    also = "" if usual == dialect.separator else f", and say separator = {_in_toml(usual)} in the schema"
-    return [
-        InputError(
-            f"has {_called(_separator(header))} between its columns, where {others} {_called(usual)}: save it so, too"
-            f"{also}",
-            field=str(file),
-        )
-        for file, header in zip(files, headers, strict=True)
-        if _fields(header, usual) == 1 and _separator(header)
-    ]
+    found = Counter(filter(None, (_separator(_header(one)) for one in files)))
+    return Dialect(max(found, key=lambda mark: found[mark], default=PLAIN.separator), encoding)
 
 
 def _header(file: Path) -> str:
@@ -304,9 +248,3 @@ def _separator(header: str) -> str:
     """Return what is between the columns of a header; nothing where it has one column."""
     best = max([",", ";", "\t", "|"], key=lambda mark: _fields(header, mark))
     return best if _fields(header, best) > 1 else ""
-
-
-def _usual_separator(headers: Sequence[str], otherwise: str) -> str:
-    """Return what is between the columns of most tables; of equally many what would be so otherwise."""
-    found = Counter(filter(None, map(_separator, headers)))
-    return max(found, key=lambda mark: (found[mark], mark == otherwise), default=otherwise)

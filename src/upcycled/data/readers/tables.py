@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, suggest
 from upcycled.data.checks import labels_of
 from upcycled.data.declared import Declared
 from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import GroupedRows, client_column, group, nearest
+from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.readers.npz import unreadable
-from upcycled.data.readers.raw_tables import check_cells_fit, check_header, is_frame, read_frame, table_files
+from upcycled.data.readers.raw_tables import check_header, is_frame, read_frame, table_files
 from upcycled.data.readers.splits_column import is_test_row
 from upcycled.data.readers.texts import as_numbers
 from upcycled.support.extras import needs
@@ -90,7 +90,7 @@ def read_table(source: Source, columns: Columns, declared: Declared = NOTHING) -
     for field, name in (("client", columns.client), *labels, ("split", columns.split)):
         if name is not None and name not in known:
             what = "table" if is_frame(source) else "file"
-            raise InputError(field=field, value=name, but=f"the {what} has no such column{nearest(name, known)}")
+            raise InputError(field=field, value=name, but=f"the {what} has no such column{suggest(name, known)}")
     if len(set(columns.special)) != len(columns.special):
         raise InputError(f"client, label and split are {columns.special}, but they must be different columns")
     if len(frame) == 0:
@@ -163,7 +163,7 @@ def read_features(
     frame = _frame(path, Columns(id, ""), NOTHING)
     known = [str(name) for name in frame.columns]
     if id is not None and id not in known:
-        raise InputError(field="id", value=id, but=f"the file has no such column{nearest(id, known)}")
+        raise InputError(field="id", value=id, but=f"the file has no such column{suggest(id, known)}")
     if len(frame) == 0:
         raise InputError("has no rows, but it must have at least one sample", field=str(path))
     features = choose([name for name in known if name != id])
@@ -197,7 +197,6 @@ def _frame(path: Path, columns: Columns, declared: Declared) -> Any:
 def _csv(path: Path, columns: Columns, declared: Declared) -> Any:
     import pandas
 
-    check_cells_fit(path, b",")
     with path.open("rb") as file:
         header = file.readline()
     other = next((name for mark, name in ((b";", "';'"), (b"\t", "a tab")) if mark in header), None)
@@ -235,7 +234,7 @@ def _feature_names(path: str, columns: Columns, known: list[str]) -> tuple[str, 
     there = set(known)
     for name in columns.features:
         if name not in there:
-            raise InputError(f"holds '{name}', but the file has no such column{nearest(name, known)}", field="features")
+            raise InputError(f"holds '{name}', but the file has no such column{suggest(name, known)}", field="features")
         if name in columns.special:
             raise InputError(f"holds '{name}', but that column is already the client, label or split", field="features")
     if not columns.features or len(set(columns.features)) != len(columns.features):
@@ -248,7 +247,7 @@ def _features(path: str, frame: Any, names: Sequence[str]) -> NDArray[Any]:
 
     places = frame.columns.get_indexer(list(names))
     dtypes = frame.dtypes.iloc[places].tolist()
-    is_number = {dtype: types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype) for dtype in set(dtypes)}
+    is_number = {dtype: types.is_numeric_dtype(dtype) for dtype in set(dtypes)}
     wrong = [name for name, dtype in zip(names, dtypes, strict=True) if not is_number[dtype]]
     if wrong:
         example = frame[wrong[0]].iloc[_first_text(frame[wrong[0]])]
@@ -260,14 +259,9 @@ def _features(path: str, frame: Any, names: Sequence[str]) -> NDArray[Any]:
         )
     # Whole numbers stay whole (they may be tokens) unless a value is missing or another column is not whole.
     # Only pandas' own kinds of whole numbers can miss one.
-    whole = all(types.is_integer_dtype(dtype) for dtype in is_number) and not any(
+    whole = all(types.is_integer_dtype(dtype) and dtype != np.uint64 for dtype in is_number) and not any(
         frame[name].hasnans for name, dtype in zip(names, dtypes, strict=True) if not isinstance(dtype, np.dtype)
     )
-    for name, dtype in zip(names, dtypes, strict=True):
-        if whole and dtype.kind == "u" and frame[name].max() > np.iinfo(np.int64).max:
-            raise InputError(
-                f"has {frame[name].max()} in column '{name}', but whole numbers must fit in int64", field=path
-            )
     matrix = np.empty((len(frame), len(names)), dtype=np.int64 if whole else np.float64)
     # Column by column pandas takes a minute for a hundred thousand of them, and all at once are a second copy.
     for start in range(0, len(names), COLUMNS_AT_ONCE):
@@ -288,7 +282,7 @@ def _any_features(frame: Any, names: Sequence[str]) -> NDArray[np.float64]:
 def _any_numbers(column: Any) -> NDArray[np.float64]:
     from pandas.api import types
 
-    if types.is_numeric_dtype(column.dtype) and not types.is_complex_dtype(column.dtype):
+    if types.is_numeric_dtype(column.dtype):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     return as_numbers(column.to_numpy(dtype=object))
 

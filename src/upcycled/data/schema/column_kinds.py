@@ -8,12 +8,12 @@ one column of 0 and 1 for each value, and one for all others. Nothing is ever fi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import Any, ClassVar, TypeAlias
 
-from upcycled.core.errors import InputError, plain_number, suggest, unknown
+from upcycled.core.errors import Absent, InputError, suggest, unknown
 
 ISO = "%Y-%m-%d"
 OTHER = "other"
@@ -176,34 +176,29 @@ def _missing(name: str, gap: object) -> tuple[str, ...]:
 
 
 def _bounds(where: str, table: Mapping[str, Any]) -> tuple[float, float]:
-    must = "two finite numbers, the smaller first, such as [0, 120]"
-    if "bounds" not in table:
-        raise InputError(field=f"{where}.bounds", must=must)
-    given = table["bounds"]
-    parts = [plain_number(one) for one in given] if isinstance(given, list | tuple) else []
-    # -0.0 and 0.0 give the same numbers, so they are written alike in a fingerprint.
-    numbers = [_as_float(one) + 0.0 for one in parts if isinstance(one, int | float) and not isinstance(one, bool)]
-    is_fine = len(numbers) == 2 == len(parts) and all(map(math.isfinite, numbers))
-    if not is_fine or not numbers[0] < numbers[1] or not math.isfinite(numbers[1] - numbers[0]):
-        raise InputError(field=f"{where}.bounds", value=given, must=must)
-    return numbers[0], numbers[1]
-
-
-def _as_float(number: int | float) -> float:
-    """Return a number as a float; an integer beyond all floats is infinite."""
     try:
-        return float(number)
-    except OverflowError:
-        return math.inf
+        # -0.0 and 0.0 give the same numbers, so they are written alike in a fingerprint.
+        low, high = (float(one) + 0.0 for one in table["bounds"])
+        is_fine = low < high and math.isfinite(high - low)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        is_fine = False
+    if not is_fine:
+        must = "two finite numbers, the smaller first, such as [0, 120]"
+        raise InputError(field=f"{where}.bounds", value=table.get("bounds", Absent.MISSING), must=must)
+    return low, high
 
 
 def _number_gap(where: str, table: Mapping[str, Any], low: float, high: float) -> float | None:
-    gap = plain_number(table.get("gap"))
-    if gap is None:
+    if table.get("gap") is None:
         return None
-    if not isinstance(gap, int | float) or isinstance(gap, bool) or not low <= gap <= high:
-        raise InputError(field=f"{where}.gap", value=gap, must=f"a number within the bounds, {low:g} to {high:g}")
-    return float(gap) + 0.0
+    try:
+        gap = float(table["gap"]) + 0.0
+    except (TypeError, ValueError, OverflowError):
+        gap = math.nan
+    if not low <= gap <= high:
+        must = f"a number within the bounds, {low:g} to {high:g}"
+        raise InputError(field=f"{where}.gap", value=table["gap"], must=must)
+    return gap
 
 
 def _category(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> CategoryColumn:
@@ -224,12 +219,10 @@ def _category(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> C
 
 
 def _date_column(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> DateColumn:
-    must = "two days, the earlier first, such as [2010-01-01, 2030-12-31]"
-    if "bounds" not in table:
-        raise InputError(field=f"{where}.bounds", must=must)
-    given = table["bounds"]
+    given = table.get("bounds", Absent.MISSING)
     days = [_day(one) for one in given] if isinstance(given, list | tuple) else []
     if len(days) != 2 or days[0] is None or days[1] is None or not days[0] < days[1]:
+        must = "two days, the earlier first, such as [2010-01-01, 2030-12-31]"
         raise InputError(field=f"{where}.bounds", value=_shown(given), must=must)
     gap = None if table.get("gap") is None else _day(table["gap"])
     if table.get("gap") is not None and (gap is None or not days[0] <= gap <= days[1]):
@@ -256,12 +249,12 @@ def _label(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> Labe
 
 def _texts(field: str, given: object, least: int) -> tuple[str, ...]:
     """Return a list of different texts; numbers count as they are written."""
-    is_list = isinstance(given, list | tuple)
-    parts = [one for one in given if isinstance(one, str | int | float)] if isinstance(given, list | tuple) else []
-    texts = tuple(_written(one) for one in parts if not isinstance(one, bool))
-    if not is_list or len(texts) != len(given) or len(texts) < least:  # type: ignore[arg-type]
+    parts: Sequence[Any] = given if isinstance(given, list | tuple) else ()
+    is_right = isinstance(given, list | tuple) and len(parts) >= least
+    if not is_right or any(isinstance(one, bool) or not isinstance(one, str | int | float) for one in parts):
         many = {0: "texts", 1: "one or more texts"}.get(least, "two or more texts")
         raise InputError(field=field, value=given, must=f"a list of {many}")
+    texts = tuple(map(_written, parts))
     repeated = [text for text in texts if texts.count(text) > 1]
     if repeated:
         raise InputError(f"holds '{repeated[0]}' twice, but every one must be different", field=field)

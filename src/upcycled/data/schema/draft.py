@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from upcycled.core.errors import InputError
-from upcycled.data.grouping import nearest
+from upcycled.core.errors import InputError, suggest
 from upcycled.data.readers.raw_tables import Dialect, RawTable
 from upcycled.data.schema.column_kinds import ISO, CategoryColumn, DateColumn, Feature, NumberColumn
 from upcycled.data.schema.column_looks import ColumnLook, columns_of, look_at, spelt_twice
@@ -108,7 +107,7 @@ def draft(
 
 def _special(field: str, given: str | None, usual: str, names: Sequence[str]) -> str | None:
     if given is not None and given not in names:
-        raise InputError(field=field, value=given, but=f"the tables have no such column{nearest(given, names)}")
+        raise InputError(field=field, value=given, but=f"the tables have no such column{suggest(given, names)}")
     return given if given is not None else usual if usual in names else None
 
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.allocation import check_fits
-from upcycled.core.errors import InputError, check_number
+from upcycled.core.errors import MACHINE_COUNT, InputError, check_number
 from upcycled.core.vectors import Ints
-from upcycled.data.checks import fraction_of, whole
+from upcycled.data.checks import whole
 from upcycled.data.federated import FederatedData
 
 # What the published sets were drawn with, and the largest client they have: without that limit one draw in a
@@ -66,13 +66,13 @@ def synthetic(
     _check_kind(alpha, beta)
     clients = whole("clients", clients, at_least=1)
     dim, classes = whole("dim", dim, at_least=1), whole("classes", classes, at_least=2)
-    fraction_of("test_fraction", test_fraction)
-    _check_fits(sizes, clients, dim, classes, models=1 if isinstance(alpha, str) else clients)
     rng = np.random.default_rng(whole("seed", seed, at_least=0))
-    offsets = np.concatenate([[0], np.cumsum(_sizes(sizes, clients, rng))]).astype(np.int64)
-
     iid = isinstance(alpha, str)
     models = 1 if iid else clients
+    what = f"{clients} clients of {dim} features and {classes} classes"
+    check_fits(what, 8 * (clients * (dim + 2) + models * dim * classes))
+    offsets = np.concatenate([[0], np.cumsum(_sizes(sizes, clients, rng))]).astype(np.int64)
+    check_fits("the samples", int(offsets[-1]) * (4 * dim + 8), field="sizes", value=sizes)
     model_mean = np.zeros(1) if iid else rng.normal(0.0, abs(float(alpha)), clients)
     weights = rng.normal(model_mean[:, None, None], 1.0, (models, dim, classes))
     biases = rng.normal(model_mean[:, None], 1.0, (models, classes))
@@ -92,20 +92,6 @@ def synthetic(
     data = FederatedData.from_flat(x, y, offsets, num_classes=classes, public=public)
     data = replace(data, has_copies=False)
     return data.split(test_fraction, seed) if test_fraction else data
-
-
-def _check_fits(sizes: int | Sequence[int] | Ints | None, clients: int, dim: int, classes: int, models: int) -> None:
-    """Refuse more than fits into memory, and say by which number; sizes themselves are checked later."""
-    check_fits("one sample", 8 * dim, field="dim", value=dim)
-    check_fits("their means", 8 * clients * (dim + 2), field="clients", value=clients)
-    check_fits("the models that label samples", 8 * models * dim * classes, field="classes", value=classes)
-    is_one = isinstance(sizes, int | float | np.generic)
-    each = [sizes] if is_one else [] if sizes is None else sizes
-    # What is no number is told by its own check.
-    known = [int(size) for size in each if isinstance(size, int | np.integer) and size > 0]  # type: ignore[union-attr]
-    rows = sum(known) * (clients if is_one else 1) if known else clients * _SIZE_LEAST
-    value = clients if sizes is None else sizes
-    check_fits("the samples", rows * (4 * dim + 8), field="clients" if sizes is None else "sizes", value=value)
 
 
 def _check_kind(alpha: float | str, beta: float | None) -> None:
@@ -128,8 +114,8 @@ def _sizes(sizes: int | Sequence[int] | Ints | None, clients: int, rng: np.rando
         drawn = _SIZE_LEAST + rng.lognormal(_SIZE_LOG_MEAN, _SIZE_LOG_SD, clients).astype(np.int64)
         return np.minimum(drawn, _SIZE_MOST)
     if isinstance(sizes, int | float | np.generic):
-        return np.full(clients, whole("sizes", sizes, at_least=1), dtype=np.int64)
-    given = [whole(f"sizes[{i}]", size, at_least=1) for i, size in enumerate(sizes)]
+        return np.full(clients, MACHINE_COUNT.check("sizes", sizes), dtype=np.int64)
+    given = [MACHINE_COUNT.check(f"sizes[{i}]", size) for i, size in enumerate(sizes)]
     if len(given) != clients:
         raise InputError(f"has {len(given)} numbers, but clients is {clients} and they must be as many", field="sizes")
     return np.array(given, dtype=np.int64)
