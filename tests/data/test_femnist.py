@@ -136,12 +136,12 @@ def test_leafs_json_gives_the_lower_case_letters_of_its_writers(tmp_path):
 @pytest.mark.parametrize(
     ("users", "words"),
     [
-        ({"a": ([[1.0] * 783], [0])}, "images of the user 'a' that are not 784 numbers each"),
-        ({"a": ([["x"] * 784], [0])}, "images of the user 'a' that are not 784 numbers each"),
-        ({"a": ([[float("nan")] * 784], [0])}, "with values that are not finite numbers"),
-        ({"a": ([image(0)], ["q"])}, "labels of the user 'a' that are not whole numbers"),
-        ({"a": ([image(0)], [-1])}, "labels of the user 'a' that are not whole numbers"),
-        ({"a": ([image(0)], [1e300])}, "labels of the user 'a' that are not whole numbers"),
+        ({"a": ([[1.0] * 783], [0])}, "samples of the user 'a' that are not 784 numbers and a label each"),
+        ({"a": ([["x"] * 784], [0])}, "samples of the user 'a' that are not 784 numbers and a label each"),
+        ({"a": ([[float("nan")] * 784], [0])}, "a value is not finite"),
+        ({"a": ([image(0)], ["q"])}, "samples of the user 'a'"),
+        ({"a": ([image(0)], [-1])}, "samples of the user 'a'"),
+        ({"a": ([image(0)], [1e300])}, "samples of the user 'a'"),
         ({"a": ([], [])}, "has no train samples"),
         ({"a": ([image(0)], [30])}, "has no lower-case letters"),
     ],

@@ -67,11 +67,10 @@ def test_gloves_text_file_gives_the_wanted_vectors(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "line 1: it is empty"),
+        ("", "it is empty"),
         ("the 0.5\n", "line 1: 1 numbers after a word, not 2"),
         ("the 1 2 3\n", "line 1: 3 numbers after a word, not 2"),
         (GLOVE + "cut 0.", "line 5: 1 numbers after a word, not 2"),
-        (GLOVE + "of nan 1\n", "line 5: a value that is not a finite number"),
         (GLOVE + "of x 1\n", "line 5: could not convert"),
     ],
 )
@@ -96,7 +95,7 @@ def test_vectors_of_an_npz(tmp_path):
     np.savez(path, words=np.array(["a", "b"]), vec50=np.ones((2, 50), np.float16), vec100=np.ones((2, 3)))
     assert read_words(path) == ("a", "b")
     assert read_vectors(path, 50, {"b", "c"})["b"].tolist() == [1.0] * 50
-    with pytest.raises(InputError, match=r"vec100 of shape \(2, 3\), but it must be 100 finite numbers for each of 2"):
+    with pytest.raises(InputError, match=r"vec100 of shape \(2, 3\), but it must be 100 numbers for each of 2"):
         read_vectors(path, 100, {"b"})
     with pytest.raises(InputError, match="has no array vec300"):
         read_vectors(path, 300, {"b"})

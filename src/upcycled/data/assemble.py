@@ -18,8 +18,6 @@ def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike, declar
     """Return a part of flat arrays whose offsets are sound."""
     prefix = "" if title == "train" else f"{title} "
     rows = numbers(f"{prefix}x", x, declared.repair)
-    if rows.ndim == 0:
-        raise InputError(f"{prefix}x is a single number, but it must be (samples, features) or (samples, ...)")
     labels = labels_of(f"{prefix}y", y, declared)
     return RawPart(title, rows, labels, check_offsets(offsets, len(rows), f"{prefix}offsets"), is_typed(x))
 
@@ -39,11 +37,6 @@ def lists_part(
 ) -> RawPart:
     """Join one array per client; ``shape`` is what a sample must look like, None to take the first client's."""
     prefix = "" if title == "train" else f"{title} "
-    for field, value in (("xs", xs), ("ys", ys)):
-        if not isinstance(value, Sequence | np.ndarray):
-            raise InputError(
-                f"{prefix}{field} is {type(value).__name__}, but it must be a list with one array per client"
-            )
     if len(xs) != len(ys):
         raise InputError(f"{prefix}ys has {len(ys)} clients, but {prefix}xs has {len(xs)} and they must be as many")
     if names.clients is not None and len(xs) != len(names.clients):
@@ -60,27 +53,14 @@ def lists_part(
             )
         if own.ndim != 1 and (declared.targets == "classes" or own.ndim != 2):
             raise InputError(f"has shape {own.shape}, but it must have one label per sample: (samples,)", field=y_field)
-        if rows.ndim == 0 or len(rows) != len(own):
-            found = "a single number" if rows.ndim == 0 else f"{len(rows)} samples"
-            raise InputError(f"has {len(own)} labels, but its x has {found} and they must be as many", field=y_field)
-        if len(rows) == 0:
-            # An empty list says nothing about widths or types, so it must not take part in finding them.
-            if title == "train":
-                raise InputError(
-                    f"client {names.client(i)} has no training samples, but every client needs at least one"
-                )
-            features.append(rows[:0].reshape(0))
-            labels.append(own)
-            continue
-        if rows.ndim < 2 or 0 in rows.shape:
-            raise InputError(
-                f"has shape {rows.shape}, but it must be (samples, features) or (samples, ...)", field=x_field
-            )
-        shape = rows.shape[1:] if shape is None else shape
-        if rows.shape[1:] != shape:
-            raise InputError(f"has samples of shape {rows.shape[1:]}, but the ones before have {shape}", field=x_field)
+        if rows.shape[:1] != own.shape[:1]:
+            raise InputError(f"has {len(own)} labels, but its x has shape {rows.shape}", field=y_field)
         features.append(rows)
         labels.append(own)
+        # An empty list says nothing about widths or types, so it must not take part in finding them.
+        shape = rows.shape[1:] if shape is None and len(rows) else shape
+        if len(rows) and rows.shape[1:] != shape:
+            raise InputError(f"has samples of shape {rows.shape[1:]}, but the ones before have {shape}", field=x_field)
     full = [rows for rows in features if len(rows)]
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in features])]).astype(np.int64)
     x_all = np.concatenate(full) if full else np.zeros((0, *(shape or (1,))), dtype=np.float32)

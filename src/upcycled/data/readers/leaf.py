@@ -90,27 +90,15 @@ def _read_file(path: Path) -> list[User]:
         raise InputError(
             f"cannot be read as JSON, but it must be a whole JSON file ({reason_of(error)})", field=str(path)
         ) from error
-    if not isinstance(content, dict):
-        raise _wrong(path, f"its content is {_kind(content)}, not an object")
-    users, data, counts = content.get("users"), content.get("user_data"), content.get("num_samples")
-    if not isinstance(users, list) or not all(isinstance(name, str) for name in users):
-        raise _wrong(path, "'users' is not a list of names")
-    if not isinstance(data, dict):
-        raise _wrong(path, "'user_data' is not an object")
-    if counts is not None and (not isinstance(counts, list) or len(counts) != len(users)):
-        raise _wrong(path, "'num_samples' is not one number for each of 'users'")
-    return [_user(path, name, data.get(name), None if counts is None else counts[i]) for i, name in enumerate(users)]
-
-
-def _user(path: Path, name: str, entry: Any, count: Any) -> User:
-    if not isinstance(entry, dict) or not isinstance(entry.get("x"), list) or not isinstance(entry.get("y"), list):
-        raise _wrong(path, f"'user_data' has no lists x and y for the user '{name}'")
-    x, y = entry["x"], entry["y"]
-    if len(x) != len(y):
-        raise _wrong(path, f"the user '{name}' has {len(x)} samples and {len(y)} labels")
-    if count is not None and count != len(y):
-        raise _wrong(path, f"'num_samples' says {count} for the user '{name}', who has {len(y)}")
-    return User(name, x, y)
+    try:
+        entries = [(name, content["user_data"][name]) for name in content["users"]]
+        found = [User(name, list(entry["x"]), list(entry["y"])) for name, entry in entries]
+    except (KeyError, TypeError) as error:
+        raise _wrong(path, reason_of(error)) from error
+    for user in found:
+        if len(user.x) != len(user.y):
+            raise _wrong(path, f"the user '{user.name}' has {len(user.x)} samples and {len(user.y)} labels")
+    return found
 
 
 def _wrong(path: Path, reason: str) -> InputError:
@@ -118,8 +106,3 @@ def _wrong(path: Path, reason: str) -> InputError:
         f"is not LEAF's format, but it must have 'users' and 'user_data' with an x and a y each ({reason})",
         field=str(path),
     )
-
-
-def _kind(value: object) -> str:
-    names = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
-    return names.get(type(value), "null")

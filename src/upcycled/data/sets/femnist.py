@@ -19,11 +19,11 @@ from upcycled.data.readers.leaf import is_leaf
 from upcycled.data.readers.npz import array_names, read_set
 from upcycled.data.sets.femnist_json import load_json
 from upcycled.data.sets.femnist_partition import (
+    LETTERS,
     PUBLISHED,
     PUBLISHED_DEVICES,
     PUBLISHED_LETTERS,
     Images,
-    check_letters,
     deal,
     drawn_sizes,
     letter_names,
@@ -80,7 +80,7 @@ def femnist(
     >>> data.num_clients, data.label_names[:3], data.has_copies
     (4, ('a', 'b', 'c'), True)
     """
-    letters = None if letters is None else check_letters(letters)
+    letters = None if letters is None else int(LETTERS.check("letters", letters))
     devices = None if devices is None else whole("devices", devices, at_least=1)
     seed = whole("seed", seed, at_least=0)
     if partition is not None and partition not in PARTITIONS:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.errors import InputError
+from upcycled.core.errors import InputError, reason_of
+from upcycled.core.vectors import Ints
 from upcycled.data.declared import declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, group
@@ -19,6 +19,7 @@ from upcycled.data.sets.femnist_partition import TRAINING_SHARE, letter_names
 
 _SIDE = 28
 _ALPHABET = 26
+_LABELS = 62
 
 
 def load_json(path: Path, letters: int | None, devices: int | None, seed: int) -> FederatedData:
@@ -54,43 +55,27 @@ def _rows(path: Path, title: str, users: list[User], numbers: dict[str, int]) ->
         raise InputError(
             f"has test samples of the user '{strange}', but it must have training samples too", field=str(path)
         )
-    filled = [user for user in users if user.y]
+    filled = [(user.name, *_samples(path, user)) for user in users if user.y]
     if not filled:
         raise InputError(f"has no {title} samples, but it must have some", field=str(path))
-    return GroupedRows(
-        title,
-        np.concatenate([_images(path, user) for user in filled]),
-        np.concatenate([_labels(path, user) for user in filled]),
-        np.repeat([numbers[user.name] for user in filled], [len(user.y) for user in filled]),
-    )
+    names, x, y = zip(*filled, strict=True)
+    owners = np.repeat([numbers[name] for name in names], [len(own) for own in y])
+    return GroupedRows(title, np.concatenate(x), np.concatenate(y), owners)
 
 
-def _images(path: Path, user: User) -> NDArray[np.float32]:
+def _samples(path: Path, user: User) -> tuple[NDArray[np.float32], Ints]:
     try:
         images = np.asarray(user.x, dtype=np.float32).reshape(len(user.y), _SIDE, _SIDE)
+        labels = np.asarray(user.y, dtype=np.float64).reshape(len(user.y))
+        if not np.isfinite(images).all() or not np.isin(labels, np.arange(_LABELS)).all():
+            raise ValueError(f"a value is not finite, or a label none of 0 to {_LABELS - 1}")
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"has images of the user '{user.name}' that are not {_SIDE * _SIDE} numbers each, but they must be",
+            f"has samples of the user '{user.name}' that are not {_SIDE * _SIDE} numbers and a label each "
+            f"({reason_of(error)})",
             field=str(path),
         ) from error
-    if not np.isfinite(images).all():
-        raise InputError(
-            f"has images of the user '{user.name}' with values that are not finite numbers", field=str(path)
-        )
-    return images
-
-
-def _labels(path: Path, user: User) -> NDArray[Any]:
-    try:
-        labels = np.asarray(user.y, dtype=np.float64)
-        sound = labels.shape == (len(user.y),) and bool(
-            np.all((labels >= 0) & (labels < 2**31) & (labels == np.floor(labels)))
-        )
-    except (ValueError, TypeError):
-        sound = False
-    if not sound:
-        raise InputError(f"has labels of the user '{user.name}' that are not whole numbers >= 0", field=str(path))
-    return labels.astype(np.int64)
+    return images, labels.astype(np.int64)
 
 
 def _lower_case(part: GroupedRows) -> GroupedRows:

@@ -108,8 +108,3 @@ def _rows(title: str, wanted: Ints, pool: Ints, letters: int, rng: np.random.Gen
             )
         rows[places] = np.resize(order, places.size)
     return rows
-
-
-def check_letters(letters: int) -> int:
-    """Return how many letters of the alphabet are used."""
-    return int(LETTERS.check("letters", letters))

@@ -65,13 +65,17 @@ def read_vectors(path: Path, dimension: int, wanted: Container[str]) -> dict[str
                 # From the right: a few words of larger GloVe files hold spaces.
                 word, *numbers = text.rstrip("\n").rsplit(" ", dimension)
                 if len(numbers) != dimension or (line == 1 and len(text.split()) != dimension + 1):
-                    raise _damaged(path, line, f"{len(text.split()) - 1} numbers after a word, not {dimension}")
+                    raise ValueError(f"{len(text.split()) - 1} numbers after a word, not {dimension}")
                 if word in wanted:
-                    found[word] = _finite(path, line, numbers)
-    except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, line + 1, reason_of(error)) from error
-    if line == 0:
-        raise _damaged(path, 1, "it is empty")
+                    found[word] = np.array(numbers, dtype=np.float32)
+        if line == 0:
+            raise ValueError("it is empty")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            "cannot be read as word vectors, but every line must be a word and its numbers "
+            f"(line {line}: {reason_of(error)})",
+            field=str(path),
+        ) from error
     return found
 
 
@@ -91,10 +95,10 @@ def table(words: Sequence[str], vectors: Mapping[str, NDArray[np.float32]], dime
 
 def _from_npz(path: Path, dimension: int, wanted: Container[str]) -> dict[str, NDArray[np.float32]]:
     words, rows = read_words(path), _array(path, f"vec{dimension}").astype(np.float32)
-    if rows.shape != (len(words), dimension) or not np.isfinite(rows).all():
+    if rows.shape != (len(words), dimension):
         raise InputError(
-            f"has vec{dimension} of shape {rows.shape}, but it must be {dimension} finite numbers for "
-            f"each of {len(words)} words",
+            f"has vec{dimension} of shape {rows.shape}, but it must be {dimension} numbers for each of "
+            f"{len(words)} words",
             field=str(path),
         )
     return {word: row for word, row in zip(words, rows, strict=True) if word in wanted}
@@ -104,20 +108,3 @@ def _array(path: Path, name: str) -> NDArray[Any]:
     if name not in array_names(path):
         raise InputError(f"has no array {name}, but it must have one", field=str(path))
     return read_arrays(path, [name])[name]
-
-
-def _finite(path: Path, line: int, numbers: Sequence[str]) -> NDArray[np.float32]:
-    try:
-        vector = np.array(numbers, dtype=np.float32)
-    except ValueError as error:
-        raise _damaged(path, line, reason_of(error)) from error
-    if not np.isfinite(vector).all():
-        raise _damaged(path, line, "a value that is not a finite number")
-    return vector
-
-
-def _damaged(path: Path, line: int, reason: str) -> InputError:
-    return InputError(
-        f"cannot be read as word vectors, but every line must be a word and its numbers (line {line}: {reason})",
-        field=str(path),
-    )

@@ -71,7 +71,7 @@ def sent140(
     """
     seed, length = whole("seed", seed, at_least=0), whole("length", length, at_least=1)
     devices = None if devices is None else whole("devices", devices, at_least=1)
-    if dimension is not None and (dimension not in glove.DIMENSIONS or isinstance(dimension, bool)):
+    if dimension is not None and dimension not in glove.DIMENSIONS:
         raise InputError(field="dimension", value=dimension, must="50, 100 or 300, or None for no vectors")
     if dimension is None and vectors is not None:
         raise InputError(field="vectors", value=str(vectors), must="left out when dimension is None")
