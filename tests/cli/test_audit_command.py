@@ -80,7 +80,6 @@ def test_the_whole_audit_of_a_broken_claim_is_exit_code_1(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--replays", "ten"], "--replays is 'ten', but it must be an integer"),
         (["--replays", "1"], "--replays is 1, but it must be an integer >= 4"),
         (["--claim", "proof"], "--claim is 'proof'"),
         (["--delta", "0.5"], "small.toml: --delta is 0.5, but it must be below 1/n"),

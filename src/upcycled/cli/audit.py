@@ -43,21 +43,19 @@ def add_parser(subparsers: Subparsers) -> None:
     which.add_argument("--two-world", dest="test", action="store_const", const="two-world", help="one client's record")
     parser.add_argument(
         "--replays",
+        type=int,
         metavar="N",
         help="of each of two worlds, half of them to certify (default: 6000, or 500 where each must train)",
     )
     parser.add_argument("--claim", metavar="NAME", help="proven (default) or paper: what two worlds test")
-    parser.add_argument("--delta", metavar="X", help="the claim's delta (default: the file's, or 1e-5)")
+    parser.add_argument("--delta", type=float, metavar="X", help="the claim's delta (default: the file's, or 1e-5)")
     add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.cli.privacy import number_of
-
     asked = experiment_of(args)
-    replays, delta = number_of("replays", args.replays, int), number_of("delta", args.delta)
-    of_two_worlds = {"--replays": replays, "--claim": args.claim, "--delta": delta}
+    of_two_worlds = {"--replays": args.replays, "--claim": args.claim, "--delta": args.delta}
     if args.test == "power" or (args.test is None and all(given is None for given in of_two_worlds.values())):
         for flag, given in of_two_worlds.items():
             if given is not None:
@@ -65,7 +63,7 @@ def _run(args: argparse.Namespace) -> int:
         return _whole(args, asked)
     from upcycled.auditing.attack import audit
 
-    found = audit(asked, args.config, replays=replays, claim=args.claim or "proven", delta=delta)
+    found = audit(asked, args.config, replays=args.replays, claim=args.claim or "proven", delta=args.delta)
     for words in found.warnings:
         note(f"warning: {words}")
     if args.json:

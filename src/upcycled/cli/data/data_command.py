@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import add_command
+from upcycled.cli.batches import add_command, add_json
 from upcycled.cli.data import data_fetch, data_make, data_schema
 from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
@@ -68,7 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     text = "built-in sources, which real sets are there, and the files in the folder $UPCYCLED_DATA"
     examples = "examples:\n  upcycled data list\n  upcycled data list --json\n"
     listing = add_command(commands, "list", help=text, description=text, examples=examples)
-    data_make.json_option(listing)
+    add_json(listing)
     listing.set_defaults(run=_list)
 
     data_fetch.add_parser(commands)
@@ -100,7 +100,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--devices", type=int, help="of femnist or sent140")
         command.add_argument("--letters", type=int, help="of femnist: 10, or up to 26")
         command.add_argument("--dimension", type=int, help="of sent140: 50, 100 or 300 numbers per word (default: 50)")
-        data_make.json_option(command)
+        add_json(command)
         command.set_defaults(run=run)
     data_schema.add_parser(commands)
     data_make.add_parser(commands)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import add_command, add_json
+from upcycled.cli.batches import add_command, add_json, names_of
 from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
 
@@ -79,10 +79,6 @@ def _out_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test-fraction", type=float, default=0.1, metavar="F", help="(default: 0.1)")
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
     parser.add_argument("--force", action="store_true", help="overwrite OUT.npz")
-    json_option(parser)
-
-
-def json_option(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
@@ -187,4 +183,4 @@ def _write(data: FederatedData, args: argparse.Namespace) -> int:
 
 def columns(text: str | None) -> list[str] | None:
     """Return the names in a list with commas."""
-    return None if text is None else [name.strip() for name in text.split(",")]
+    return None if text is None else names_of(text)

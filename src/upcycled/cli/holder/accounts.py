@@ -35,11 +35,15 @@ def add_account(subparsers: Subparsers) -> None:
     text = "open an account: what no client may ever exceed is fixed from then on"
     command = add_command(commands, "open", help=text, description=text, examples=EXAMPLES)
     command.add_argument("account", metavar="DIR", help="its folder, which becomes its owner's alone")
-    command.add_argument("--epsilon", metavar="X", help="the most that a client may spend over all studies")
-    command.add_argument("--delta", metavar="X", help="the delta that goes with it")
+    command.add_argument("--epsilon", type=float, metavar="X", help="the most that a client may spend over all studies")
+    command.add_argument("--delta", type=float, metavar="X", help="the delta that goes with it")
     command.add_argument("--kind", metavar="NAME", help="mixed (default: every mechanism), gaussian or pure")
-    command.add_argument("--order", metavar="X", help="mixed: the Renyi order (default: best for Gaussian releases)")
-    command.add_argument("--draws", metavar="N", help="the most numbers of real noise a client may be charged for")
+    command.add_argument(
+        "--order", type=float, metavar="X", help="mixed: the Renyi order (default: best for Gaussian releases)"
+    )
+    command.add_argument(
+        "--draws", type=int, metavar="N", help="the most numbers of real noise a client may be charged for"
+    )
     command.add_argument(
         "--pot",
         action="append",
@@ -68,15 +72,9 @@ def add_account(subparsers: Subparsers) -> None:
 
 
 def _open(args: argparse.Namespace) -> int:
-    from upcycled.cli.privacy import number_of
     from upcycled.privacy.accounts.account import Account
 
-    given: dict[str, Any] = {
-        "epsilon": number_of("epsilon", args.epsilon),
-        "delta": number_of("delta", args.delta),
-        "order": number_of("order", args.order),
-        "draws": number_of("draws", args.draws, int),
-    }
+    given: dict[str, Any] = {name: getattr(args, name) for name in ("epsilon", "delta", "order", "draws")}
     if args.pot:
         given["pots"] = [_pot(text) for text in args.pot]
         if args.kind is not None:

@@ -28,22 +28,21 @@ def add_ledger(subparsers: Subparsers) -> None:
         nargs="+",
         help="a run's ledger.jsonl, or the folder it lies in; the summary beside it is held against it",
     )
-    parser.add_argument("--delta", metavar="X", help="the delta to state epsilon at (default: the ledgers' least)")
+    text = "the delta to state epsilon at (default: the ledgers' least)"
+    parser.add_argument("--delta", type=float, metavar="X", help=text)
     parser.add_argument("--clients", action="store_true", help="a line for every client")
     add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.cli.privacy import number_of
     from upcycled.privacy.ledger.joint import FIXED_ONLY, joint_epsilon
     from upcycled.privacy.ledger.run_folder import read_beside
     from upcycled.privacy.mechanisms.table import PROVEN, claim_word
 
     paths = [_file(text) for text in args.ledgers]
     ledgers = [read_beside(path) for path in paths]
-    delta = number_of("delta", args.delta)
-    delta = min(ledger.default_delta for ledger in ledgers) if delta is None else delta
+    delta = min(ledger.default_delta for ledger in ledgers) if args.delta is None else args.delta
     together = joint_epsilon(ledgers, delta)
     rounds = [int(sum(each)) for each in zip(*(ledger.rounds for ledger in ledgers), strict=True)]
     claim = claim_word(*(ledger.mechanism for ledger in ledgers))
