@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shlex
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -66,30 +64,6 @@ def ended_like_ctrl_c() -> Iterator[None]:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise Terminated(number)
-
-
-def open_streams() -> None:
-    """Have standard streams that can be written to: one that the caller closed goes nowhere.
-
-    Its number is taken, too: the next file that is opened would get it, and whatever is printed into it.
-    """
-    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
-        if getattr(sys, name) is None:
-            with suppress(OSError):
-                if not _is_open(number):
-                    os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
-                setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 as long as the process
-    # A name in an encoding that the terminal has not is shown by its numbers.
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
 
 
 def is_about_output(error: OSError) -> bool:

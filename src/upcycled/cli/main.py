@@ -8,12 +8,12 @@ Nothing heavy is imported here: commands import what they need when they run.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from upcycled import __version__
 from upcycled.cli import audit, compare, data, demo, federation, predict, privacy, report, run, sweep
@@ -22,7 +22,6 @@ from upcycled.cli.last_door import (
     ended_by,
     ended_like_ctrl_c,
     is_about_output,
-    open_streams,
     silence,
     unforeseen,
 )
@@ -62,14 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if "_ARGCOMPLETE" in os.environ:
         _complete()
-    open_streams()
-    try:
-        return exit_code(lambda: _dispatch(words), words)
-    finally:
-        try:
-            sys.stderr.flush()
-        except (OSError, ValueError):
-            silence(sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A name in an encoding that the terminal has not is shown by its numbers.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return exit_code(lambda: _dispatch(words), words)
 
 
 def _complete() -> None:
@@ -92,7 +87,7 @@ def exit_code(command: Callable[[], int], words: Sequence[str] = ()) -> int:
     try:
         with ended_like_ctrl_c():
             code = _code_of(command)
-            sys.stdout.flush()  # that its reader has gone is noticed here, and not at exit
+            print(end="", flush=True)  # that its reader has gone is noticed here, and not at exit
         return code
     except InputError as error:
         return _fail(error, 2)
@@ -125,8 +120,6 @@ def _dispatch(words: list[str]) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     if command is not None and command not in COMMANDS:
         raise InputError(f"the command '{command}' is not known{suggest(command, COMMANDS)}")
-    if command == "privacy":
-        privacy.check_formula(words)
     parser = _parser()
     if not words:
         say(parser.format_help().rstrip())
@@ -161,28 +154,15 @@ def _code_in(folders: Sequence[str]) -> Iterator[None]:
         sys.path[:] = before
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, which would say nothing of a stream that its help cannot be written to, and end with 0."""
-
-    def print_help(self, file: Any = None) -> None:
-        print(self.format_help(), end="", file=file)
-
-
-class _Version(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> None:
-        print(f"upcycled {__version__}")
-        parser.exit()
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="upcycled",
         description="Federated learning that reuses what was already released.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show program's version number and exit")
+    parser.add_argument("--version", action="version", version=f"upcycled {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS.values():
         module.add_parser(commands)
