@@ -14,13 +14,7 @@ import numpy as np
 from upcycled.flower.arrivals import opened
 from upcycled.flower.coordinator import Federation
 from upcycled.flower.exchange import UnfitReplyError
-from upcycled.flower.messages import (
-    Fields,
-    RunTerms,
-    ScoreRequest,
-    SiteScores,
-    packed,
-)
+from upcycled.flower.messages import Fields, RunTerms, ScoreRequest, SiteScores, packed
 from upcycled.runtime.callbacks import Step
 from upcycled.runtime.plan import Plan
 
@@ -44,7 +38,7 @@ class AskedScores:
             return {}
         nodes, shared = federation.post.nodes(), dict(plan.mechanism.shared)
         questions = {
-            client: (nodes[site], packed(ScoreRequest(self.terms, client, iteration, step.after, shared=shared)))
+            client: (nodes[site], packed(ScoreRequest(self.terms, client, iteration, step.after, shared)))
             for client, site in enumerate(federation.sites)
             if site in nodes and client not in self._refused
         }

@@ -15,9 +15,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from pydantic import AllowInfNan, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
 from upcycled.core.errors import shown
 from upcycled.core.vectors import Vector
@@ -30,109 +31,112 @@ DTYPES = ("<f4", "<f8")
 """What a vector on the wire may be made of: float32, or float64 where the aggregate takes its noise later."""
 MOST_TEXT = 1 << 20
 """Characters of a message's head: what is longer is none of ours."""
+Text = Annotated[str, Strict()]
+Number = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
+Finite = Annotated[float, Strict(), AllowInfNan(False)]
 
 
 class MalformedError(ValueError):
     """What arrived is no message of this package; the text says what is wrong with it."""
 
 
+class _Part:
+    """What has the types that its fields say, and nothing beside them."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+
 @dataclass(frozen=True, eq=False)
-class RunTerms:
+class RunTerms(_Part):
     """What a run is, as everybody who takes part is told it."""
 
-    run: str
+    run: Text
     """Names the run: random, and kept with its checkpoint."""
-    config: str
+    config: Text
     """The experiment file without its data, as JSON."""
-    seed: int
-    clients: int
+    seed: Number
+    clients: Number
     """N, all sites."""
 
 
 @dataclass(frozen=True, eq=False)
-class Hello:
+class Hello(_Part):
     """The question that a run begins with."""
 
     terms: RunTerms
-    client: int
+    client: Number
     """The site's number in this federation."""
 
 
 @dataclass(frozen=True, eq=False)
-class SiteFacts:
+class SiteFacts(_Part):
     """What everybody may know of a site's data."""
 
-    site: str
-    samples: int
-    facts: Mapping[str, Any]
+    site: Text
+    samples: Number
+    facts: dict[str, Any]
     """Shape, classes and the like in plain values: the same at every site."""
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class Request(_Part):
     """One client's part of an attempt at a data round."""
 
     terms: RunTerms
-    client: int
-    iteration: int
-    round: int
-    attempt: int
-    a: float
+    client: Number
+    iteration: Number
+    round: Number
+    attempt: Number
+    a: Finite
     model: Vector
     b: Vector | None = None
     statistics: Vector | None = None
-    shared: Mapping[str, float] = field(default_factory=dict)
+    shared: dict[str, Finite] = field(default_factory=dict)
     """Numbers of the mechanism that follow from the sizes of all (``Fitted.shared``)."""
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """What an answer is known by."""
-        return self.terms.run, self.round, self.attempt
 
 
 @dataclass(frozen=True, eq=False)
-class Reply:
+class Reply(_Part):
     """A site's answer: its release, and nothing else."""
 
-    run: str
-    client: int
-    round: int
-    attempt: int
-    samples: int
-    steps: int
+    run: Text
+    client: Number
+    round: Number
+    attempt: Number
+    samples: Number
+    steps: Number
     vector: Vector
     statistics: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreRequest:
+class ScoreRequest(_Part):
     """The model, to be scored on a site's own test samples."""
 
     terms: RunTerms
-    client: int
-    iteration: int
+    client: Number
+    iteration: Number
     model: Vector
-    statistics: Vector | None = None
-    shared: Mapping[str, float] = field(default_factory=dict)
+    shared: dict[str, Finite] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class SiteScores:
+class SiteScores(_Part):
     """What a site gives of its scores: exact numbers, which nothing covers."""
 
-    run: str
-    client: int
-    iteration: int
-    samples: int
-    accuracy: float | None
-    loss: float
+    run: Text
+    client: Number
+    iteration: Number
+    samples: Number
+    accuracy: Finite | None
+    loss: Finite
 
 
 @dataclass(frozen=True, eq=False)
-class Refusal:
+class Refusal(_Part):
     """Why a site does not answer, in one sentence."""
 
-    reason: str
+    reason: Text
 
 
 Message: TypeAlias = Hello | SiteFacts | Request | Reply | ScoreRequest | SiteScores | Refusal
@@ -145,6 +149,7 @@ _KINDS: dict[str, type[Any]] = {
     "scores": SiteScores,
     "refusal": Refusal,
 }
+_FORMS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _VECTORS = ("model", "vector", "b", "statistics")
 
@@ -189,13 +194,13 @@ def unpacked(fields: Mapping[str, object]) -> Message:
         values = None
     if not isinstance(values, dict):
         raise MalformedError("its head is no table")
-    made, known = _KINDS[kind], _form(_KINDS[kind])
-    if not set(values) <= set(known) or not {name for name, one in known.items() if one.is_needed} <= set(values):
-        raise MalformedError(f"its head has {shown(sorted(values))}")
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found[name] = _vector(name, value, fields.get(name)) if name in _VECTORS else known[name].checked(name, value)
-    message: Message = made(**found)
+    vectors = {name: _vector(name, values[name], fields.get(name)) for name in _VECTORS if name in values}
+    try:
+        message: Message = _FORMS[kind].validate_python(values | vectors)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise MalformedError(f"its head does not fit: {shown(place)}: {first['msg']}") from None
     return message
 
 
@@ -211,54 +216,6 @@ def digest_of(fields: Mapping[str, int | float | str | bytes]) -> str:
         found.update(f"{name} {type(value).__name__} {len(content)}\n".encode())
         found.update(content)
     return found.hexdigest()
-
-
-@dataclass(frozen=True)
-class _HeadField:
-    """What one field of a head must be."""
-
-    kind: Any
-    is_needed: bool = True
-
-    def checked(self, name: str, value: object) -> Any:
-        if self.kind is RunTerms:
-            if not isinstance(value, dict) or set(value) != set(_TERMS):
-                raise MalformedError(f"its {name} is none")
-            return RunTerms(**{key: _TERMS[key].checked(key, inner) for key, inner in value.items()})
-        if self.kind is float and type(value) is int:
-            value = float(value)
-        is_missing = value is None and not self.is_needed
-        if not is_missing and type(value) is not self.kind:
-            raise MalformedError(f"its {name} is {shown(value)}")
-        if type(value) is float and not np.isfinite(value):
-            raise MalformedError(f"its {name} is {value}")
-        if type(value) is int and not 0 <= value < 2**63:
-            raise MalformedError(f"its {name} is {shown(value)}")
-        if name == "shared" and not all(type(one) in (int, float) and np.isfinite(one) for one in value.values()):  # type: ignore[attr-defined]
-            raise MalformedError(f"its {name} has what is no number")
-        return value
-
-
-_TERMS = {"run": _HeadField(str), "config": _HeadField(str), "seed": _HeadField(int), "clients": _HeadField(int)}
-_INTEGERS = ("client", "iteration", "round", "attempt", "samples", "steps")
-
-
-def _form(made: type[Any]) -> dict[str, _HeadField]:
-    """Return what the head of a message has."""
-    names = made.__dataclass_fields__
-    form = {}
-    for name in names:
-        if name == "terms":
-            form[name] = _HeadField(RunTerms)
-        elif name in _INTEGERS:
-            form[name] = _HeadField(int)
-        elif name in ("shared", "facts"):
-            form[name] = _HeadField(dict)
-        elif name in ("a", "loss", "accuracy"):
-            form[name] = _HeadField(float, is_needed=name != "accuracy")
-        else:
-            form[name] = _HeadField(str, is_needed=name not in ("b", "statistics"))
-    return form
 
 
 def _vector(name: str, dtype: object, content: object) -> Vector:

@@ -184,7 +184,7 @@ class Site:
     def _scored(self, request: ScoreRequest) -> SiteScores:
         work = self._work_for(request.terms, request.client, request.shared)
         check_scored(self._policy, work.plan, request)
-        scores = work.engine.score(request.model, request.statistics)
+        scores = work.engine.score(request.model)
         run, client = request.terms.run, request.client
         return SiteScores(run, client, request.iteration, scores.num_samples, scores.accuracy, scores.loss)
 
