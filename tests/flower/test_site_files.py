@@ -207,7 +207,7 @@ def test_charged_scores_are_refused_in_a_sentence_that_says_the_files_key(tmp_pa
 
 
 COMMANDS = ["up F", "up F --server", "run F", "status F", "invite F bern --key K"]
-COMMANDS += ["join I --policy P", "join I --policy P --check", "check I --policy P"]
+COMMANDS += ["join I --policy P", "check I --policy P"]
 """All that meet Flower: `init`, `invite` without a key, and `down` do not."""
 
 

@@ -64,7 +64,6 @@ def add_parser(subparsers: Subparsers) -> None:
         command.add_argument("--policy", required=True, metavar="POLICY.toml", help="this site's own file")
         command.add_argument("--data", metavar="FILE", help="the site's table, in the place of the policy's data.path")
         if name == "join":
-            command.add_argument("--check", action="store_true", help="only try whether joining would work")
             command.add_argument("--threads", type=int, default=1, metavar="N", help="of local work (default: 1)")
 
     command = _command(commands, "run", "run the experiment, all its seeds; the same command goes on", _run)
@@ -129,15 +128,13 @@ def _invite(args: argparse.Namespace) -> int:
 
 def _join(args: argparse.Namespace) -> int:
     from upcycled.flower.flwr_calls import check_flower
-    from upcycled.flower.holder.node import stay, tell_terminal
+    from upcycled.flower.holder.node import stay
 
-    if args.check:
-        return _check(args)
     check_flower()
     invitation, policy = _site(args)
     # A kill that asks is an end like Ctrl-C: the worker goes, and the server hears it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    stay(invitation, policy, Path(args.policy).parent, tell_terminal, args.threads)
+    stay(invitation, policy, Path(args.policy).parent, note, args.threads)
     return 0
 
 
@@ -159,7 +156,7 @@ def _site(args: argparse.Namespace) -> tuple[Invitation, Policy]:
     from upcycled.flower.invitations import read_invitation
 
     invitation, policy = read_invitation(args.invitation), read_policy(args.policy, args.data)
-    if policy.name != invitation.site and not (args.run is _check or args.check):
+    if policy.name != invitation.site and args.run is not _check:
         raise InputError(f"the policy is that of '{policy.name}', but '{invitation.site}' is invited")
     return invitation, policy
 

@@ -1,4 +1,4 @@
-"""What `join --check` tries before a site takes part: one sentence each, in the order in which things go wrong."""
+"""What `federation check` tries before a site takes part: one sentence each, in the order in which things go wrong."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -134,9 +134,8 @@ def stay(
     folder: Path,
     tell: Tell,
     threads: int = 1,
-    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Take part in a federation until told to stop.
+    """Take part in a federation until interrupted.
 
     Args:
         invitation: from its server.
@@ -144,7 +143,6 @@ def stay(
         folder: where the site's own files lie.
         tell: is told a sentence whenever something changes.
         threads: of local work.
-        is_over: says whether to stop.
 
     Raises:
         InputError: in one sentence, if the site's own data cannot be read.
@@ -163,7 +161,7 @@ def stay(
             tell(f"the data are read; the worker is process {worker.pid}")
             for words in notes:
                 tell(f"note for you alone: {words}")
-            _Staying(invitation, policy, folder, key, threads, tell, is_over).loop(worker)
+            _Staying(invitation, policy, folder, key, threads, tell).loop(worker)
         except WorkerDiedError:
             raise InputError("the worker died while it read the data") from None
 
@@ -179,21 +177,18 @@ class _Staying:
         key: bytes,
         threads: int,
         tell: Tell,
-        is_over: Callable[[], bool],
     ) -> None:
         self._invitation, self._policy, self._folder, self._key = invitation, policy, folder, key
-        self._threads, self._tell, self._is_over = threads, tell, is_over
-        self._said = ""
+        self._threads, self._tell, self._said = threads, tell, ""
 
     def loop(self, worker: Worker) -> None:
         """Take messages to the worker, and its replies back."""
         link: NodeLink | None = None
         last = time.monotonic()
         try:
-            while not self._is_over():
+            while True:
                 if link is None or link.lost:
                     link = self._connected(link)
-                    continue
                 try:
                     letter = link.receive()
                 except ConnectionLostError as error:
@@ -220,11 +215,9 @@ class _Staying:
             if link is not None:
                 link.close()
 
-    def _delivered(self, link: NodeLink | None, letter: Letter, reply: Fields | None, error: str) -> NodeLink | None:
+    def _delivered(self, link: NodeLink, letter: Letter, reply: Fields | None, error: str) -> NodeLink:
         """Send a reply, again after the connection is back; what the server does not want any more is let go."""
         for _ in range(20):
-            if link is None:
-                return None
             try:
                 link.send(letter, reply, error)
                 return link
@@ -235,37 +228,24 @@ class _Staying:
                 link = self._connected(link)
         return link
 
-    def _connected(self, before: NodeLink | None) -> NodeLink | None:
-        """Return a connection, however long it takes; None when told to stop."""
+    def _connected(self, before: NodeLink | None) -> NodeLink:
+        """Return a connection, however long it takes."""
         if before is not None:
             before.close()
-        for pause in _pauses():
-            if self._is_over():
-                return None
+        pauses = chain(PAUSES, repeat(PAUSES[-1]))
+        while True:
             try:
                 link = connected(self._invitation, self._policy.state(self._folder), self._key)
             except ConnectionLostError as error:
                 self._once(f"not connected: {error}")
-                time.sleep(pause)
+                time.sleep(next(pauses))
                 continue
             self._said = ""
             self._tell(f"connected to {self._invitation.address} as '{self._policy.name}'")
             return link
-        return None
 
     def _once(self, words: str) -> None:
         """Say what has not just been said."""
         if words != self._said:
             self._said = words
             self._tell(words)
-
-
-def _pauses() -> Any:
-    yield from PAUSES
-    while True:
-        yield PAUSES[-1]
-
-
-def tell_terminal(words: str) -> None:
-    """Say something to whoever sits here."""
-    print(words, file=sys.stderr, flush=True)
