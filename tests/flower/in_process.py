@@ -12,7 +12,7 @@ from tests.mechanism_cases import LIMITS
 from upcycled.config.experiment import parse
 from upcycled.core.shards import Shards
 from upcycled.flower.coordinator import Federation, plan_at_server, terms_of
-from upcycled.flower.exchange import ConnectedNode, Delivery, Exchange, Patience, size_of
+from upcycled.flower.exchange import ConnectedNode, Delivery, Exchange, Patience
 from upcycled.flower.holder.policy import policy_of
 from upcycled.flower.holder.site import Site
 from upcycled.runtime.train import run_plan
@@ -79,7 +79,7 @@ class Mail:
             site = next(one for one, its in self.numbers.items() if its == number)
             self.sent.append((site, fields))
             reply = self.sites[site].reply(fields)
-            delivery = Delivery(name, number, reply, size=size_of(reply))
+            delivery = Delivery(name, reply)
             self.waiting += [delivery] if self.tamper is None else self.tamper(site, fields, delivery)
             names.append(name)
         return names

@@ -28,7 +28,7 @@ from tests.flower.real_federation import (
     worker_of,
 )
 from upcycled.flower.flwr_calls import SEATS
-from upcycled.flower.trial import online_sites, up
+from upcycled.flower.trial import up
 from upcycled.privacy.accounts.account import Account
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
@@ -49,7 +49,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def everybody_is_there(folder):
-    until(lambda: online_sites(folder) == set(folder.file.sites), WAIT, "not all sites are connected")
+    def is_so():
+        return {node.name for node in folder.link.nodes() if node.status == "online"} == set(folder.file.sites)
+
+    until(is_so, WAIT, "not all sites are connected")
     yield
     end_commands()
 

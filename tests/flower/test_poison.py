@@ -62,7 +62,7 @@ POISON = {
     "no message": (lambda d: raw(d, head="{}"), "cannot be read"),
     "no bytes": (lambda d: raw(d, vector="words"), "no whole numbers of bytes"),
     "pickle": (lambda d: raw(d, kind="pickle"), "its kind is 'pickle'"),
-    "lost": (lambda d: [Delivery(d.replies_to, d.node, None, "its node is gone")], "its node is gone"),
+    "lost": (lambda d: [Delivery(d.replies_to, None, "its node is gone")], "its node is gone"),
     "never": (lambda d: [], "no answer in time"),
 }
 
@@ -214,7 +214,7 @@ def test_a_site_that_fell_silent_when_a_run_began_is_asked_again_until_the_time_
     def tamper(site, fields, delivery):
         if fields["kind"] == "hello" and site == "bob" and len(lost) < 2:
             lost.append(site)
-            return [Delivery(delivery.replies_to, delivery.node, None, "its node is gone")]
+            return [Delivery(delivery.replies_to, None, "its node is gone")]
         return [delivery]
 
     mail = Mail(sites, tamper)
@@ -222,7 +222,7 @@ def test_a_site_that_fell_silent_when_a_run_began_is_asked_again_until_the_time_
     assert result.history[0].clients.tolist() == [0, 1, 2, 3]
     # Nobody else is asked twice.
     assert [site for site, fields in mail.sent if fields["kind"] == "hello"] == [*NAMES, "bob", "bob"]
-    mail = Mail(sites, lambda site, fields, d: [Delivery(d.replies_to, d.node, None, "its node is gone")])
+    mail = Mail(sites, lambda site, fields, d: [Delivery(d.replies_to, None, "its node is gone")])
     with pytest.raises(up.InputError, match="4 of 4 sites cannot take part: 'ann': its node is gone"):
         run_over(mail, experiment_of())
 
@@ -271,7 +271,7 @@ def test_the_end_of_a_lost_message_is_not_the_end_of_one_that_was_asked_again(si
         if len(asked) == 1:
             mail.since["bob"] = "a moment later"
             return []
-        gone = Delivery(asked[0].replies_to, delivery.node, None, "its node is gone")
+        gone = Delivery(asked[0].replies_to, None, "its node is gone")
         return [gone, delivery] if len(asked) == 2 else [delivery]
 
     mail, events = Mail(sites, tamper), []

@@ -43,7 +43,6 @@ class Expectation:
     plan: Plan
     run: str
     asked: Ask
-    largest_norm: float = LARGEST_NORM
 
     def answer(self, client: int, fields: Fields) -> Answer:
         """Return a client's answer as the round takes it.
@@ -92,8 +91,8 @@ class Expectation:
 
     def _check_length(self, vector: Vector, sent: Vector) -> None:
         moved = float(np.linalg.norm(vector.astype(np.float64) - sent.astype(np.float64)))
-        if not moved <= self.largest_norm:
-            raise UnfitReplyError(f"the update has norm {general(moved)}, above {general(self.largest_norm)}")
+        if not moved <= LARGEST_NORM:
+            raise UnfitReplyError(f"the update has norm {general(moved)}, above {general(LARGEST_NORM)}")
 
 
 def cohort_of_answers(asked: Ask, clients: list[int]) -> Cohort:

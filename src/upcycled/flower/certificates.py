@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
 from upcycled.core.errors import InputError
 from upcycled.support.files import write_whole
 
@@ -19,10 +24,6 @@ DAYS = 825
 
 def make_authority(name: str, certificate: Path, key: Path) -> None:
     """Write a new authority's certificate and its key (0600)."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     secret = ec.generate_private_key(ec.SECP384R1())
     who = _named(f"{name} authority")
     made = (
@@ -37,10 +38,6 @@ def make_authority(name: str, certificate: Path, key: Path) -> None:
 
 def make_server_certificate(hosts: Sequence[str], authority: tuple[Path, Path], certificate: Path, key: Path) -> None:
     """Write a server's certificate for these names and addresses, and its key (0600)."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     issuer = x509.load_pem_x509_certificate(authority[0].read_bytes())
     signer: Any = serialization.load_pem_private_key(authority[1].read_bytes(), None)
     secret = ec.generate_private_key(ec.SECP384R1())
@@ -58,9 +55,6 @@ def make_server_certificate(hosts: Sequence[str], authority: tuple[Path, Path], 
 
 def site_key(path: Path) -> bytes:
     """Return a site's private key, made where there is none (0600); it never leaves the site."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     if not path.exists():
         secret = ec.generate_private_key(ec.SECP384R1())
         form, none = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -72,10 +66,7 @@ def site_key(path: Path) -> bytes:
 
 def public_line(private_key: bytes) -> str:
     """Return the public key that belongs to a private one, as a line of text."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-    public = load_ssh_private_key(private_key, None).public_key()
+    public = serialization.load_ssh_private_key(private_key, None).public_key()
     form = serialization.PublicFormat.OpenSSH
     return public.public_bytes(serialization.Encoding.OpenSSH, form).decode()
 
@@ -86,9 +77,6 @@ def public_bytes(line: str) -> bytes:
     Raises:
         InputError: in one sentence, if it is none.
     """
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     try:
         key = serialization.load_ssh_public_key(line.strip().encode())
     except Exception:
@@ -101,9 +89,6 @@ def public_bytes(line: str) -> bytes:
 
 def fingerprint(certificate: bytes) -> str:
     """Return a certificate's SHA-256, to be compared by people."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-
     der = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
     return hashlib.sha256(der).hexdigest()
 
@@ -114,8 +99,6 @@ def make_secret(path: Path) -> None:
 
 
 def _begun(subject: Any, issuer: Any, public_key: Any) -> Any:
-    from cryptography import x509
-
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -130,15 +113,10 @@ def _begun(subject: Any, issuer: Any, public_key: Any) -> Any:
 
 
 def _named(name: str) -> Any:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
 def _host(host: str) -> Any:
-    from cryptography import x509
-
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -146,8 +124,6 @@ def _host(host: str) -> Any:
 
 
 def _pem(made: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
     pem = serialization.Encoding.PEM
     if hasattr(made, "private_bytes"):
         form, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

@@ -17,25 +17,22 @@ import numpy as np
 
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.wording import in_keys
-from upcycled.core.engine import Engine, EngineKind, Scores, Task, Work
+from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, shown
-from upcycled.core.mechanism import Release, Trained
+from upcycled.core.mechanism import Release
 from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.data import FederatedData
 from upcycled.data.schema.table_schema import Schema, as_schema
-from upcycled.flower.arrivals import LARGEST_NORM, Expectation, cohort_of_answers
+from upcycled.flower.arrivals import Expectation, cohort_of_answers, opened
 from upcycled.flower.exchange import (
     ConnectedNode,
     Exchange,
     Gathered,
     Patience,
     Post,
-    SaidNoError,
     UnfitReplyError,
 )
-from upcycled.flower.messages import Fields, Hello, MalformedError, Refusal, Request, RunTerms, SiteFacts, packed
-from upcycled.flower.messages import unpacked as message_of
+from upcycled.flower.messages import Fields, Hello, Request, RunTerms, SiteFacts, packed
 from upcycled.runtime.plan import Plan, plan_of
 from upcycled.runtime.round import Answer, Ask, Traffic, ask, joined, repeat, take
 from upcycled.runtime.spec import RunSpec
@@ -80,7 +77,6 @@ class Federation:
     post: Post
     exchange: Exchange
     patience: Patience
-    largest_norm: float = LARGEST_NORM
     tell: Tell = lambda event: None
 
     def introduced(self, terms: RunTerms, known: Mapping[str, SiteFacts]) -> dict[str, SiteFacts]:
@@ -150,7 +146,8 @@ class Federation:
             if len(answered) >= self.patience.needed(asked.cohort.clients.size):
                 words = f"taken: {len(answered)} of {asked.cohort.clients.size} answered"
                 self.tell(Event(asked.round, asked.attempt, "", words))
-                whole = self._joined(plan, asked, gathered)
+                whole = joined(asked, list(gathered.answers.values()))
+                whole = replace(whole, charge=plan.mechanism.charge(cohort_of_answers(asked, answered)))
                 noise = run.noise_for(plan, asked.round, asked.attempt)
                 return *take(plan, run, asked, whole, noise), sent
             # A site that says no says it again: other draws are tried once.
@@ -187,7 +184,7 @@ class Federation:
             for site, client in cohort.items()
             if site in nodes
         }
-        accept = Expectation(plan, terms.run, asked, self.largest_norm).answer
+        accept = Expectation(plan, terms.run, asked).answer
         gathered = self.exchange.gather(questions, accept, needed)
         gathered.reasons |= {client: "not connected" for site, client in cohort.items() if site not in nodes}
         return gathered
@@ -205,10 +202,6 @@ class Federation:
         charge = plan.mechanism.charge(cohort) if cohort.clients.size else None
         if charge is not None:
             run.ledger.charge(asked.iteration, asked.round, asked.attempt, charge)
-
-    def _joined(self, plan: Plan, asked: Ask, gathered: Gathered[Answer]) -> Answer:
-        whole = joined(asked, list(gathered.answers.values()))
-        return replace(whole, charge=plan.mechanism.charge(cohort_of_answers(asked, list(gathered.answers))))
 
 
 def request_of(terms: RunTerms, plan: Plan, asked: Ask, client: int) -> Request:
@@ -255,7 +248,8 @@ def plan_at_server(spec: RunSpec, facts: Mapping[str, SiteFacts], schema: Schema
         cohort_size=plan.participation.expected(plan.facts.num_clients),
         statistics=plan.statistics,
     )
-    kind = EngineKind("flower", lambda task: None, lambda task, threads: _Elsewhere())
+    elsewhere: Any = _Elsewhere()
+    kind = EngineKind("flower", lambda task: None, lambda task, threads: elsewhere)
     return replace(plan, on_data=(task, kind), is_public=data.public, names=data.names), data
 
 
@@ -278,7 +272,7 @@ def _face(facts: Mapping[str, SiteFacts], schema: Schema | None) -> FederatedDat
                     f"{shown(facts[first].facts.get(key))} at '{first}'"
                 )
     same = facts[first].facts
-    if schema is not None and same["schema"] != schema.fingerprint:
+    if schema is not None and same.get("schema") != schema.fingerprint:
         raise InputError("the sites' schema is not that of the experiment's file: their fingerprints differ")
     try:
         x = np.zeros((0, *map(int, same["shape"])), dtype=np.dtype(str(same["dtype"])))
@@ -310,36 +304,16 @@ def schema_of(experiment: Experiment) -> Schema | None:
 
 
 def _facts(client: int, fields: Fields) -> SiteFacts:
-    try:
-        reply = message_of(fields)
-    except MalformedError as error:
-        raise UnfitReplyError(f"the reply cannot be read: {error}") from error
-    if isinstance(reply, Refusal):
-        raise SaidNoError(reply.reason[:500])
+    reply = opened(fields)
     if not isinstance(reply, SiteFacts) or reply.samples < 1:
         raise UnfitReplyError("the reply has no facts")
     return reply
 
 
 class _Elsewhere:
-    """Stands where an engine is: local work is done by others."""
+    """Stands where an engine is: all its work is done by others."""
 
     name, way = "flower", "sites"
-
-    def train(self, work: Work) -> Trained:
-        raise UpcycledError("a federation's server trains nothing")
-
-    def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
-        raise UpcycledError("a federation's server scores nothing")
-
-    def score_personal(self, model: Vector, clients: Ints, personal: Vector) -> Scores:
-        raise UpcycledError("a federation's server scores nothing")
-
-    def outputs(self, model: Vector, statistics: Vector | None = None) -> Outputs:
-        raise UpcycledError("a federation's server scores nothing")
-
-    def outputs_personal(self, model: Vector, clients: Ints, personal: Vector) -> Outputs:
-        raise UpcycledError("a federation's server scores nothing")
 
     def close(self) -> None:
         """There is nothing to close."""

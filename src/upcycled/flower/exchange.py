@@ -45,12 +45,9 @@ class Delivery:
     """What came back for a message."""
 
     replies_to: str
-    node: int
     fields: Fields | None
     """None where Flower gave up on it."""
     error: str = ""
-    size: int = 0
-    """Bytes of its content."""
 
 
 class Post(Protocol):
@@ -254,7 +251,7 @@ class Exchange:
             found.lost.append(client)
             return
         found.messages += 1
-        found.bytes_up += delivery.size
+        found.bytes_up += size_of(delivery.fields)
         try:
             found.answers[client] = accept(client, delivery.fields)
         except SaidNoError as error:

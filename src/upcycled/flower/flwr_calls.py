@@ -114,16 +114,14 @@ class GridPost:
         """Return what came back."""
         found = []
         for message in self.grid.pull_messages(list(messages)):
-            about = message.metadata
+            replies_to = message.metadata.reply_to_message_id
             if message.has_error():
                 number = message.error.code
                 words = ERRORS.get(number, f"Flower's error {number}")
-                found.append(Delivery(about.reply_to_message_id, about.src_node_id, None, words))
-                continue
-            self.counted["pulled"] += 1
-            fields = fields_of(message.content)
-            size = sum(len(value) if isinstance(value, bytes | str) else 8 for value in fields.values())
-            found.append(Delivery(about.reply_to_message_id, about.src_node_id, fields, size=size))
+                found.append(Delivery(replies_to, None, words))
+            else:
+                self.counted["pulled"] += 1
+                found.append(Delivery(replies_to, fields_of(message.content)))
         return found
 
 
@@ -146,13 +144,6 @@ class Link:
         with self._control() as control:
             control.RegisterNode(RegisterNodeRequest(public_key=public_key, name=name))
 
-    def unregister(self, node: int) -> None:
-        """Let a site's key in no more."""
-        from flwr.proto.control_pb2 import UnregisterNodeRequest
-
-        with self._control() as control:
-            control.UnregisterNode(UnregisterNodeRequest(node_id=node))
-
     def nodes(self) -> list[Any]:
         """Return all nodes that were registered, as Flower describes them."""
         from flwr.proto.control_pb2 import ListNodesRequest
@@ -164,7 +155,6 @@ class Link:
     @contextmanager
     def seat(self) -> Iterator[Any]:
         """Begin a run at Flower's server, take its ServerApp's seat, and yield the Grid."""
-        needs("a federation", "flwr")
         from flwr.common.serde import run_from_proto
         from flwr.proto.runtime_pb2 import PullTaskInputRequest, PushTaskOutputRequest
         from flwr.supercore.task_identity import TaskIdentity
@@ -237,7 +227,6 @@ class Link:
 
     @contextmanager
     def _control(self) -> Iterator[Any]:
-        needs("a federation", "flwr")
         from flwr.supercore.control import ControlHttpClient
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
@@ -341,22 +330,17 @@ def query(message, context):
 """
 
 
-def app_files() -> dict[str, bytes]:
+def app_bytes() -> bytes:
     """Return the app that Flower wants to be given with a run: it does nothing, and no site of ours loads it."""
+    from flwr.cli.build import build_fab_from_files
+
     texts = {
         "pyproject.toml": PYPROJECT.format(version=TRIED),
         "upcycled_app/__init__.py": "",
         "upcycled_app/server_app.py": SERVER_APP,
         "upcycled_app/client_app.py": CLIENT_APP,
     }
-    return {name: text.encode() for name, text in texts.items()}
-
-
-def app_bytes() -> bytes:
-    """Return that app as Flower sends it."""
-    from flwr.cli.build import build_fab_from_files
-
-    made: bytes = build_fab_from_files(app_files())[0]
+    made: bytes = build_fab_from_files({name: text.encode() for name, text in texts.items()})[0]
     return made
 
 
@@ -387,7 +371,6 @@ class NodeLink:
         Raises:
             ConnectionLostError: in one sentence, if the server cannot be reached, or does not know the key.
         """
-        needs("a federation", "flwr")
         from cryptography.hazmat.primitives.serialization import load_ssh_private_key
         from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
         from flwr.proto.node_pb2 import Node
@@ -414,14 +397,10 @@ class NodeLink:
                 self._node = Node(node_id=self._client.ActivateNode(request).node_id)
         except ConnectionLostError as error:
             self._client.close()
-            if error.is_refusal:
-                words = (
-                    "the federation's server does not let this site's key in: it is not registered, or in use already"
-                )
-                refused = ConnectionLostError(words)
-                refused.is_refusal = True
-                raise refused from error
-            raise
+            if not error.is_refusal:
+                raise
+            words = "the federation's server does not let this site's key in: it is not registered, or in use already"
+            raise ConnectionLostError(words) from error
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
 

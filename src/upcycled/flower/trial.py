@@ -227,11 +227,6 @@ def started(folder: FederationFolder) -> list[Started]:
         return [Started(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def online_sites(folder: FederationFolder) -> set[str]:
-    """Return the sites that are connected now."""
-    return {node.name for node in folder.link.nodes() if node.status == "online"}
-
-
 def status(folder: FederationFolder) -> list[tuple[str, str]]:
     """Return what is to be said of the server and of each site: who is missing, and why."""
     check_flower()

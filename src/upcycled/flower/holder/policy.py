@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from upcycled.config.toml_tables import AsTuple, Count, Fraction, Table, Word, within
 from upcycled.config.wording import Place, from_validation, named
@@ -30,13 +30,7 @@ STATE = "site"
 """The folder beside a policy that holds its site's own files."""
 
 
-def _site_name(name: str) -> str:
-    if not name or not name[:1].isalnum() or not all(one.isalnum() or one in "._-" for one in name) or len(name) > 64:
-        raise ValueError("no name of a site")
-    return name
-
-
-SiteName = Annotated[str, AfterValidator(_site_name)]
+SiteName = Annotated[str, Field(pattern=r"^[^\W_][\w.-]{0,63}$")]
 SITE_NAME = "a name of letters, digits, '.', '_' and '-' that starts with a letter or digit"
 
 
