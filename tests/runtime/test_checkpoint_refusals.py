@@ -16,7 +16,6 @@ import torch
 import upcycled as up
 from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
 from upcycled.core.strategy import State
-from upcycled.runtime.checkpointing import fingerprint
 from upcycled.runtime.checkpointing.checkpoint_files import read_newest
 from upcycled.runtime.checkpointing.fingerprint import versions
 from upcycled.support.files import WriteError
@@ -240,16 +239,6 @@ def test_a_ledger_that_lacks_what_the_checkpoint_knows_is_refused(federation, tm
     assert len(up.train(federation, **arguments).history) == 6
 
 
-def test_a_checkpoint_without_a_head_goes_on_with_a_ledger_that_has_all_its_entries(federation, tmp_path, monkeypatch):
-    arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": "system", "checkpoint": tmp_path}
-    with monkeypatch.context() as patch:
-        patch.setattr(up.privacy.Ledger, "head", None)  # as in earlier versions
-        stop_at(federation, 4, **arguments)
-    result = up.train(federation, **arguments)
-    assert result.privacy.rounds.tolist() == [6] * 4
-    assert result.privacy.chain == "unanchored"
-
-
 def test_the_ledger_of_another_private_run_is_refused(federation, tmp_path):
     arguments = QUIET | {"privacy": up.privacy.ModelClipping(10.0, 0.8), "noise": "system"}
     stop_at(federation, 4, checkpoint=tmp_path / "a", **arguments)
@@ -305,11 +294,3 @@ def test_a_system_run_names_itself_once_and_stores_no_noise(federation, tmp_path
     header = json.loads(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["upcycled"])
     assert set(header["facts"]) == {"identity", "way", "ledger"}
     assert set(header["state"]) == {field.name for field in fields(State)}
-
-
-def test_a_runs_name_is_that_of_the_list_of_sizes_without_one(monkeypatch):
-    monkeypatch.setattr(fingerprint, "_SIZES", 3)
-    for clients in (1, 3, 4, 9, 11):
-        sizes, form = np.arange(clients) * 7 + 1, {"b": [1, None], "a": "x"}
-        expected = fingerprint.hash_of([form, sizes.tolist(), 12])
-        assert fingerprint.hash_of_run(form, sizes, 12) == expected

@@ -29,9 +29,6 @@ def trained(**arguments):
         ("sampling", [], "known"),
         ("checkpoint", "a\0b", "without a NUL character"),
         ("ledger", "a\0b", "without a NUL character"),
-        ("checkpoint_every", 10**7, "an integer >= 1 and <= 1e+06: a run that is never saved is not kept"),
-        ("checkpoint_every", "86401s", "at most '86400s', a day"),
-        ("checkpoint_every", "9" * 400 + "s", "at most '86400s', a day"),
     ],
 )
 @pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])

@@ -144,17 +144,6 @@ class Plan:
         """What determines the bits, for records and reports: as asked for, and the engine that does it."""
         return self.spec.settings() | {"engine": self.engine.name}
 
-    def done_by(self, engine: str) -> Plan:
-        """Return the plan with another engine, where the choice was left to the package.
-
-        Raises:
-            InputError: in one sentence, if that engine cannot do it here.
-        """
-        task, kind = self._with_data()
-        if self.spec.engine != "auto" or kind.name == engine:
-            return self
-        return replace(self, on_data=(task, choose_engine(engine, task)))
-
     def kept(self, **changes: Any) -> Plan:
         """Return the plan kept or shown in another way, which changes nothing that it computes."""
         if not set(changes) <= set(NOT_IN_BITS):

@@ -14,7 +14,7 @@ from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.ledger.ledger_file import run_of
 from upcycled.privacy.noise import SeededNoise, SystemNoise
-from upcycled.runtime.checkpointing.fingerprint import hash_of_run
+from upcycled.runtime.checkpointing.fingerprint import hash_of
 from upcycled.runtime.holder.charging import begin_in_account
 from upcycled.runtime.plan import Plan
 
@@ -87,7 +87,7 @@ def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
     if run is None and spec.noise == "system":
         run = earlier_run(plan) or secrets.token_hex(8)
     elif run is None:
-        run = hash_of_run(spec.plain(), setting.sizes, setting.num_parameters)[:16]
+        run = hash_of([spec.plain(), setting.sizes.tolist(), setting.num_parameters])[:16]
     key_path = spec.ledger_key_path
     key = None if key_path is None else key_at(key_path)
     payer = begin_in_account(plan, setting, run)

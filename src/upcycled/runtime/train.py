@@ -112,8 +112,7 @@ def _carry_out(
     else:
         ledger, state = found.run.ledger, found.run.state
         check_account(plan, state.data_rounds, state.iteration, None if ledger is None else ledger.run)
-        plan = plan.done_by(found.engine)
-    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found[:4]
+    last, records, way, notes = (start_run(plan), list[Record](), "", ()) if found is None else found
     is_finished = last.state.iteration == plan.iterations
     engine = None if is_finished else plan.engine.open(plan.task, threads)
     probes = [one for one in hooks if measures(one.value)]

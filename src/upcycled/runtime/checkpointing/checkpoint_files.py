@@ -12,16 +12,12 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from upcycled.core.errors import InputError, Limits
+from upcycled.core.errors import COUNT, InputError
 from upcycled.support.files import write_whole
 from upcycled.support.said import say
 
 _NAME = re.compile(r"iteration-(\d{6,})-([0-9a-f]{32})\.safetensors")
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*s")
-
-
-ROUNDS = Limits(at_least=1, at_most=1_000_000, integer=True, because="a run that is never saved is not kept")
-MOST_SECONDS = 86_400
 
 
 def how_often(value: object) -> int | float:
@@ -35,15 +31,12 @@ def how_often(value: object) -> int | float:
     upcycled.core.errors.InputError: checkpoint_every is 'often', but it must be a number of data rounds such as 10, ...
     """
     if not isinstance(value, str):
-        return int(ROUNDS.check("checkpoint_every", value))
+        return int(COUNT.check("checkpoint_every", value))
     found = _SECONDS.fullmatch(value.strip())
     if found is None or float(found[1]) <= 0:
         raise InputError(
             field="checkpoint_every", value=value, must="a number of data rounds such as 10, or seconds such as '2s'"
         )
-    if float(found[1]) > MOST_SECONDS:
-        must = f"at most '{MOST_SECONDS}s', a day: a run that is never saved is not kept"
-        raise InputError(field="checkpoint_every", value=value, must=must)
     return float(found[1])
 
 

@@ -43,8 +43,6 @@ class Restored(NamedTuple):
     way: str
     notes: tuple[str, ...]
     """What the holder of a restricted run's data is to know."""
-    engine: str
-    """The one that did it so far, and goes on."""
 
 
 class Checkpointer:
@@ -76,10 +74,6 @@ class Checkpointer:
             kept = from_bytes(content, str(path))
             check_facts(kept.facts)
         before, is_anyway = kept.facts["identity"], self._plan.spec.resume_anyway
-        if self._plan.spec.engine == "auto":
-            # The engine that did it so far goes on, also where this version's "auto" would take another.
-            engine = {"engine": before["spec"]["engine"]}
-            self._identity = {**self._identity, "spec": self._identity["spec"] | engine}
         check_same(self._identity, before, self._folder, is_anyway, compares_data=not self._is_restricted)
         with reading(path, _EXPECTED):
             check_snapshot(kept, self._plan)
@@ -93,7 +87,7 @@ class Checkpointer:
             self._notes += (f"the run went on after iteration {self._iteration} with other data than before",)
         best = None if kept.best is None else Best(**kept.best)
         run = replace(run, state=kept.state, best=best)
-        return Restored(run, to_records(kept.columns), kept.facts["way"], self._notes, before["spec"]["engine"])
+        return Restored(run, to_records(kept.columns), kept.facts["way"], self._notes)
 
     def _with_ledger(self, ledger: dict[str, Any] | None) -> Run:
         """Return the run's beginning with its ledger as the file has it, which holds all that was ever released."""
@@ -107,8 +101,7 @@ class Checkpointer:
                 f"ledger '{path}' holds {lines} entries, but it held {ledger['lines']} when the checkpoint in "
                 f"'{self._folder}' was made: put that file back, or {way_out(self._plan.spec.has_real_noise)}"
             )
-        # Checkpoints of earlier versions have no head, and files of earlier formats can have none.
-        if run.ledger is not None and ledger.get("head") is not None:
+        if run.ledger is not None:
             run.ledger.hold_against(ledger["head"], str(path))
         return run
 

@@ -19,12 +19,9 @@ from torch import nn
 
 from upcycled.core.lookup import name_of
 from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints
 from upcycled.data import FederatedData
 
 _CHUNK = 2**24
-_SIZES = 2**16
-"""Sizes of clients that are written at a time."""
 _PACKAGE = __name__.partition(".")[0]
 COUNTED = ("upcycled-fl", "numpy", "torch", "numba")
 """The packages whose versions decide about bits."""
@@ -103,21 +100,7 @@ def as_words(form: Any) -> str:
 
 def hash_of(form: Any) -> str:
     """Return the hash of a plain form, whatever the order of its keys."""
-    return hashlib.sha256(_written(form)).hexdigest()
-
-
-def hash_of_run(form: Any, sizes: Ints, parameters: int) -> str:
-    """Return what ``hash_of([form, list of sizes, parameters])`` is, of any number of clients without such a list."""
-    found = hashlib.sha256(b"[" + _written(form) + b",[")
-    for first in range(0, sizes.size, _SIZES):
-        some = _written(sizes[first : first + _SIZES].tolist())[1:-1]
-        found.update(some if first == 0 else b"," + some)
-    found.update(b"]," + _written(parameters) + b"]")
-    return found.hexdigest()
-
-
-def _written(form: Any) -> bytes:
-    return json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return hashlib.sha256(json.dumps(form, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:
@@ -134,15 +117,10 @@ def hash_of_shards(shards: Shards | None) -> str | None:
 
 def hash_of_data(data: FederatedData) -> str:
     """Return the hash of every sample of a federation, and of its word vectors."""
-    found = hashlib.sha256()
-    for title, shards in (("train", data.train), ("test", data.test), ("validation", data.validation)):
-        for array in () if shards is None else (shards.x, shards.y, shards.offsets):
-            found.update(f"{title} {array.dtype} {array.shape}".encode())
-            found.update(np.ascontiguousarray(array).data)
-    if data.vectors is not None:
-        found.update(f"vectors {data.vectors.dtype} {data.vectors.shape}".encode())
-        found.update(np.ascontiguousarray(data.vectors).data)
-    return found.hexdigest()
+    parts = {"train": data.train, "test": data.test, "validation": data.validation}
+    there = {title: shards for title, shards in parts.items() if shards is not None}
+    arrays = [(title, array) for title, one in there.items() for array in (one.x, one.y, one.offsets)]
+    return digest(arrays if data.vectors is None else [*arrays, ("vectors", data.vectors)])
 
 
 def keyed(key: bytes, words: str) -> str:

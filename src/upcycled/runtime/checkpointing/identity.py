@@ -65,7 +65,7 @@ def check_same(
             raise InputError(f"checkpoint folder '{folder}' holds a run with other {name} than this one's: {advice}")
         ours, theirs = (as_words(one[name]) if name in one else "not given" for one in (wanted, held))
         raise InputError(f"{name} is {ours}, but checkpoint folder '{folder}' holds a run with {theirs}: {advice}")
-    edited = changed_code(now["code"], before.get("code"))
+    edited = changed_code(now["code"], before["code"])
     if edited is not None and not is_anyway:
         raise InputError(
             f"checkpoint folder '{folder}' was written before {edited} was edited, which may give other bits: "

@@ -43,14 +43,14 @@ def own_code(spec: RunSpec) -> dict[str, str]:
     return found
 
 
-def changed_code(now: Mapping[str, str], before: Mapping[str, str] | None) -> str | None:
-    """Return what was edited since, such as ``module 'my_module'``; None where nothing was, or nobody kept hashes.
+def changed_code(now: Mapping[str, str], before: Mapping[str, str]) -> str | None:
+    """Return what was edited since, such as ``module 'my_module'``; None where nothing was.
 
-    >>> changed_code({"mine": "a", "other": "b"}, {"mine": "c"}), changed_code({"mine": "a"}, None)
-    ("module 'mine'", None)
+    >>> changed_code({"mine": "a", "other": "b"}, {"mine": "c"})
+    "module 'mine'"
     """
     for name in now:
-        if before is not None and name in before and before[name] != now[name]:
+        if name in before and before[name] != now[name]:
             return repr(name.partition(":")[2]) if name.startswith(f"{_MAIN}:") else f"module {name!r}"
     return None
 

@@ -14,24 +14,18 @@ from numpy.typing import NDArray
 
 from upcycled.core.algorithm import Server
 from upcycled.core.strategy import State, Upcycled
-from upcycled.core.vectors import Vector
 from upcycled.runtime.checkpointing.history_codec import Columns, to_columns, to_records
 from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot
 from upcycled.runtime.plan import Plan
 from upcycled.runtime.state import Best, start_state
 
-_COUNTS = ("iteration", "data_rounds", "attempt", "phase")
-_NUMBERS = ("spread", "noise_energy", "rho")
 _PACKAGE = __name__.partition(".")[0]
 
 
 def check_facts(facts: Mapping[str, Any]) -> None:
     """Check what names the run of a checkpoint; ValueError, LookupError or TypeError if it is of another form."""
     identity = facts["identity"]
-    spec = identity["spec"]
-    _need(isinstance(spec, dict) and isinstance(identity["versions"], dict), "identity")
-    _need(isinstance(identity.get("code", {}), dict), "code")
-    _need(_is_count(spec["iterations"]) and isinstance(spec["engine"], str), "spec")
+    _need(all(isinstance(identity[part], dict) for part in ("spec", "versions", "code")), "identity")
 
 
 def check_snapshot(kept: Snapshot, plan: Plan) -> None:
@@ -42,8 +36,8 @@ def check_snapshot(kept: Snapshot, plan: Plan) -> None:
     _need(isinstance(notes, list) and all(isinstance(note, str) for note in notes), "notes")
     _need((ledger is None) == (plan.setting is None), "ledger")
     if ledger is not None:
-        _need(isinstance(ledger["run"], str) and _is_count(ledger["lines"]), "ledger")
-        _need(isinstance(ledger.get("head"), dict | None), "ledger's head")
+        _need(isinstance(ledger["run"], str) and isinstance(ledger["head"], dict), "ledger")
+        _need(_is_count(ledger["lines"]), "ledger")
     _check_state(kept.state, start, plan)
     _check_records(kept.columns, kept.state.iteration, plan.facts.num_clients)
     _check_rows(kept.memory, algorithm.remembers, plan)
@@ -56,29 +50,21 @@ def check_snapshot(kept: Snapshot, plan: Plan) -> None:
 
 
 def _check_state(state: State, start: State, plan: Plan) -> None:
-    for name in _COUNTS:
-        _need(_is_count(getattr(state, name)), name)
-    for name in _NUMBERS:
-        _need(getattr(state, name) is None or _is_number(getattr(state, name)), name)
-    _need(state.iteration <= plan.iterations, "iteration")
-    _need(state.data_rounds == plan.strategy.data_rounds(state.iteration), "data_rounds")
-    _need(_is_number(state.noise_std) and _is_number(state.clip_scale) and state.clip_scale > 0, "noise or clip norm")
-    depth = plan.strategy.rule.depth if isinstance(plan.strategy, Upcycled) else 0
+    strategy = plan.strategy
+    counts, clip = (state.iteration, state.data_rounds, state.attempt, state.phase), state.clip_scale
+    numbers = (state.noise_std, state.clip_scale, state.spread, state.noise_energy, state.rho)
+    _need(all(map(_is_count, counts)) and state.iteration <= plan.iterations, "iteration")
+    _need(state.data_rounds == strategy.data_rounds(state.iteration), "data_rounds")
+    _need(all(one is None or _is_number(one) for one in numbers) and clip > 0 and _is_number(state.noise_std), "numbers")
+    depth = strategy.rule.depth if isinstance(strategy, Upcycled) else 0
     _need(isinstance(state.seen, tuple) and len(state.seen) == min(state.iteration + 1, depth), "number of iterates")
     for server in (state.server, *state.seen):
-        _need(isinstance(server, Server) and isinstance(server.vectors, Mapping), "server")
-        _need(server.vectors.keys() == start.server.vectors.keys(), "server's vectors")
-        _need_like(server.model, start.server.model, "model")
-        for name, vector in start.server.vectors.items():
-            _need_like(server.vectors[name], vector, name)
+        _need_like(server, start.server, "server")
     _need_like(state.mean, None if state.mean is None else start.server.model, "mean")
     _need_like(state.statistics, start.statistics, "statistics")
     _need(isinstance(state.rule, Mapping) and isinstance(state.aggregator, Mapping), "state of a rule")
     if _is_ours(plan.aggregator):
-        _need(state.aggregator.keys() == start.aggregator.keys(), "state of the aggregation")
-        for name, value in start.aggregator.items():
-            _need_like(np.asarray(state.aggregator[name]), value, name)
-    strategy = plan.strategy
+        _need_like(state.aggregator, start.aggregator, "state of the aggregation")
     # What the run does next may be tried with any rule, and what it does later only with the package's.
     if isinstance(strategy, Upcycled) and (_is_ours(strategy.rule) or strategy.kind(state) == "upcycled"):
         _try_rule(strategy, state, plan)
@@ -108,12 +94,11 @@ def _check_records(columns: Columns, iteration: int, num_clients: int) -> None:
 
 def _check_rows(rows: MemoryRows, names: tuple[str, ...], plan: Plan) -> None:
     """Check a client memory; one without names has no rows."""
-    _need(isinstance(rows.clients, np.ndarray) and rows.clients.ndim == 1, "clients of a memory")
-    _need(rows.clients.dtype == np.int64 and _are_clients(rows.clients, plan.facts.num_clients), "clients of a memory")
+    _need_like(rows.clients, np.zeros(len(rows.clients), np.int64), "clients of a memory")
+    _need(_are_clients(rows.clients, plan.facts.num_clients), "clients of a memory")
     _need(np.unique(rows.clients).size == rows.clients.size, "clients of a memory")
-    _need(isinstance(rows.vectors, Mapping) and rows.vectors.keys() == set(names), "memory")
-    for name in names:
-        _need_like(rows.vectors[name], np.zeros((rows.clients.size, plan.layout.size), np.float32), name)
+    vectors = np.zeros((rows.clients.size, plan.layout.size), np.float32)
+    _need_like(rows.vectors, dict.fromkeys(names, vectors), "memory")
 
 
 def _are_clients(clients: NDArray[Any], num_clients: int) -> bool:
@@ -132,11 +117,21 @@ def _is_ours(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == _PACKAGE
 
 
-def _need_like(value: object, like: Vector | None, name: str) -> None:
-    if like is None or value is None:
-        _need(like is None and value is None, name)
+def _need_like(value: Any, like: Any, name: str) -> None:
+    """Refuse a value of another form: a server, a mapping with other names, an array of another shape or kind."""
+    if isinstance(like, Server):
+        _need(isinstance(value, Server), name)
+        _need_like(value.model, like.model, "model")
+        _need_like(value.vectors, like.vectors, name)
+    elif isinstance(like, Mapping):
+        _need(isinstance(value, Mapping) and value.keys() == like.keys(), name)
+        for key, inner in like.items():
+            _need_like(value[key], inner, key)
+    elif like is None:
+        _need(value is None, name)
     else:
-        _need(isinstance(value, np.ndarray) and value.shape == like.shape and value.dtype.kind == like.dtype.kind, name)
+        _need(isinstance(value, np.ndarray | np.generic) and value.shape == like.shape, name)
+        _need(value.dtype.kind == like.dtype.kind, name)
 
 
 def _need(is_right: bool, name: str) -> None:
