@@ -125,7 +125,7 @@ def test_a_seeded_run_is_that_of_data_scaled_by_hand(hospitals, capsys):
     assert found == expected.tolist()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["accuracy"] > 0.6
-    card = json.loads((folder / "model.json").read_text())["input"]
+    card = json.loads((folder / "model.json").read_text())
     assert card["schema_sha256"] == up.data.Schema.read("schema.toml").fingerprint
     assert main(["run", "run.toml", "--quiet"]) == 0  # it is there already
     Path("schema.toml").write_text(Path("schema.toml").read_text().replace("[0, 110]", "[0, 120]"))

@@ -153,7 +153,6 @@ def test_a_module_without_a_name_comes_back_into_another_like_it(tmp_path):
     [
         (nn.Linear(3, 2), "'weight' is in the module, but not in the folder"),
         (own_models.Counted(4, 2), r"'linear.weight' is \(2, 3\) in the folder, but \(2, 4\) in it"),
-        ("linear", "it must be a torch.nn.Module, or a function that makes one"),
         (own_models.fails, r"calling it failed with RuntimeError: no weights today"),
         (dict, "it returned dict"),
     ],
@@ -314,8 +313,6 @@ def test_personal_models_come_back_by_number_and_by_name(tmp_path):
     for called in (absent, data.name_of(absent), 17, "zoe", ""):
         with pytest.raises(InputError, match=r"^client is .*, but it has no personal model in .*, as only clients"):
             loaded.personal(called)
-    with pytest.raises(InputError, match="must be a client's number or name"):
-        loaded.personal(1.0)
 
 
 def test_personal_models_of_a_restricted_run_are_in_the_holders_folder_alone(tmp_path):
@@ -361,7 +358,7 @@ def test_a_model_says_what_is_claimed_of_its_privacy(tmp_path):
     # The ledger's file can be held against what the model says.
     assert up.privacy.Ledger.read(tmp_path / "ledger.jsonl", head=stated.head).chain == "anchored"
     document = json.loads((tmp_path / "model" / "model.json").read_text())["privacy"]
-    assert document["simulation"] is True
+    assert document["is_simulation"] is True
     assert document["epsilon"] == stated.epsilon
 
 
@@ -388,10 +385,7 @@ def other_weights(folder):
 def change(**changes):
     def changed(folder):
         document = json.loads((folder / "model.json").read_text())
-        for key, value in changes.items():
-            place, _, name = key.rpartition("__")
-            (document[place] if place else document)[name] = value
-        (folder / "model.json").write_text(json.dumps(document))
+        (folder / "model.json").write_text(json.dumps(document | changes))
 
     return changed
 
@@ -420,15 +414,16 @@ def cut(name, keep=20):
         (cut("model.json", 0), "model.json: damaged"),
         (lambda folder: (folder / "model.json").write_text("[]"), "model.json: damaged"),
         (lambda folder: (folder / "model.json").write_bytes(b"\xff"), "model.json: damaged"),
-        (change(output=3), "model.json: damaged"),
-        (change(output__link="cosine"), r"model.json: damaged \('cosine' is none of softmax"),
-        (change(input__shape="wide"), "model.json: damaged"),
-        (change(privacy={}), r"model.json: damaged \(KeyError: 'epsilon'\)"),
-        (change(model__options={"bias": True}), r"damaged \(KeyError: 'outputs'\); expected the options of a model"),
-        (change(input__shape=[4]), r"'weight' is \(2, 3\) in the folder, but \(2, 4\) in it"),
-        (change(format=2), "model.json has format 2, but this version of upcycled reads up to format 1: use the"),
+        (change(options=3), "model.json: damaged"),
+        (change(kind="oracle"), "model.json: damaged"),
+        (change(link="cosine"), "model.json: damaged"),
+        (change(shape="wide"), "model.json: damaged"),
+        (change(privacy={}), "model.json: damaged"),
+        (change(options={"bias": True}), r"damaged \(KeyError: 'outputs'\); expected the options of a model"),
+        (change(shape=[4]), r"'weight' is \(2, 3\) in the folder, but \(2, 4\) in it"),
+        (change(format=3), "model.json has format 3, but this version of upcycled reads format 2: use the"),
         (change(format="1"), "model.json has format '1', but"),
-        (without("model.json"), "holds model.safetensors without model.json, as earlier versions wrote it"),
+        (without("model.json"), "holds no model.json"),
         (without("model.safetensors"), r"model.safetensors: cannot be read \(No such file or directory\)"),
     ],
 )
@@ -468,7 +463,7 @@ def test_a_folder_must_hold_one_model(tmp_path):
 def test_a_factory_that_is_not_there_is_one_sentence_with_a_way_out(tmp_path):
     trained(federation(), model=own_models.make, iterations=1).save(tmp_path)
     for name, said in (("nowhere_at_all:make", "there is no module 'nowhere_at_all'"), ("math:make", "has no 'make'")):
-        change(model__factory=name)(tmp_path)
+        change(factory=name)(tmp_path)
         with pytest.raises(InputError, match=said) as raised:
             up.load(tmp_path, allow=name.partition(":")[0])
         assert "; or give the module as up.load(DIR, model=module)" in str(raised.value)
@@ -492,7 +487,7 @@ def planted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["planted_package.planted:run", "planted_package_too:run"])
 def test_code_that_is_not_allowed_is_neither_imported_nor_called(planted, name, allow):
     trained(federation(), model=own_models.make, iterations=1).save(planted / "model")
-    change(model__factory=name)(planted / "model")
+    change(factory=name)(planted / "model")
     with pytest.raises(InputError, match=rf"names the function '{name}'.*pass allow='{name.partition(':')[0]}'"):
         up.load(planted / "model", **({"allow": allow} if allow else {}))
     assert not (planted / "imported").exists()
@@ -502,7 +497,7 @@ def test_code_that_is_not_allowed_is_neither_imported_nor_called(planted, name, 
 @pytest.mark.parametrize("name", ["http.server:test", "upcycled.cli.main:main", "os:abort"])
 def test_a_function_of_another_package_is_not_run(tmp_path, name):
     trained(federation(), model=own_models.make, iterations=1).save(tmp_path)
-    change(model__factory=name)(tmp_path)
+    change(factory=name)(tmp_path)
     with pytest.raises(InputError, match="expected code that you allow"):
         up.load(tmp_path, allow="tests.serving.own_models")
 
@@ -510,18 +505,18 @@ def test_a_function_of_another_package_is_not_run(tmp_path, name):
 def test_an_allowed_module_does_not_allow_what_it_imports(planted):
     trained(federation(), model=own_models.make, iterations=1).save(planted / "model")
     for name in ("planted_package.planted:make", "planted_package.planted:Path.cwd"):
-        change(model__factory=name)(planted / "model")
+        change(factory=name)(planted / "model")
         with pytest.raises(InputError, match="is not defined in an allowed module"):
             up.load(planted / "model", allow="planted_package")
-    change(model__factory="planted_package.planted:make")(planted / "model")
+    change(factory="planted_package.planted:make")(planted / "model")
     up.load(planted / "model", allow="planted_package.planted:make")
     up.load(planted / "model", allow=("planted_package", "tests.serving.own_models"))
 
 
-@pytest.mark.parametrize("allow", [True, 3, "", [""], [None], {"a": 1}, own_models])
-def test_names_of_allowed_code_are_texts(tmp_path, allow):
-    folder = trained(federation(), iterations=1).save(tmp_path)
-    with pytest.raises(InputError, match=r"allow is .*, but it must be the name of a module, or several"):
+@pytest.mark.parametrize("allow", ["", [""], [None], {"a": 1}])
+def test_what_is_no_name_of_a_module_allows_nothing(tmp_path, allow):
+    folder = trained(federation(), model=own_models.make, iterations=1).save(tmp_path)
+    with pytest.raises(InputError, match="expected code that you allow"):
         up.load(folder, allow=allow)
 
 

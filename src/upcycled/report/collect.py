@@ -355,8 +355,7 @@ def _table(text: str) -> dict[str, Any]:
 
 
 def _label_names(text: str) -> tuple[str, ...]:
-    output = _table(text).get("output")
-    names = output.get("label_names") if isinstance(output, dict) else None
+    names = _table(text).get("label_names")
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from pydantic import InstanceOf, TypeAdapter
 from torch import nn
 
 from upcycled.core.facts import Facts
 from upcycled.core.lookup import name_of, names_code
 from upcycled.core.objective import Objective, TargetKind
 from upcycled.data.schema.table_schema import Schema
-from upcycled.losses.links import LINKS, Link, link_of
+from upcycled.losses.links import Link, link_of
 from upcycled.models.builtin import Lstm
 from upcycled.models.prepare import KINDS
 
-_TARGETS: tuple[TargetKind, ...] = ("classes", "labels", "numbers")
 OWN = "own"
 """In the place of a name, for a model that the package does not know how to build."""
 
@@ -52,60 +52,24 @@ class ModelCard:
     other_columns: tuple[str, ...] = ()
     """Columns of the table of training that were no features."""
     label_names: tuple[str, ...] | None = None
-    schema: Schema | None = None
+    schema: InstanceOf[Schema] | None = None
     """How the raw rows of a table become features; None where training was on numbers as they are."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain values, in the parts of the file."""
-        return {
-            "model": {
-                "kind": self.kind,
-                "options": dict(self.options),
-                "factory": self.factory,
-                "frozen": list(self.frozen),
-            },
-            "input": {
-                "shape": list(self.shape),
-                "dtype": self.dtype,
-                "norm_bound": self.norm_bound,
-                "feature_names": None if self.feature_names is None else list(self.feature_names),
-                "other_columns": list(self.other_columns),
-                "schema": None if self.schema is None else self.schema.plain(),
-                "schema_sha256": None if self.schema is None else self.schema.fingerprint,
-            },
-            "output": {
-                "targets": self.targets,
-                "count": self.num_targets,
-                "is_vector": self.is_vector,
-                "link": self.link,
-                "label_names": None if self.label_names is None else list(self.label_names),
-            },
-            "loss": dict(self.loss),
-        }
+        """Return it as plain values."""
+        schema = None if self.schema is None else self.schema.plain()
+        return {**vars(self), "schema": schema, "schema_sha256": self.schema and self.schema.fingerprint}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ModelCard:
         """Return the card that :meth:`as_json` gave; KeyError, TypeError or ValueError for anything else."""
-        model, given, output = document["model"], document["input"], document["output"]
-        bound, factory = given["norm_bound"], model["factory"]
-        return cls(
-            kind=_one_of(model["kind"], (*KINDS, OWN)),
-            options=dict(model["options"]),
-            factory=None if factory is None else str(factory),
-            frozen=tuple(map(str, model["frozen"])),
-            shape=tuple(int(size) for size in given["shape"]),
-            dtype=_one_of(given["dtype"], ("float32", "int64")),
-            norm_bound=None if bound is None else float(bound),
-            targets=_one_of(output["targets"], _TARGETS),
-            num_targets=int(output["count"]),
-            is_vector=bool(output["is_vector"]),
-            link=_one_of(output["link"], LINKS),
-            loss=dict(document["loss"]),
-            feature_names=_names(given["feature_names"]),
-            other_columns=_names(given["other_columns"]) or (),
-            label_names=_names(output["label_names"]),
-            schema=_schema(given),
-        )
+        schema = None if document["schema"] is None else Schema.from_dict(document["schema"])
+        if schema is not None and schema.fingerprint != document["schema_sha256"]:
+            raise ValueError("the schema is not the one that the model was trained with")
+        card = TypeAdapter(cls).validate_python({**document, "schema": schema})
+        if card.kind not in (*KINDS, OWN):
+            raise ValueError(f"{card.kind!r} is none of {', '.join((*KINDS, OWN))}")
+        return card
 
 
 def card_of(
@@ -184,23 +148,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
-
-
-def _one_of(value: Any, allowed: tuple[Any, ...]) -> Any:
-    if value not in allowed:
-        raise ValueError(f"{value!r} is none of {', '.join(allowed)}")
-    return value
-
-
-def _schema(given: Mapping[str, Any]) -> Schema | None:
-    """Return the schema of a card; folders of earlier versions have none."""
-    if given.get("schema") is None:
-        return None
-    schema = Schema.from_dict(given["schema"])
-    if schema.fingerprint != given["schema_sha256"]:
-        raise ValueError("the schema is not the one that the model was trained with")
-    return schema
-
-
-def _names(value: Any) -> tuple[str, ...] | None:
-    return None if value is None else tuple(map(str, value))

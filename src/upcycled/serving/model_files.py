@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -34,7 +35,7 @@ from upcycled.support.files import (
 )
 
 WEIGHTS, CARD, PERSONAL = "model.safetensors", "model.json", "personal.safetensors"
-MODEL_FORMAT = 1
+MODEL_FORMAT = 2
 _EXPECTED = f"a model's {CARD} and {WEIGHTS}. Save the model again, or copy its whole folder"
 _ABOUT = "upcycled"
 """In the header of personal models: their format, the clients' names, and which model they belong to."""
@@ -55,7 +56,7 @@ def model_files(
     document = {
         "format": MODEL_FORMAT,
         **card.as_json(),
-        "privacy": None if privacy is None else privacy.as_json(),
+        "privacy": None if privacy is None else vars(privacy),
         "versions": dict(versions),
         "sha256": _hash(weights),
     }
@@ -162,9 +163,8 @@ def read_model(folder: Path) -> StoredModel:
     with reading(path, _EXPECTED):
         document = json_table(path.read_bytes())
         _check_format(document.get("format"), path)
-        privacy = document["privacy"]
         card = ModelCard.from_json(document)
-        stated = None if privacy is None else PrivacyStatement.from_json(privacy)
+        stated = TypeAdapter(PrivacyStatement | None).validate_python(document["privacy"])
         sha256 = str(document["sha256"])
     path = _newest(folder / WEIGHTS, sha256)
     with reading(path, _EXPECTED, SafetensorError):
@@ -214,10 +214,10 @@ def read_personal(folder: Path, client: int | str, sha256: str) -> torch.Tensor:
 
 
 def _check_format(found: object, path: Path) -> None:
-    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MODEL_FORMAT:
+    if found != MODEL_FORMAT:
         raise InputError(
-            f"{path} has format {shown(found)}, but this version of upcycled reads up to format {MODEL_FORMAT}: use "
-            "the version that wrote it"
+            f"{path} has format {shown(found)}, but this version of upcycled reads format {MODEL_FORMAT}: use the "
+            "version that wrote it"
         )
 
 

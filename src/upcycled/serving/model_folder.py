@@ -20,7 +20,7 @@ from upcycled.models.factories import made_by
 from upcycled.models.prepare import takes_tokens
 from upcycled.models.projection import with_projection
 from upcycled.serving.model_card import OWN, ModelCard
-from upcycled.serving.model_files import CARD, WEIGHTS, read_model
+from upcycled.serving.model_files import CARD, read_model
 from upcycled.serving.predictor import Predictor
 from upcycled.support.files import PRIVATE, reading
 
@@ -66,7 +66,7 @@ def load(
     found = model_folder(Path(check_path("folder", folder, "folder")))
     stored = read_model(found)
     card = stored.card
-    module = _module(card, model, found, _as_names(allow))
+    module = _module(card, model, found, (allow,) if isinstance(allow, str) else tuple(allow))
     _put(module, stored.tensors, found)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name not in card.frozen)
@@ -92,19 +92,7 @@ def model_folder(folder: Path) -> Path:
     if inside:
         listed = ", ".join(map(str, inside[:_LISTED])) + (", ..." if len(inside) > _LISTED else "")
         raise InputError(f"{folder} holds {len(inside)} models, so it must be one of: {listed}")
-    if (folder / WEIGHTS).is_file():
-        raise InputError(
-            f"{folder} holds {WEIGHTS} without {CARD}, as earlier versions wrote it: put the weights into a module of "
-            "yours by load_state_dict, or run it again"
-        )
     raise InputError(f"{folder} holds no {CARD}, but it must be the folder of a finished run, or of result.save")
-
-
-def _as_names(allow: Any) -> tuple[str, ...]:
-    names = (allow,) if isinstance(allow, str) else allow
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-        raise InputError(field="allow", value=allow, must="the name of a module, or several")
-    return tuple(names)
 
 
 def _factory(name: str, allow: tuple[str, ...], folder: Path) -> Any:
@@ -139,8 +127,6 @@ def _module(card: ModelCard, given: Any, folder: Path, allow: tuple[str, ...]) -
     if isinstance(given, nn.Module):
         return copy.deepcopy(given)
     if given is not None:
-        if not callable(given):
-            raise InputError(field="model", value=given, must="a torch.nn.Module, or a function that makes one")
         return made_by(given, given, seed=0)
     if card.kind == OWN:
         if card.factory is None:

@@ -121,10 +121,7 @@ class Predictor:
         Raises:
             InputError: in one sentence, if there is no such model.
         """
-        if isinstance(client, bool) or not isinstance(client, int | str | np.integer):
-            raise InputError(field="client", value=client, must="a client's number or name")
-        number = client if isinstance(client, str) else int(client)
-        vector = read_personal(self.folder, number, self.sha256)
+        vector = read_personal(self.folder, client, self.sha256)
         model = copy.deepcopy(self.model)
         if vector.shape != (layout_of(model).size,):
             needed = layout_of(model).size

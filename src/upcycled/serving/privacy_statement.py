@@ -33,34 +33,6 @@ class PrivacyStatement:
     def __str__(self) -> str:
         return "\n".join(f"{topic}: {words}" for topic, words in self.items)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {
-            "mechanism": self.mechanism,
-            "simulation": self.is_simulation,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "unit": self.unit,
-            "adversary": self.adversary,
-            "statement": [list(item) for item in self.items],
-            "ledger_head": None if self.head is None else dict(self.head),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> PrivacyStatement:
-        """Return the statement that :meth:`as_json` gave; KeyError, TypeError or ValueError for anything else."""
-        epsilon = document["epsilon"]
-        return cls(
-            mechanism=str(document["mechanism"]),
-            is_simulation=bool(document["simulation"]),
-            epsilon=None if epsilon is None else float(epsilon),
-            delta=float(document["delta"]),
-            unit=str(document["unit"]),
-            adversary=str(document["adversary"]),
-            items=tuple((str(topic), str(words)) for topic, words in document["statement"]),
-            head=document["ledger_head"],
-        )
-
 
 def statement_of(ledger: Ledger) -> PrivacyStatement:
     """Return what a run's ledger says at its usual delta."""
