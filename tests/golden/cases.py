@@ -252,7 +252,7 @@ def _(folder):
 def _(folder):
     usual = {"algorithm": up.FedProx(mu=0.5), "local": LOCAL, "engine": "fused", "progress": False}
     found = up.compare(ragged(), upcycle=0.7, iterations=8, seeds=(0, 1), **usual)
-    differences = {"differences": found.differences.tolist(), "interval": list(found.interval)}
+    differences = {"differences": list(found.paired.differences), "interval": list(found.paired.interval)}
     return {**of_results([*found.vanilla, *found.upcycled]), "paired": differences}
 
 

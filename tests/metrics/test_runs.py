@@ -326,7 +326,7 @@ def test_runs_in_one_process_compare_by_a_metric_too(monkeypatch):
         DATA, algorithm=up.FedAvg(), iterations=4, seeds=(0, 1, 2), metrics=["kappa"], metric="kappa", progress=False
     )
     kappas = [np.array([run.metrics["kappa"] for run in runs]) for runs in (found.vanilla, found.upcycled)]
-    assert found.differences.tolist() == pytest.approx((kappas[1] - kappas[0]).tolist())
+    assert list(found.paired.differences) == pytest.approx((kappas[1] - kappas[0]).tolist())
     assert "vanilla kappa" in str(found)
     with pytest.raises(up.InputError, match="metric is 'auroc', but it must be one of accuracy, loss"):
         up.compare(DATA, algorithm=up.FedAvg(), metric="auroc")

@@ -289,7 +289,7 @@ def test_restricted_runs_are_compared_by_what_they_cost(data):
     assert "vanilla 2 data rounds, 16 messages, worst epsilon" in str(found)
     assert str(found).endswith("accuracies are the data holder's own")
     with pytest.raises(up.InputError, match="are their holder's own"):
-        _ = found.gain
+        _ = found.paired.mean
 
 
 def test_an_outcome_brings_the_holders_own_back_from_a_worker_process(data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,25 +65,6 @@ class Comparison:
         return np.array([score_of(run, self.metric) for run in runs], dtype=np.float64)
 
     @property
-    def differences(self) -> Real:
-        """Upcycled minus vanilla score, seed by seed."""
-        return np.array(self.paired.differences)
-
-    @property
-    def gain(self) -> float:
-        return self.paired.mean
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Student's interval of the mean difference."""
-        return self.paired.interval
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the interval excludes zero."""
-        return self.paired.is_significant
-
-    @property
     def is_restricted(self) -> bool:
         """Whether runs can be compared by what they cost only."""
         return any(result.private is not None for result in (*self.vanilla, *self.upcycled))
@@ -101,7 +82,7 @@ class Comparison:
     def __str__(self) -> str:
         if self.is_restricted:
             return self._costs()
-        digits, scale = score_digits(self.metric)
+        (digits, scale), paired = score_digits(self.metric), self.paired
         is_accuracy = self.metric == "accuracy"
         unit, words, points = (" %", "", " points") if is_accuracy else ("", f"{self.metric} ", "")
         means = (self._scores(runs).mean() for runs in (self.vanilla, self.upcycled))
@@ -109,8 +90,8 @@ class Comparison:
         rounds = [runs[0].history[-1].data_round for runs in (self.vanilla, self.upcycled)]
         return (
             f"vanilla {vanilla} ({rounds[0]} data rounds), upcycled {upcycled} ({rounds[1]}): "
-            f"{signed(self.gain, digits, scale)}{points}, {general(100 * self.confidence)} % interval "
-            f"{interval(*self.interval, digits, scale)}: {self.paired.verdict}"
+            f"{signed(paired.mean, digits, scale)}{points}, {general(100 * self.confidence)} % interval "
+            f"{interval(*paired.interval, digits, scale)}: {paired.verdict}"
         )
 
     @property
@@ -124,17 +105,14 @@ class Comparison:
             ("MB sent up", *(megabytes(_mean_total(runs, "bytes_up")) for runs in sides)),
         ]
         if not self.is_restricted:
-            cells = (mean_sd(mean_and_sd(score_of(run, self.metric) for run in runs), *self._digits) for runs in sides)
+            digits = score_digits(self.metric)
+            cells = (mean_sd(mean_and_sd(score_of(run, self.metric) for run in runs), *digits) for runs in sides)
             rows.insert(0, (score_title(self.metric), *cells))
         ledgers = _ledgers((*self.vanilla, *self.upcycled))
         if ledgers:
             word = " (simulation: not private)" if any(ledger.is_simulation for ledger in ledgers) else ""
             rows.append((f"worst client's epsilon{word}", *(epsilon(_worst_epsilon(runs)) for runs in sides)))
         return Overview(str(self), tuple(rows), (f"{len(self.vanilla)} seeds each", "vanilla", "upcycled"))
-
-    @property
-    def _digits(self) -> tuple[int, float]:
-        return score_digits(self.metric)
 
     def plot(self, metric: str | None = None, *, against: str = "data_round", ax: Any = None) -> Any:
         """Draw vanilla and upcycled in one plot, means over seeds with a band (needs the extra ``report``).
@@ -234,8 +212,6 @@ def compare(
         raise unknown("equal", equal, EQUALS)
     check_number("confidence", confidence, above=0, below=1)
     check_number("iterations", iterations, at_least=2, integer=True)
-    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
-        raise InputError(field="seeds", value=seeds, must="a list of two or more, such as seeds=range(3)")
     if "seed" in arguments:
         raise TypeError("compare() has no argument 'seed'; did you mean 'seeds'?")
     seeds = tuple(seeds)
@@ -254,9 +230,9 @@ def compare(
     results = train_many(runs, progress=progress)
     done = []
     for result in results:
-        if result.error is not None or not isinstance(result, Result):
-            assert result.error is not None
+        if result.error is not None:
             raise result.error
+        assert isinstance(result, Result)
         done.append(result)
     score = metric or ("loss" if any(one.accuracy is None and one.private is None for one in done) else "accuracy")
     return Comparison(tuple(done[: len(seeds)]), tuple(done[len(seeds) :]), equal, confidence, score)
