@@ -86,12 +86,6 @@ def test_a_wrong_interval_is_answered_by_one_sentence(value):
         how_often(value)
 
 
-@pytest.mark.parametrize("value", [3, True, b"runs", ""])
-def test_a_wrong_folder_is_answered_by_one_sentence(federation, value):
-    with pytest.raises(up.InputError, match=r"^checkpoint is .* must be None or the path of a folder$"):
-        up.train(federation, checkpoint=value, **QUIET)
-
-
 # Going on
 
 

@@ -111,8 +111,6 @@ def test_b_needs_a_row_for_each_client(engine: str, shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize(
     ("algorithm", "sentence"),
     [
-        (Own(asks=lambda server, memory: 0.1), "own.problem must return an up.Problem, but it returned float"),
-        (Own(steps=lambda server, memory, arrived: up.Server(arrived.mean)), "must return the new up.Server and the"),
         (Own(steps=lambda server, memory, arrived: (up.Server(arrived.mean[1:]), memory)), r"a model of shape \(42,\)"),
         (Own(steps=lambda server, memory, arrived: (up.Server(arrived.mean, {"m": arrived.mean}), memory)), "'m'"),
     ],

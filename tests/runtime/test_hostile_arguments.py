@@ -20,15 +20,10 @@ def trained(**arguments):
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [
-        ("engine", None, "a name in quotes"),
-        ("callbacks", 3, "a list of functions or callbacks"),
         ("device", "cuda", "'cpu', or a device of this machine"),
         ("device", "meta", "'cpu', or a device of this machine"),
         ("device", "abacus", "'cpu', or a device of this machine"),
-        ("model_options", 3, "None or a mapping"),
         ("sampling", [], "known"),
-        ("checkpoint", "a\0b", "without a NUL character"),
-        ("ledger", "a\0b", "without a NUL character"),
     ],
 )
 @pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])
@@ -46,11 +41,6 @@ def test_an_argument_that_nobody_can_mean_is_refused_by_its_name(argument, value
 
 def test_numbers_of_numpys_are_taken():
     assert trained(seed=np.int64(3)).params.equal(trained(seed=3).params)
-
-
-def test_a_batch_that_is_no_list_is_refused():
-    with pytest.raises(InputError, match="runs is 3, but it must be a list of pairs"):
-        up.train_many(3)
 
 
 @pytest.mark.parametrize(

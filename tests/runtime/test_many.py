@@ -221,9 +221,9 @@ def test_a_worker_that_is_told_to_stop_before_it_begins_does_nothing(data, tmp_p
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_worker_on_another_thread_or_of_a_parent_without_a_folder_works_where_it_is(data, tmp_path):
+def test_a_worker_on_another_thread_works_where_it_is(data, tmp_path):
     # Handlers of signals are the main thread's to set.
-    parcel = Parcel(planned(a_run(data, "sequential")), here="")
+    parcel = Parcel(planned(a_run(data, "sequential")))
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(attempt_here, parcel, tmp_path, 0).result().outcome
     assert bits(found) == bits(trained(a_run(data, "sequential")))

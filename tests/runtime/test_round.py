@@ -169,19 +169,6 @@ def test_a_client_is_told_nobody_elses_size(federation):
         facts.rows_of(np.array([1]))
 
 
-def test_a_plan_of_public_facts_has_nothing_to_train_on(federation):
-    plan = plan_of(federation.facts(), spec_for(up.FedAvg()))
-    with pytest.raises(up.UpcycledError, match="made of public facts and has no data"):
-        plan.task  # noqa: B018
-
-
-def test_what_a_plan_computes_is_not_changed_by_how_it_is_kept(federation):
-    plan = make_plan(federation, spec_for(up.FedAvg()))
-    assert plan.kept(progress=True).spec.progress
-    with pytest.raises(TypeError, match=r"\['iterations', 'seed'\] need a new plan"):
-        plan.kept(progress=True, seed=4, iterations=7)
-
-
 def test_a_round_takes_the_part_of_the_cohort_that_came(federation):
     """FedAvg over two of four clients is their mean weighted by n_i, and the others' memories stay."""
     spec = spec_for(up.Scaffold(), upcycle=None)

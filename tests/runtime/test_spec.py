@@ -32,9 +32,8 @@ def test_a_batch_takes_pairs_and_dicts(federation):
     pair, named = up.train_many([(federation, SPEC), {"data": federation, "spec": SPEC, "seed": 4}], progress=False)
     assert torch.equal(pair.params, up.train(federation, SPEC).params)
     assert named.spec.seed == 4
-    for wrong in (3, (federation,), {"algorithm": up.FedAvg()}, (federation, {"seed": 1})):
-        [failed] = up.train_many([wrong], progress=False)
-        assert isinstance(failed.error, up.InputError), wrong
+    [failed] = up.train_many([(federation, {"seed": 1})], progress=False)
+    assert isinstance(failed.error, up.InputError)
 
 
 def test_a_misspelt_argument_is_named_like_any_functions(federation):
@@ -165,10 +164,7 @@ def test_a_spec_is_a_value():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"engine": None}, "engine is None, but it must be a name in quotes"),
-        ({"device": 3}, "device is 3, but it must be a name in quotes"),
-        ({"budget": 2.0}, "budget is 2.0, but it must be None or up.Budget"),
-        ({"ledger": 3}, "ledger is 3, but it must be None or the path of a file"),
+        ({"ledger": ""}, "ledger is '', but it must be the path of a file"),
         ({"budget": up.Budget(1.0, 1e-5)}, "budget is given without privacy"),
         ({"progress": "yes"}, "progress is 'yes', but it must be True or False"),
         ({"participation": "x" * 500}, "but it must be a finite number > 0 and <= 1"),

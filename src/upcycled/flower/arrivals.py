@@ -59,8 +59,8 @@ class Expectation:
             raise UnfitReplyError("the reply is another client's, or of another run")
         if (reply.round, reply.attempt) != (asked.round, asked.attempt):
             raise UnfitReplyError(f"the reply is of data round {reply.round}, attempt {reply.attempt}: stale")
-        (samples,) = plan.sizes_of(asked.cohort.rows).tolist()
-        (steps,) = plan.solver.local.num_steps(plan.sizes_of(asked.cohort.rows), asked.cohort.epochs).tolist()
+        (samples,) = plan.facts.sizes[asked.cohort.rows].tolist()
+        (steps,) = plan.solver.local.num_steps(plan.facts.sizes[asked.cohort.rows], asked.cohort.epochs).tolist()
         if (reply.samples, reply.steps) != (samples, steps):
             raise UnfitReplyError(
                 f"the reply says {reply.samples} samples and {reply.steps} steps, not {samples} and {steps}"

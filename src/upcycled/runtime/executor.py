@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from upcycled.core.errors import InputError, UpcycledError
+from upcycled.core.errors import UpcycledError
 from upcycled.core.forked import may_have_workers
 from upcycled.data import FederatedData
 from upcycled.engines.scratch import scratch_folder
@@ -107,13 +107,10 @@ def train_each(
         progress: whether to show a table; or the table of a larger batch, which its owner shows.
         titles: what the table calls the runs.
     """
-    if not isinstance(runs, Sequence) or isinstance(runs, str):
-        must = "a list of pairs (data, spec), or of dicts of train's arguments"
-        raise InputError(field="runs", value=runs, must=must)
     jobs: list[_Job] = []
     for i, run in enumerate(runs):
         try:
-            jobs.append(_Job(i, _planned(i, run), titles[i] if titles else None))
+            jobs.append(_Job(i, _planned(run), titles[i] if titles else None))
         except Exception as error:
             yield i, _failed(error, run)
     # Before the first of them trains: runs that do not fit together would each find out alone, half of them done.
@@ -143,20 +140,14 @@ class _Job:
 _Ended = Iterator[tuple[int, Result | Exception]]
 
 
-def _planned(place: int, run: Job) -> Plan:
+def _planned(run: Job) -> Plan:
     if isinstance(run, Plan):
         return run
     if isinstance(run, Mapping):
         arguments = dict(run)
-        if "data" not in arguments:
-            raise InputError(f"run {place} has no data, but it must have the arguments of train, data among them")
-        data = arguments.pop("data")
-        return make_plan(data, spec_from(arguments.pop("spec", None), arguments))
-    if not isinstance(run, tuple) or len(run) != 2:
-        raise InputError(
-            f"run {place} is {type(run).__name__}, but it must be a pair (data, spec), or a dict of train's arguments"
-        )
-    return make_plan(run[0], spec_from(run[1], {}))
+        return make_plan(arguments.pop("data"), spec_from(arguments.pop("spec", None), arguments))
+    data, spec = run
+    return make_plan(data, spec_from(spec, {}))
 
 
 def _failed(error: Exception, run: Job) -> Failed:
@@ -168,7 +159,7 @@ def _settings(run: Job) -> Mapping[str, Any]:
         return dict(run)
     if isinstance(run, Plan):
         return run.settings
-    return run[1].settings() if isinstance(run, tuple) and len(run) == 2 and isinstance(run[1], RunSpec) else {}
+    return run[1].settings() if isinstance(run[1], RunSpec) else {}
 
 
 def _alone(jobs: Sequence[_Job], table: BatchProgress) -> _Ended:

@@ -21,7 +21,7 @@ from upcycled.core.aggregator import Aggregator
 from upcycled.core.algorithm import Algorithm, NoiseGain
 from upcycled.core.effective import EffectiveDirections
 from upcycled.core.engine import EngineKind, Task
-from upcycled.core.errors import InputError, UpcycledError
+from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.core.forked import settle
 from upcycled.core.layout import Layout, flatten, layout_of
@@ -34,7 +34,7 @@ from upcycled.core.sampler import Participation
 from upcycled.core.shards import Shards
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, NoisySGD, ShiftedMinimiser, Solver
 from upcycled.core.strategy import Strategy, Upcycled, Vanilla
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Vector
 from upcycled.data import FederatedData
 from upcycled.data.checks import Names
 from upcycled.engines import choose_engine
@@ -60,7 +60,7 @@ from upcycled.runtime.planning.checks import (
     check_stragglers,
 )
 from upcycled.runtime.planning.protection import fit_protection
-from upcycled.runtime.spec import NOT_IN_BITS, RunSpec, local_of
+from upcycled.runtime.spec import RunSpec, local_of
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,13 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        return self._with_data()[0]
+        assert self.on_data is not None  # not of public facts alone
+        return self.on_data[0]
 
     @property
     def engine(self) -> EngineKind:
-        return self._with_data()[1]
+        assert self.on_data is not None
+        return self.on_data[1]
 
     @property
     def checkpoint(self) -> Path | None:
@@ -146,19 +148,7 @@ class Plan:
 
     def kept(self, **changes: Any) -> Plan:
         """Return the plan kept or shown in another way, which changes nothing that it computes."""
-        if not set(changes) <= set(NOT_IN_BITS):
-            raise TypeError(f"{sorted(set(changes) - set(NOT_IN_BITS))} need a new plan")
         return replace(self, spec=self.spec.replace(**changes))
-
-    def sizes_of(self, rows: Ints) -> Ints:
-        """Return n_i of clients by their rows."""
-        sizes: Ints = self.facts.sizes[rows]
-        return sizes
-
-    def _with_data(self) -> tuple[Task, EngineKind]:
-        if self.on_data is None:
-            raise UpcycledError("this plan was made of public facts and has no data to train on")
-        return self.on_data
 
 
 def make_plan(data: FederatedData, spec: RunSpec) -> Plan:

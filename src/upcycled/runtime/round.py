@@ -126,7 +126,7 @@ def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: L
     charge = mechanism.charge(cohort)
     if ledger is not None and charge is not None:
         ledger.charge(asked.iteration, asked.round, asked.attempt, charge)
-    release = mechanism.release(trained, asked.model, cohort, plan.sizes_of(cohort.rows), noise)
+    release = mechanism.release(trained, asked.model, cohort, plan.facts.sizes[cohort.rows], noise)
     return Answer(release, charge, trained.private)
 
 
@@ -162,8 +162,8 @@ def take(plan: Plan, run: Run, asked: Ask, answered: Answer, noise: NoiseSource)
         average=None if combination is None else combination.mean_of,
     )
     clients = release.clients
-    stepped = algorithm.server_step(own_copy(state.server), run.memory.gather(clients), arrived)
-    server, memory = check_stepped(algorithm.name, stepped, state.server)
+    server, memory = algorithm.server_step(own_copy(state.server), run.memory.gather(clients), arrived)
+    check_stepped(algorithm.name, server, state.server)
     undoable = None if plan.spec.checkpoint is None else asked.iteration
     run.memory.put(clients, memory, undoable)
     if answered.private is not None:

@@ -12,7 +12,6 @@ from torch import nn
 
 from upcycled.core.errors import InputError
 from upcycled.core.layout import assign
-from upcycled.core.mechanism import NoiseSource
 from upcycled.core.running_statistics import write_statistics
 from upcycled.core.shards import Shards
 from upcycled.core.strategy import State
@@ -53,10 +52,6 @@ class Scorer:
                 found[row] += self.scores.count(logits, np.asarray(y[part], dtype=np.int64))
         return found
 
-    def release(self, model: Vector, clients: Ints, noise: NoiseSource) -> Real:
-        """Return the noisy numbers of clients that have paid for them."""
-        return self.scores.release(self.count(model, clients), clients, noise)
-
 
 def scorer_of(plan: Plan) -> Scorer | None:
     """Return what gives the plan's charged scores; None where it asks for none."""
@@ -73,7 +68,8 @@ def charged_scores(plan: Plan, scorer: Scorer, run: Run) -> dict[str, float]:
     clients = pay_for_scores(run.ledger, scorer.scores, scorer.test.sizes, iteration, round)
     if not clients.size:
         return {}
-    released = scorer.release(run.state.server.model, clients, run.noise_for(plan, iteration, 0))
+    exact = scorer.count(run.state.server.model, clients)
+    released = scorer.scores.release(exact, clients, run.noise_for(plan, iteration, 0))
     return scorer.scores.metrics(released, int(scorer.test.sizes_of(clients).sum()))
 
 

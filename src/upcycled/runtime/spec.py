@@ -164,16 +164,14 @@ class RunSpec:
         """Where charges go: a private run that is kept needs them on the disk too."""
         if self.ledger is not None:
             return Path(self.ledger)
-        is_kept = self.checkpoint is not None and self.privacy is not None
-        return Path(self.checkpoint) / "ledger.jsonl" if is_kept and self.checkpoint is not None else None
+        return None if self.checkpoint is None or self.privacy is None else Path(self.checkpoint) / "ledger.jsonl"
 
     @property
     def ledger_key_path(self) -> Path | None:
         """Where the key of the ledger's heads lies; a simulation protects nobody, and needs none."""
         if self.ledger_key is not None:
             return Path(self.ledger_key)
-        is_kept = self.checkpoint is not None and self.privacy is not None and self.noise == "system"
-        return Path(self.checkpoint) / "ledger.key" if is_kept and self.checkpoint is not None else None
+        return None if self.checkpoint is None or not self.has_real_noise else Path(self.checkpoint) / "ledger.key"
 
     def replace(self, **changes: Any) -> RunSpec:
         """Return a spec with some arguments changed."""
@@ -258,34 +256,18 @@ def _check_kinds(spec: RunSpec) -> None:
         raise InputError(field="local", value=spec.local, must=must)
     if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
-    if spec.budget is not None and not isinstance(spec.budget, Budget):
-        raise InputError(field="budget", value=spec.budget, must="None or up.Budget(epsilon=..., delta=...)")
-    if spec.charged_scores is not None and not isinstance(spec.charged_scores, ChargedScores):
-        must = "None or up.privacy.ChargedScores(noise_std=...)"
-        raise InputError(field="charged_scores", value=spec.charged_scores, must=must)
     as_aggregator(spec.aggregation)
     if spec.noise not in NOISES:
         raise unknown("noise", spec.noise, NOISES)
     if spec.keep_best is not None and spec.keep_best not in CHOSEN_BY:
         raise unknown("keep_best", spec.keep_best, CHOSEN_BY)
-    for name in ("engine", "device"):
-        if not isinstance(getattr(spec, name), str):
-            raise InputError(field=name, value=getattr(spec, name), must="a name in quotes")
-    if spec.model_options is not None and not isinstance(spec.model_options, Mapping):
-        must = "None or a mapping of names to values, such as {'hidden': [196]}"
-        raise InputError(field="model_options", value=spec.model_options, must=must)
-    paths = (("checkpoint", "a folder"), ("ledger", "a file"), ("ledger_key", "a file"), ("account", "a folder"))
-    for name, what in paths:
+    for name, what in (("checkpoint", "folder"), ("ledger", "file"), ("ledger_key", "file"), ("account", "folder")):
         path = getattr(spec, name)
-        if path is not None and (not isinstance(path, str | Path) or not str(path)):
-            raise InputError(field=name, value=path, must=f"None or the path of {what}")
-        if path is not None:
-            check_path(name, path, what.removeprefix("a "))
+        if path is not None and not check_path(name, path, what):
+            raise InputError(field=name, value=path, must=f"the path of a {what}")
     for metric in as_metrics(spec.metrics):
         if metric.name in SCALARS and metric.name != "accuracy":
             raise InputError(field="metrics", value=metric.name, but="records have another number of that name")
-    if not isinstance(spec.callbacks, Sequence) or isinstance(spec.callbacks, str):
-        raise InputError(field="callbacks", value=spec.callbacks, must="a list of functions or callbacks")
     for one in spec.callbacks:
         as_callback(one)
 

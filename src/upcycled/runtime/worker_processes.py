@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,19 +53,12 @@ def attempt(plan: Plan, callbacks: Sequence[object], threads: int | None) -> Res
         return error
 
 
-def _working_folder() -> str:
-    """Return the current folder, or "" where it was removed."""
-    with suppress(FileNotFoundError):
-        return os.getcwd()
-    return ""
-
-
 @dataclass(frozen=True)
 class Parcel:
     """A plan on its way to a worker; made of bytes only when it is sent, so that runs that wait take no memory."""
 
     plan: Plan
-    here: str = field(default_factory=_working_folder)
+    here: str = field(default_factory=os.getcwd)
     """Where paths of the plan begin that are not absolute: a worker may have been started elsewhere."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,8 +94,7 @@ def attempt_here(parcel: Parcel, folder: Path, place: int) -> Returned:
     """Carry out one run of a batch in this worker, on one thread."""
     if (folder / STOP_FILE).exists():
         return Returned(Stopped(STOPPED), None)
-    if parcel.here:
-        os.chdir(parcel.here)
+    os.chdir(parcel.here)
     reporter = _Reporter(folder, place)
     with _interrupts_ignored():
         outcome = attempt(parcel.plan, [*parcel.plan.spec.callbacks, reporter], threads=1)

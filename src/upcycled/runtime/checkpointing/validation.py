@@ -51,11 +51,12 @@ def check_snapshot(kept: Snapshot, plan: Plan) -> None:
 
 def _check_state(state: State, start: State, plan: Plan) -> None:
     strategy = plan.strategy
-    counts, clip = (state.iteration, state.data_rounds, state.attempt, state.phase), state.clip_scale
+    counts = (state.iteration, state.data_rounds, state.attempt, state.phase)
     numbers = (state.noise_std, state.clip_scale, state.spread, state.noise_energy, state.rho)
     _need(all(map(_is_count, counts)) and state.iteration <= plan.iterations, "iteration")
     _need(state.data_rounds == strategy.data_rounds(state.iteration), "data_rounds")
-    _need(all(one is None or _is_number(one) for one in numbers) and clip > 0 and _is_number(state.noise_std), "numbers")
+    _need(all(one is None or _is_number(one) for one in numbers), "numbers")
+    _need(_is_number(state.noise_std) and state.clip_scale > 0, "noise or clip norm")
     depth = strategy.rule.depth if isinstance(strategy, Upcycled) else 0
     _need(isinstance(state.seen, tuple) and len(state.seen) == min(state.iteration + 1, depth), "number of iterates")
     for server in (state.server, *state.seen):

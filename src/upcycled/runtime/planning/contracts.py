@@ -7,30 +7,23 @@ small rounds last a tenth of a millisecond.
 
 from __future__ import annotations
 
-import numpy as np
-
 from upcycled.core.algorithm import Server, Vectors
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Setting
 from upcycled.core.solvers import Problem
-from upcycled.core.vectors import Vector
 
 
-def check_problem(name: str, problem: Problem, clients: int, size: int) -> Problem:
-    """Return an algorithm's part of the local objectives if it is one number a, and a row of b for each client.
+def check_problem(name: str, problem: Problem, clients: int, size: int) -> None:
+    """Refuse an algorithm's part of the local objectives without a row of b for each client.
 
     Raises:
         InputError: in one sentence.
     """
-    if not isinstance(problem, Problem):
-        raise InputError(f"{name}.problem must return an up.Problem, but it returned {type(problem).__name__}")
-    b = problem.b
-    if b is not None and (not isinstance(b, np.ndarray) or b.shape != (clients, size)):
+    if problem.b is not None and problem.b.shape != (clients, size):
         raise InputError(
             f"{name}.problem must give b a row of {size} numbers for each of the round's {clients} clients, shape "
-            f"({clients}, {size}), but it has {_shape(b)}"
+            f"({clients}, {size}), but it has shape {problem.b.shape}"
         )
-    return problem
 
 
 def check_proven_for(setting: Setting | None, problem: Problem, round: int) -> None:
@@ -51,32 +44,22 @@ def own_copy(server: Server) -> Server:
     return Server(server.model.copy(), {name: vector.copy() for name, vector in server.vectors.items()})
 
 
-def check_stepped(name: str, stepped: object, before: Server) -> tuple[Server, Vectors]:
-    """Return what a server step gave back if it is a server like the one before, and the cohort's memory.
+def check_stepped(name: str, server: Server, before: Server) -> None:
+    """Refuse a server after a step that is not like the one before.
 
     Raises:
         InputError: in one sentence.
     """
-    if not isinstance(stepped, tuple) or len(stepped) != 2 or not isinstance(stepped[0], Server):
+    if server.model.shape != before.model.shape:
         raise InputError(
-            f"{name}.server_step must return the new up.Server and the cohort's memory, but it returned "
-            f"{type(stepped).__name__}"
-        )
-    server, memory = stepped
-    if not isinstance(server.model, np.ndarray) or server.model.shape != before.model.shape:
-        raise InputError(
-            f"{name}.server_step must return a model of shape {before.model.shape}, but it has {_shape(server.model)}"
+            f"{name}.server_step must return a model of shape {before.model.shape}, but it has shape "
+            f"{server.model.shape}"
         )
     if server.vectors.keys() != before.vectors.keys():
         raise InputError(
             f"{name}.server_step returned the server's vectors {_names(server.vectors)}, but it has been given "
             f"{_names(before.vectors)}: start names all that there are"
         )
-    return server, memory
-
-
-def _shape(value: Vector) -> str:
-    return f"shape {value.shape}" if isinstance(value, np.ndarray) else f"{type(value).__name__} in its place"
 
 
 def _names(vectors: Vectors) -> str:
