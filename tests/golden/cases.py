@@ -327,8 +327,6 @@ GIVEN = {
 for formula, given in GIVEN.items():
     command(f"epsilon-{formula}", "privacy", "epsilon", formula, *given.split())
 ASKED = {
-    "noise-gaussian": "gaussian --rounds 40 --sensitivity 0.0893 --epsilon 2 --delta 1e-5",
-    "rounds-gaussian": "gaussian --sensitivity 0.0893 --noise-std 0.8 --epsilon 2 --delta 1e-5",
 }
 for asked, given in ASKED.items():
     command(asked, "privacy", asked.partition("-")[0], *given.split())

@@ -333,7 +333,6 @@ REFUSED = {
     "no privacy": ({"privacy": None}, "is given without privacy"),
     "no room": ({"privacy": ModelClipping(1.0, epsilon=0.05, delta=DELTA)}, "less than a hundredth"),
     "no room made": ({"privacy": LeavesNoRoom()}, "leaves no room"),
-    "not scores": ({"scores": 3}, r"None or up.privacy.ChargedScores"),
     "more classes": ({"scores": ChargedScores(1.0, counts="histogram"), "data": federation(3)}, "needs 2 classes"),
     "batch norm": (
         {"model": torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2, track_running_stats=False))},

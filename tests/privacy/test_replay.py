@@ -26,10 +26,10 @@ from tests.integrations.test_trackers import FROM_ELSEWHERE
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.privacy import MECHANISMS
+from upcycled.privacy.charged_scores import FittedScores
 from upcycled.runtime import executor
 from upcycled.runtime import round as loop
 from upcycled.runtime.display import batch_progress, run_progress
-from upcycled.runtime.scorer import Scorer
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in FROM_ELSEWHERE]
 
@@ -206,8 +206,8 @@ class Tape:
                 plan = replace(plan, mechanism=replace(own, aggregate=aggregate, adaptive=adaptive))
             return take(plan, run, asked, answered, noise)
 
-        release = Scorer.release
-        monkeypatch.setattr(Scorer, "release", lambda *given: self._kept(release(*given)))
+        release = FittedScores.release
+        monkeypatch.setattr(FittedScores, "release", lambda *given: self._kept(release(*given)))
         monkeypatch.setattr(loop, "answer", answer_by_tape)
         monkeypatch.setattr(loop, "take", take_by_tape)
 
