@@ -326,10 +326,6 @@ GIVEN = {
 }
 for formula, given in GIVEN.items():
     command(f"epsilon-{formula}", "privacy", "epsilon", formula, *given.split())
-ASKED = {
-}
-for asked, given in ASKED.items():
-    command(asked, "privacy", asked.partition("-")[0], *given.split())
 
 MAKE = ("data", "make", "synthetic", "made.npz", "--alpha", "0.5", "--beta", "0.5", "--clients", "5", "--dim", "3",
         "--samples", "20")  # fmt: skip
