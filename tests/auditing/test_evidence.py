@@ -337,17 +337,6 @@ def test_a_pure_run_at_delta_zero_has_evidence(tmp_path, monkeypatch):
     verify.check(tmp_path / "evidence", evidence.tip)
 
 
-def test_a_ledger_of_an_earlier_version_is_no_evidence(seed, tmp_path):
-    lines = [json.loads(line) for line in (seed / "ledger.jsonl").read_text().splitlines()][:-1]
-    del lines[0]["planned"]
-    (seed / "ledger.jsonl").write_text(chained(lines))
-    summary = json.loads((seed / "summary.json").read_text())
-    summary["privacy"]["head"] = None
-    (seed / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(up.InputError, match="does not say what its run planned"):
-        write_evidence(seed, tmp_path / "evidence")
-
-
 def test_a_results_folder_stands_for_its_only_seed_and_several_are_named(seed, tmp_path, capsys):
     assert main(["privacy", "evidence", str(seed.parent), "-o", "evidence"]) == 0
     assert (tmp_path / "evidence" / "ledger.jsonl").read_bytes() == (seed / "ledger.jsonl").read_bytes()

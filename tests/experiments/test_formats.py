@@ -37,4 +37,4 @@ def test_results_and_ledgers_state_their_format(here):
     assert len(documents) == 5
     assert all(json.loads(path.read_text())["format"] == 2 for path in documents)
     headers = [json.loads(path.read_text().splitlines()[0]) for path in Path("results").rglob("ledger.jsonl")]
-    assert [header["format"] for header in headers] == [3] * 4
+    assert [header["format"] for header in headers] == [4] * 4

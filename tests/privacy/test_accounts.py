@@ -41,10 +41,9 @@ from upcycled.privacy.accounts.pots import Pot, commitment_of, make_pot
 from upcycled.privacy.ledger.entries import Entry
 from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
 from upcycled.runtime.holder.charging import begin_in_account, costs_of
-from upcycled.runtime.plan import make_plan, plan_of, with_data
+from upcycled.runtime.plan import make_plan, plan_of
 from upcycled.runtime.publication import publication_of
-from upcycled.runtime.round import answer, ask
-from upcycled.runtime.state import start_run
+from upcycled.runtime.round import answer
 
 ROOT = Path(__file__).parents[2]
 PROMISE = Promise("something", ())
@@ -416,34 +415,6 @@ def test_many_runs_that_do_not_fit_together_are_refused_before_the_first_trains(
     *paid, apart = up.train_many([*many[:most], free], progress=False)
     assert [one.error for one in (*paid, apart)] == [None] * (most + 1)
     assert len(Account.read(account.folder).charges) == 2 * most
-
-
-def test_a_client_that_plans_for_itself_charges_its_own_account_under_its_own_name(tmp_path):
-    rng = np.random.default_rng(0)
-    xs = [rng.normal(size=(30, 4)).astype(np.float32) for _ in range(3)]
-    ys = [rng.integers(0, 2, 30) for _ in range(3)]
-    data = up.FederatedData.from_arrays(xs, ys, num_classes=2, client_names=NAMES)
-    spec = up.RunSpec(**study(iterations=3))
-    server = plan_of(data.facts(), spec)
-    for i, own_name in ((1, "bob"), (2, None)):
-        account = opened(tmp_path / str(i), kind="gaussian", epsilon=8.0)
-        names = None if own_name is None else (own_name,)
-        own = up.FederatedData.from_arrays([xs[i]], [ys[i]], num_classes=2, client_names=names)
-        facts = data.facts().of_client(i, server.mechanism.shared)
-        plan = with_data(plan_of(facts, spec.replace(account=account.folder)), own)
-        (cost,) = costs_of(plan)
-        assert cost.times.tolist() == [3]
-        run = start_run(plan)
-        engine = plan.engine.open(plan.task, 1)
-        asked = ask(server, start_run(server)).of(i)
-        answered = answer(plan, engine, asked, run.noise_for(plan, 1, 0), run.ledger)
-        engine.close()
-        account = Account.read(account.folder)
-        name = own_name or str(i)
-        square = (answered.charge.sensitivity[0] / answered.charge.noise_std[0]) ** 2
-        assert account.share(name) == pytest.approx(square / account.terms.pots[0].limit, rel=1e-12)
-        assert account.share_of([cost]) == pytest.approx(3 * account.share(name), rel=1e-12)
-        assert sum(account.share(other) > 0 for other in account.clients) == 1
 
 
 def test_a_run_without_privacy_costs_nothing_and_a_server_without_data_notes_none(tmp_path):

@@ -200,9 +200,10 @@ def test_the_file_holds_each_charge_before_its_release_leaves(federation, tmp_pa
     assert lines_at_release == [2, 4, 6]
     assert [line["kind"] for line in lines] == ["run", *["data", "upcycled"] * 3, "ended"]
     header, data, even = lines[:3]
-    assert (header["format"], len(header["chain"])) == (3, 64)
+    assert (header["format"], len(header["chain"])) == (4, 64)
     assert (header["noise"], header["note"]) == ("seeded", "simulation: not private")
-    assert header["sizes"] == [23, 7, 41, 12]
+    assert header["sizes"]["largest"] == 41
+    assert data["first"]["sizes"] == [23, 7, 41, 12]
     assert header["released"] == "the clipped model, with Gaussian noise"
     assert header["assumptions_checked"] == ["every release is clipped to norm 10"]
     assert (data["iteration"], data["round"], data["attempt"], data["clients"]) == (1, 1, 0, [0, 1, 2, 3])

@@ -208,12 +208,13 @@ NAMED = {
     "a key twice": ('"round":2', '"round":2,"round":2'),
     "a key more": ('"round":2', '"round":2,"note":2'),
     "another mechanism": ('"mechanism":"model_clipping"', '"mechanism":"model_Clipping"'),
-    "smaller sizes": ('"sizes":[224,', '"sizes":[124,'),
+    "a smaller largest": ('"largest":400', '"largest":300'),
+    "smaller sizes": ('"first":{"sizes":[45,', '"first":{"sizes":[35,'),
     "fewer clients": ('"num_clients":3', '"num_clients":2'),
     "real noise": ('"noise":"system"', '"noise":"seeded"'),
     "a budget": ('"budget":null', '"budget":{"epsilon":1.0,"delta":1e-05}'),
     "another promise": ('"unit":"record"', '"unit":"client"'),
-    "a format less": ('"format":3', '"format":2'),
+    "a format less": ('"format":4', '"format":3'),
 }
 
 
@@ -343,14 +344,14 @@ def test_a_key_needs_a_head_and_is_never_shown(tmp_path):
         assert "short" not in str(error.value)
 
 
-@pytest.mark.parametrize("version", [None, 1, 2, 5, "3", True])
+@pytest.mark.parametrize("version", [None, 3, 5, "4", True])
 def test_a_file_of_another_format_is_rejected(tmp_path, version):
     path = tmp_path / "a"
     spent(path)
     first, *rest = path.read_text().splitlines()
     header = json.loads(first) | {"format": version}
     path.write_text("\n".join([json.dumps(header, separators=(",", ":")), *rest]) + "\n")
-    with pytest.raises(up.InputError, match=r"line 1 \(its format is .*; expected 3 or 4\)"):
+    with pytest.raises(up.InputError, match=r"line 1 \(its format is .*; expected 4\)"):
         Ledger.read(path)
 
 

@@ -13,7 +13,6 @@ from tests.privacy.runs import chained, cohort, setting
 from tests.privacy.test_ledger_evidence import outcomes, said
 from upcycled.core.shards import Shards
 from upcycled.privacy import DPSGD, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
-from upcycled.privacy.ledger import header
 from upcycled.privacy.ledger.first_charges import LISTED, seal_of
 from upcycled.privacy.ledger.joint import joint_epsilon
 
@@ -73,11 +72,8 @@ def test_a_file_is_as_large_as_its_cohorts_whatever_the_population(tmp_path, cli
     assert read.max_epsilon(1e-4) > 0
 
 
-def test_a_header_lists_the_sizes_of_few_clients_and_has_many_in_short(tmp_path):
-    few = opened(tmp_path / "few", sizes=SIZES[:LISTED])
+def test_a_header_has_the_sizes_of_all_in_short(tmp_path):
     many = opened(tmp_path / "many")
-    assert (few.format, many.format) == (3, 4)
-    assert lines_of(tmp_path / "few")[0]["sizes"] == SIZES[:LISTED].tolist()
     # By hand: every size as eight bytes, the lowest first.
     whole = b"".join(int(n).to_bytes(8, "little") for n in SIZES)
     assert lines_of(tmp_path / "many")[0]["sizes"] == {"largest": 26, "sha256": hashlib.sha256(whole).hexdigest()}
@@ -108,27 +104,22 @@ def test_a_client_stands_in_the_line_that_first_charges_it_and_in_no_other(tmp_p
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
-def test_its_answers_are_those_of_a_file_that_lists_everybody(tmp_path, mechanism, monkeypatch):
-    live = spend(opened(tmp_path / "short", mechanism), mechanism)
-    monkeypatch.setattr(header, "LISTED", MANY)
-    spend(opened(tmp_path / "listed", mechanism), mechanism)
-    short, listed = (Ledger.read(tmp_path / name) for name in ("short", "listed"))
-    assert (short.format, listed.format) == (4, 3)
-    assert short.default_delta == listed.default_delta == live.default_delta
+def test_its_answers_are_those_of_the_run(tmp_path, mechanism):
+    live = spend(opened(tmp_path / "a", mechanism), mechanism)
+    read = Ledger.read(tmp_path / "a")
+    assert read.default_delta == live.default_delta
     delta = live.default_delta
-    for one in (short, live):
-        assert np.array_equal(one.epsilon(delta), listed.epsilon(delta))
-        assert one.epsilon_over_rounds(delta) == listed.epsilon_over_rounds(delta)
-        assert one.statement(delta).splitlines()[:-1] == listed.statement(delta).splitlines()[:-1]
-        assert one.states_paper_epsilon == listed.states_paper_epsilon
-        assert one.sizes_digest == listed.sizes_digest
-        if one.states_paper_epsilon:
-            assert np.array_equal(one.paper_epsilon(delta), listed.paper_epsilon(delta))
-    assert np.array_equal(listed.sizes, SIZES)
+    assert np.array_equal(read.epsilon(delta), live.epsilon(delta))
+    assert read.epsilon_over_rounds(delta) == live.epsilon_over_rounds(delta)
+    assert read.statement(delta).splitlines()[:-1] == live.statement(delta).splitlines()[:-1]
+    assert read.states_paper_epsilon == live.states_paper_epsilon
+    assert read.sizes_digest == live.sizes_digest
+    if read.states_paper_epsilon:
+        assert np.array_equal(read.paper_epsilon(delta), live.paper_epsilon(delta))
     assert np.array_equal(live.sizes, SIZES)
     charged = np.unique(np.concatenate(COHORTS))
-    assert np.array_equal(short.sizes[charged], SIZES[charged])
-    assert short.sizes.sum() == SIZES[charged].sum()
+    assert np.array_equal(read.sizes[charged], SIZES[charged])
+    assert read.sizes.sum() == SIZES[charged].sum()
 
 
 def test_delta_is_held_against_the_largest_client_charged_or_not(tmp_path):
@@ -181,9 +172,7 @@ def test_a_run_that_was_stopped_goes_on_in_its_file(tmp_path):
 
 @pytest.mark.parametrize("noise", ["seeded", "system"])
 @pytest.mark.parametrize("client", [7, 5], ids=["charged", "never charged"])
-@pytest.mark.parametrize("listed", [LISTED, MANY], ids=["in short", "listed"])
-def test_a_run_of_other_sizes_is_refused_and_its_file_not_touched(tmp_path, client, noise, listed, monkeypatch):
-    monkeypatch.setattr(header, "LISTED", listed)
+def test_a_run_of_other_sizes_is_refused_and_its_file_not_touched(tmp_path, client, noise):
     path = tmp_path / "a"
     spend(opened(path, noise=noise))
     before = path.read_bytes()
@@ -192,17 +181,6 @@ def test_a_run_of_other_sizes_is_refused_and_its_file_not_touched(tmp_path, clie
     with pytest.raises(up.InputError, match="holds the charges of another run"):
         opened(path, noise=noise, sizes=sizes)
     assert path.read_bytes() == before
-
-
-def test_a_run_goes_on_in_a_file_that_lists_everybody(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(header, "LISTED", MANY)
-        spend(opened(tmp_path / "whole"))
-        spend(opened(tmp_path / "a"), rounds=[1])
-    again = opened(tmp_path / "a")
-    assert again.format == 3
-    spend(again, rounds=[2, 3])
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 # Evidence
@@ -291,12 +269,10 @@ def test_a_budget_holds_among_many(tmp_path):
     assert read.sizes[7] == SIZES[7]
 
 
-def test_ledgers_add_up_if_everybody_has_the_same_size_in_all(tmp_path, monkeypatch):
+def test_ledgers_add_up_if_everybody_has_the_same_size_in_all(tmp_path):
     one, two = ModelClipping(1.0, 8.0), ModelClipping(1.0, 9.0)
     spend(opened(tmp_path / "one", one, run="one"), one)
-    with monkeypatch.context() as patch:
-        patch.setattr(header, "LISTED", MANY)
-        spend(opened(tmp_path / "two", two, run="two"), two)
+    spend(opened(tmp_path / "two", two, run="two"), two)
     ledgers = [Ledger.read(tmp_path / name) for name in ("one", "two")]
     found = joint_epsilon(ledgers, DELTA)
     # By hand: client 7 paid three times in both.

@@ -181,7 +181,6 @@ def test_a_file_in_short_states_a_bound_of_the_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(header, "LISTED", 3)
     stopped = up.train(wide(), **asked, ledger=tmp_path / "a", callbacks=[stop_after(7)]).privacy
     read = Ledger.read(tmp_path / "a")
-    assert read.format == 4
     assert len(lines_of(tmp_path / "a")[0]["planned"]["data"]["times"]) == 1
     assert np.array_equal(read.epsilon(DELTA), stopped.epsilon(DELTA))
     assert (read.epsilon(DELTA) >= whole.epsilon(DELTA)).all()
@@ -248,24 +247,6 @@ def test_a_budget_that_was_not_spent_ended_no_run(federation, tmp_path):
     path.write_text(chained(cut))
     with pytest.raises(up.InputError, match="ended as planned, and planned charges are missing"):
         Ledger.read(path)
-
-
-def test_a_file_of_an_earlier_version_says_on_what_its_epsilon_rests(tmp_path):
-    path = tmp_path / "a"
-    whole = up.train(wide(), **ERM | {"iterations": 4}, ledger=path).privacy
-    lines = lines_of(path)[:-1]
-    del lines[0]["planned"]
-    path.write_text(chained(lines))
-    assert Ledger.read(path).is_as_planned
-    assert np.array_equal(Ledger.read(path).epsilon(DELTA), whole.epsilon(DELTA))
-    path.write_text(chained(lines[:-2]))
-    read = Ledger.read(path)
-    assert not read.is_as_planned
-    assert "2 of 4 planned data rounds are charged, and this file does not say" in read.statement(DELTA)
-    # It goes on, and keeps its form.
-    again = up.train(wide(), **ERM | {"iterations": 4}, ledger=path).privacy
-    assert again.is_as_planned
-    assert path.read_text() == chained(lines)
 
 
 def test_a_client_that_the_mechanism_never_charges_has_no_plan():

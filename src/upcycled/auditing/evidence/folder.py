@@ -115,13 +115,11 @@ def _of_run(place: Path) -> tuple[Claim, dict[str, Any], dict[str, bytes]]:
         raise InputError(f"{place} has no {LEDGER}, but evidence is a ledger first of all")
     attempts, before = [*map(Ledger.read, paths[:-1]), ledger := read_beside(paths[-1])], None
     for path, one in zip(paths, attempts, strict=True):
-        if one.head is None or not one.has_plan or one.previous != before:
-            raise InputError(
-                f"{path}: this ledger does not say what its run planned, or which attempt was before it; expected one "
-                "that this version of the package wrote. Make the evidence with the version that ran it"
-            )
+        assert one.head is not None  # of a file
+        if one.previous != before:
+            raise InputError(f"{path}: this ledger does not say which attempt was before it: put the file back")
         before = one.head.tip
-    assert ledger.head is not None  # as was just checked
+    assert ledger.head is not None  # of a file
     head = ledger.head.as_json() if ledger.ahead or not ledger.is_held else privacy["head"]
     with reading(place / "summary.json", expected):
         delta = float(privacy["delta"])

@@ -267,7 +267,7 @@ def _run(paths: list[Path]) -> dict[str, Any]:
     for path in paths:
         table, tip = _chain(path)
         last, table = table[0], table[1:]
-        _must(last["kind"] == "run" and last["format"] in (3, 4), f"{path.name} does not open with a run")
+        _must(last["kind"] == "run" and last["format"] == 4, f"{path.name} does not open with a run")
         _check_header(last, f"{path.name}, line 1")
         _must(last.get("previous") == before, f"{path.name} does not follow the attempt before it")
         if header is not None:
@@ -299,10 +299,7 @@ def _check_header(header: dict[str, Any], where: str) -> None:
     _must(set(header) == HEADER | optional, f"{where}: it is not written as a ledger writes it")
     sizes, num_clients, budget = header["sizes"], header["num_clients"], header["budget"]
     _must(type(num_clients) is int and 1 <= num_clients <= MOST_CLIENTS, f"{where}: unknown number of clients")
-    is_list = isinstance(sizes, list) and len(sizes) == num_clients
-    listed = sizes if isinstance(sizes, list) else [sizes["largest"]]
-    _must(is_list == (header["format"] == 3), f"{where}: its sizes are not those of its clients")
-    _must(all(type(n) is int and n >= 1 for n in listed), f"{where}: its sizes must be positive integers")
+    _must(type(sizes["largest"]) is int and sizes["largest"] >= 1, f"{where}: its sizes must be positive integers")
     _must(header["schedule"] == ("fixed" if budget is None else "filtered"), f"{where}: wrong schedule")
     _must(budget is None or (set(budget) == {"epsilon", "delta"} and budget["epsilon"] > 0), f"{where}: wrong budget")
     _must(budget is None or budget["delta"] < 1, f"{where}: wrong budget")
@@ -325,9 +322,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _delta(header: dict[str, Any]) -> float:
     """Return the delta of a run: the mechanism's own, the budget's, or 1e-5 and at most a tenth of 1/n."""
-    sizes, count = header["sizes"], header["num_clients"]
-    if header["unit"] == "record":
-        count = sizes["largest"] if isinstance(sizes, dict) else max(sizes)
+    count = header["sizes"]["largest"] if header["unit"] == "record" else header["num_clients"]
     delta = header["delta"]
     if delta is None:
         budget = header["budget"]
@@ -348,8 +343,10 @@ def _ledger(header: dict[str, Any], table: list[dict[str, Any]], clients: dict[s
     left_out: Counter[int] = Counter()
     done, scored, last, is_ended = set[int](), set[int](), None, False
     round_of: dict[int, int] = {}
+    seen = set[int]()
     for number, line in enumerate(table, start=2):
         where, kind = f"{name}, line {number}", line["kind"]
+        first = line.pop("first", None) if kind in charged else None
         _check_entry(line, num_clients, where)
         _must(line["round"] <= rounds, f"{where}: its round is not one of the run's")
         if kind == "ended":
@@ -364,6 +361,9 @@ def _ledger(header: dict[str, Any], table: list[dict[str, Any]], clients: dict[s
         if kind not in charged:
             continue
         _must(kind in planned and planned[kind][0][0]["charge"] == line["charge"], f"{where}: it was not planned")
+        new = set(line["clients"]) - seen
+        _check_first(header, first, len(new), where)
+        seen |= new
         for place, client in enumerate(line["clients"]):
             row = _row(line, place)
             own[client].add(row)
@@ -449,11 +449,22 @@ def _check_entry(line: dict[str, Any], num_clients: int, where: str) -> None:
     _must(all(type(client) is int and 0 <= client < num_clients for client in clients), f"{where}: unknown clients")
     _must(len(set(clients)) == len(clients), f"{where}: it names a client twice")
     if is_charge:
-        _check_columns({key: value for key, value in line.items() if key != "first"}, len(clients), where, ENTRY)
+        _check_columns(line, len(clients), where, ENTRY)
         _must(kind == "data" or (line["charge"] == "gaussian" and bool(clients)), f"{where}: no scores are charged so")
     else:
         _must(set(line) == ENTRY | {"cost"} and line["cost"] == 0, f"{where}: it is not written as a ledger writes it")
         _must(bool(clients) == (kind == "left out"), f"{where}: it is about {len(clients)} clients")
+
+
+def _check_first(header: dict[str, Any], first: Any, count: int, where: str) -> None:
+    """Refuse a line without the sizes and the paper's numbers of those clients that it is the first to charge."""
+    given = {} if first is None else first
+    names = {"sizes"} if header["paper"] is None else {"sizes", "paper"}
+    _must(set(given) == (names if count else set()) and (first is None) == (count == 0), f"{where}: wrong sizes")
+    _must(all(len(values) == count for values in given.values()), f"{where}: wrong sizes")
+    largest, sizes = header["sizes"]["largest"], given.get("sizes", [])
+    _must(all(type(n) is int and 1 <= n <= largest for n in sizes), f"{where}: wrong sizes")
+    _must(all(type(x) in (int, float) and 0 <= x < math.inf for x in given.get("paper", [])), f"{where}: wrong numbers")
 
 
 def _check_columns(line: dict[str, Any], length: int, where: str, others: set[str]) -> None:

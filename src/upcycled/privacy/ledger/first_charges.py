@@ -1,8 +1,8 @@
-"""What a file of many clients says of each of them, where it is first charged: its size, and the paper's number of it.
+"""What a file says of each client, where it is first charged: its size, and the paper's number of it.
 
-A header of up to :data:`LISTED` clients lists both for all. Of more, it has the largest size, which delta is held
-against, and a hash of all sizes, by which a run knows its own file; the rest stands under ``"first"`` in the line that
-first charges a client. Whoever was never charged has spent nothing, so that nobody needs its size.
+The header has the largest size, which delta is held against, and a hash of all sizes, by which a run knows its own
+file; the rest stands under ``"first"`` in the line that first charges a client. Whoever was never charged has spent
+nothing, so that nobody needs its size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.ledger.paper_claim import numbers_of
 
 LISTED = 10_000
-"""The most clients whose sizes a header lists: what is read at once by people and by whoever has no other line."""
+"""The most clients of whom a header says which planned charges are theirs; more have one row that bounds them all."""
 FIRST = "first"
 _PART = 2**20
 

@@ -18,9 +18,7 @@ from upcycled.privacy.ledger.first_charges import LISTED, First, Seal, seal_from
 from upcycled.privacy.ledger.paper_claim import PaperOutput, PaperTilt
 from upcycled.privacy.ledger.planned import DATA, PlannedCharges, planned_charges, planned_from_json
 
-FORMAT, LISTING = 4, 3
-"""Format 3 lists the sizes of all clients in the header. Format 4, for many clients, has each size where the client is
-first charged: see :mod:`upcycled.privacy.ledger.first_charges`."""
+FORMAT = 4
 MOST_CLIENTS = 2**31
 """No federation has more, and no memory what a larger number in a file would ask for."""
 SIMULATION = "simulation: not private"
@@ -39,79 +37,54 @@ class Header:
     num_clients: int
     data_rounds: int
     """M, as planned."""
-    sizes: Ints | None = None
-    """n_i of every client; None where a client knows its own only. Of a file of format 4 that was read, zero where no
-    line has it."""
-    sealed: Seal | None = None
-    """The sizes in short, as format 4 has them."""
-    sampling: str | None = None
-    participation: float | None = None
+    sizes: Ints
+    """n_i of every client; of a file that was read, zero where no line has it."""
+    seal: Seal
+    """The sizes of all clients in short, as the file has them."""
+    sampling: str
+    participation: float
+    planned: Mapping[str, PlannedCharges]
+    """The charges that were planned before the first round, by kind of entry."""
     paper: PaperClaim | None = None
     """What the paper claims for the mechanism, if it does."""
     account: Commitment | None = None
     """The terms of the holder's account that the run is charged to, if there is one."""
-    planned: Mapping[str, PlannedCharges] | None = None
-    """The charges that were planned before the first round, by kind of entry; None in files of earlier versions, and
-    where a client knows its own plan only."""
     previous: str | None = None
     """The last chain value of the ledger that an earlier attempt at this run left; None for the first attempt."""
-    format: int = LISTING
 
     @property
-    def is_brief(self) -> bool:
-        """Whether what each client has its own of stands in the line that first charges it."""
-        return self.format >= 4
-
-    @property
-    def seal(self) -> Seal | None:
-        """The sizes of all clients in short; None if they are unknown."""
-        if self.sealed is not None or self.sizes is None:
-            return self.sealed
-        return seal_of(self.sizes)
-
-    @property
-    def count(self) -> int | None:
-        """What delta is held against: n of the largest client, or N where clients are protected; None if unknown."""
-        if self.promise.unit == "client":
-            return self.num_clients
-        if self.sealed is not None:
-            return self.sealed.largest
-        return None if self.sizes is None else int(self.sizes.max())
+    def count(self) -> int:
+        """What delta is held against: n of the largest client, or N where clients are protected."""
+        return self.num_clients if self.promise.unit == "client" else self.seal.largest
 
     @property
     def planned_draws(self) -> int:
         """How many numbers of real noise a client may need over all planned rounds and scores."""
         drawn = 0
-        for kind, part in (self.planned or {}).items():
+        for kind, part in self.planned.items():
             each = 0 if part.charge.draws is None else int(part.charge.draws.max())
             drawn += each * max(self.data_rounds if kind == DATA else int(part.times.max()), 1)
         return drawn
 
     def first(self, clients: Ints) -> First:
         """Return what is to be said of clients that are charged for the first time."""
-        assert self.sizes is not None  # a brief header is that of a run which knows all sizes
         return First(clients, self.sizes[clients], self.paper.numbers[clients] if _is_own(self.paper) else None)
 
     def filled(self, firsts: Iterable[First]) -> Header:
-        """Return the brief header that was read, with what its lines say of each client."""
+        """Return the header that was read, with what its lines say of each client."""
         sizes, numbers = spread(self.num_clients, firsts)
         return replace(self, sizes=sizes, paper=self.paper.of(numbers) if _is_own(self.paper) else None)
 
     def goes_on_as(self, other: Header) -> bool:
-        """Whether both open the same run's ledger, whatever version of this package wrote them.
-
-        Sizes are public, so that a run of other ones is another.
-        """
+        """Whether both open the same run's ledger; sizes are public, so that a run of other ones is another."""
         mine, theirs = (
             (
                 *(one.run, one.mechanism, one.noise, one.promise.unit, one.budget),
-                *(one.num_clients, one.data_rounds, one.account),
+                *(one.num_clients, one.data_rounds, one.account, one.seal),
             )
             for one in (self, other)
         )
-        seals = [one.seal for one in (self, other)]
-        has_other_sizes = None not in seals and seals[0] != seals[1]
-        return mine == theirs and not has_other_sizes
+        return mine == theirs
 
 
 def header_of(
@@ -123,9 +96,6 @@ def header_of(
     account: Commitment | None = None,
 ) -> Header:
     """Return the header of a run's ledger."""
-    # A client that plans for itself knows its own size only.
-    knows_all = setting.sizes.size == setting.num_clients
-    is_brief = knows_all and setting.num_clients > LISTED
     return Header(
         run=run,
         mechanism=mechanism.name,
@@ -134,14 +104,13 @@ def header_of(
         budget=budget,
         num_clients=setting.num_clients,
         data_rounds=setting.data_rounds,
-        sizes=setting.sizes if knows_all else None,
+        sizes=setting.sizes,
         sampling=setting.sampling,
         participation=setting.participation,
-        sealed=seal_of(setting.sizes) if is_brief else None,
-        paper=mechanism.paper if knows_all else None,
+        seal=seal_of(setting.sizes),
+        paper=mechanism.paper,
         account=account,
-        planned=planned_charges(mechanism, setting, is_brief) if knows_all else None,
-        format=FORMAT if is_brief else LISTING,
+        planned=planned_charges(mechanism, setting, setting.num_clients > LISTED),
     )
 
 
@@ -149,7 +118,7 @@ def to_json(header: Header) -> dict[str, Any]:
     promise, budget = header.promise, header.budget
     return {
         "kind": "run",
-        "format": header.format,
+        "format": FORMAT,
         "run": header.run,
         "mechanism": header.mechanism,
         "noise": header.noise,
@@ -167,27 +136,15 @@ def to_json(header: Header) -> dict[str, Any]:
         "schedule": "fixed" if budget is None else "filtered",
         "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
         "num_clients": header.num_clients,
-        "sizes": _sizes_to_json(header),
+        "sizes": dict(vars(header.seal)),
         "data_rounds_planned": header.data_rounds,
         "sampling": header.sampling,
         "participation": header.participation,
-        "paper": _paper_to_json(header),
+        "paper": None if header.paper is None else header.paper.to_json(),
         **({} if header.account is None else {"account": header.account.to_json()}),
-        **({} if header.planned is None else {"planned": {kind: p.to_json() for kind, p in header.planned.items()}}),
+        "planned": {kind: part.to_json() for kind, part in header.planned.items()},
         **({} if header.previous is None else {"previous": header.previous}),
     }
-
-
-def _sizes_to_json(header: Header) -> Any:
-    if header.is_brief:
-        return None if header.sealed is None else dict(vars(header.sealed))
-    return None if header.sizes is None else header.sizes.tolist()
-
-
-def _paper_to_json(header: Header) -> Any:
-    if header.is_brief and _is_own(header.paper):
-        return header.paper.brief()
-    return None if header.paper is None else header.paper.to_json()
 
 
 def _is_own(claim: PaperClaim | None) -> TypeGuard[PaperOutput | PaperTilt]:
@@ -200,10 +157,10 @@ def from_json(line: Mapping[str, Any]) -> Header:
     if line.get("kind") != "run":
         raise ValueError("it does not open a run's ledger")
     version = line.get("format")
-    if type(version) is not int or not LISTING <= version <= FORMAT:
-        raise ValueError(f"its format is {shown(version)}; expected {LISTING} or {FORMAT}")
+    if type(version) is not int or version != FORMAT:
+        raise ValueError(f"its format is {shown(version)}; expected {FORMAT}")
     try:
-        header = _parsed(line, version)
+        header = _parsed(line)
     except KeyError as error:
         raise ValueError(f"it has no {error}") from None
     except InputError as error:  # of a budget
@@ -218,9 +175,8 @@ def from_json(line: Mapping[str, Any]) -> Header:
     return header
 
 
-def _parsed(line: Mapping[str, Any], version: int) -> Header:
+def _parsed(line: Mapping[str, Any]) -> Header:
     num_clients, budget, noise = _whole(line, "num_clients", 1), line["budget"], line["noise"]
-    is_brief = version >= 4
     if num_clients > MOST_CLIENTS:
         raise ValueError(f"its num_clients is {shown(num_clients)}, and must be at most {MOST_CLIENTS}")
     if noise not in ("seeded", "system"):
@@ -235,31 +191,15 @@ def _parsed(line: Mapping[str, Any], version: int) -> Header:
         budget=None if budget is None else Budget(budget["epsilon"], budget["delta"]),
         num_clients=num_clients,
         data_rounds=_whole(line, "data_rounds_planned", 0),
-        sizes=None if is_brief or line["sizes"] is None else _sizes(line["sizes"], num_clients),
-        sealed=seal_from_json(line["sizes"]) if is_brief else None,
+        sizes=np.zeros(0, dtype=np.int64),
+        seal=seal_from_json(line["sizes"]),
         sampling=_text(line, "sampling"),
         participation=participation,
-        paper=_paper(line["paper"], 0 if is_brief else num_clients),
+        paper=paper_claim.from_json(line["paper"]),
         account=commitment_of(line["account"]) if "account" in line else None,
-        planned=planned_from_json(line["planned"], num_clients) if "planned" in line else None,
+        planned=planned_from_json(line["planned"], num_clients),
         previous=_text(line, "previous") if "previous" in line else None,
-        format=version,
     )
-
-
-def _sizes(value: object, num_clients: int) -> Ints:
-    is_list = isinstance(value, list) and all(type(n) is int and n >= 1 for n in value)
-    if not isinstance(value, list) or not is_list or len(value) != num_clients:
-        raise ValueError(f"its sizes are not those of {num_clients} clients")
-    return np.array(value, dtype=np.int64)
-
-
-def _paper(value: Mapping[str, Any] | None, num_clients: int) -> PaperClaim | None:
-    """Return the claim, which is about so many clients; about none yet where lines below say what it rests on."""
-    claim = paper_claim.from_json(value, is_brief=num_clients == 0)
-    if claim is not None and claim.num_clients != num_clients:
-        raise ValueError(f"its paper's claim is not that of {num_clients} clients")
-    return claim
 
 
 def _promise(line: Mapping[str, Any]) -> Promise:

@@ -247,33 +247,27 @@ class Ledger:
         return self._header.noise
 
     @property
-    def sizes(self) -> Ints | None:
-        """n_i of every client, which are public; None where a client knows its own only.
+    def sizes(self) -> Ints:
+        """n_i of every client, which are public.
 
-        A file of format 4 has those of the clients that were charged: of others that is 0 where it was read.
+        A file has those of the clients that were charged: of others that is 0 where it was read.
         """
         return self._header.sizes
 
     @property
-    def sizes_digest(self) -> str | None:
-        """The SHA-256 of all clients' sizes, charged or not; None where they are not known."""
-        seal = self._header.seal
-        return None if seal is None else seal.sha256
+    def sizes_digest(self) -> str:
+        """The SHA-256 of all clients' sizes, charged or not."""
+        return self._header.seal.sha256
 
     @property
-    def sampling(self) -> str | None:
+    def sampling(self) -> str:
         """How cohorts are drawn."""
         return self._header.sampling
 
     @property
-    def participation(self) -> float | None:
+    def participation(self) -> float:
         """Which part of the clients is drawn."""
         return self._header.participation
-
-    @property
-    def format(self) -> int:
-        """Of its file, or of the one it would be written to."""
-        return self._header.format
 
     @property
     def chain(self) -> str | None:
@@ -374,11 +368,6 @@ class Ledger:
         return self._header.data_rounds
 
     @property
-    def has_plan(self) -> bool:
-        """Whether the header has the planned charges; files of earlier versions do not."""
-        return self._header.planned is not None
-
-    @property
     def last_round(self) -> int:
         """The last data round that was charged."""
         return max((entry.round for entry in self._entries if entry.kind == DATA), default=0)
@@ -391,15 +380,13 @@ class Ledger:
         which follows from public charges. A run that stopped for another reason (a callback, Ctrl-C, divergence, a
         kill) may have stopped because of its data: epsilon is then that of the complete plan.
         """
-        if self.has_plan:
-            return self._is_ended or not self.outstanding
-        return self.last_round >= self.planned
+        return self._is_ended or not self.outstanding
 
     @property
     def outstanding(self) -> tuple[Outstanding, ...]:
         """The planned charges that were not made.
 
-        Nothing where the run ended as planned, or released nothing at all, or where its plan is not known.
+        Nothing where the run ended as planned, or released nothing at all.
         """
         if self._is_ended:
             return ()
@@ -410,7 +397,7 @@ class Ledger:
 
     def _not_charged(self) -> Iterator[Outstanding]:
         planned = self._header.planned
-        for kind, plan in planned.items() if planned and self.kind is not None else ():
+        for kind, plan in planned.items() if self.kind is not None else ():
             charge, times = plan.of_clients(self._header.num_clients)
             left = np.maximum(times - self._times_charged(kind), 0)
             if kind == DATA:
@@ -458,7 +445,7 @@ class Ledger:
 
         A run that stopped for another reason gets no such line, and its account keeps all that the run planned.
         """
-        if self.has_plan and not self._is_ended and self._entries and self._is_over():
+        if not self._is_ended and self._entries and self._is_over():
             last = self._entries[-1]
             self._write(Entry(last.iteration, ENDED, last.round, 0, _NOBODY, None))
         if self._account is not None and self.is_as_planned:
@@ -466,7 +453,7 @@ class Ledger:
 
     def _is_over(self) -> bool:
         """Whether every planned charge was made, or none could be made within the run's own budget."""
-        planned = self._header.planned or {}
+        planned = self._header.planned
         if self.account is not None and self.left_out.any():
             return False
         rounds = {entry.round for entry in self._entries if entry.kind == DATA}
@@ -650,15 +637,15 @@ class Ledger:
 
     @property
     def states_paper_epsilon(self) -> bool:
-        """Whether the paper states a number for this mechanism, and the sizes it needs are known."""
-        return self._header.paper is not None and self.sizes is not None
+        """Whether the paper states a number for this mechanism."""
+        return self._header.paper is not None
 
     def paper_epsilon(self, delta: float) -> Real:
         """Return the number the paper's theorem prints for each client: labelled as such, not a guarantee."""
-        paper, sizes = self._header.paper, self.sizes
-        if paper is None or sizes is None:
+        paper = self._header.paper
+        if paper is None:
             raise InputError(f"the paper states no epsilon for '{self.mechanism}'")
-        return paper.epsilon(self._stated().rounds, sizes, delta)
+        return paper.epsilon(self._stated().rounds, self.sizes, delta)
 
     def statement(self, delta: float) -> str:
         """Return, in words, what is protected, against whom, under which assumptions, and at what epsilon."""
@@ -677,7 +664,7 @@ class Ledger:
     def _check_kind(self, kind: str, charge: Charge) -> None:
         """Refuse a charge that does not compose with those before it, or with those that are planned."""
         self._spent.check(charge)
-        plan = (self._header.planned or {}).get(kind)
+        plan = self._header.planned.get(kind)
         if plan is not None and plan.times.any() and plan.charge.kind != charge.kind:
             raise InputError(f"a charge is '{charge.kind}', but it must be '{plan.charge.kind}' as the run planned")
 

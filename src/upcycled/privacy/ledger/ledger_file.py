@@ -1,7 +1,6 @@
 """The ledger on disk: JSON lines, appended and forced to the disk before the releases they pay for leave.
 
-For its user alone, whatever the umask. Lines are chained (see :mod:`upcycled.privacy.ledger.chain`);
-a run goes on in the format its file began with.
+For its user alone, whatever the umask. Lines are chained (see :mod:`upcycled.privacy.ledger.chain`).
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class Content:
     """The chain's value after each line, the header's first."""
     length: int
     """Where its last whole line ends."""
-    charged: Charged | None
-    """Who is charged in it, where a line says more of clients that it is the first to charge."""
+    charged: Charged
+    """Who is charged in it: a line says more of clients that it is the first to charge."""
 
 
 class LedgerFile:
@@ -48,7 +47,7 @@ class LedgerFile:
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
         self.header = header
-        """Of the file: a run goes on in the format, and with the plan, that it began with."""
+        """Of the file: a run goes on with the plan that it began with."""
         self.found: list[Entry] = []
         """What the file held when it was opened."""
         self.tips: list[str] = []
@@ -56,7 +55,7 @@ class LedgerFile:
         self.is_new = False
         """Whether every line in it is this run's own, written here."""
         self._is_flushed = True
-        self._charged = Charged(header.num_clients) if header.is_brief else None
+        self._charged = Charged(header.num_clients)
         try:
             if path.exists() and path.stat().st_size > 0:
                 self._take_up(header)
@@ -68,7 +67,7 @@ class LedgerFile:
 
     def append(self, entry: Entry, *, durable: bool) -> None:
         """Append a line; with ``durable`` it is on the disk when this returns."""
-        if self._charged is None or entry.charge is None:
+        if entry.charge is None:
             self._append(to_line(entry), durable=durable)
             return
         first = self.header.first(self._charged.new(entry.clients))
@@ -130,7 +129,7 @@ class LedgerFile:
                     f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
                 )
             self.found, self.tips, self._charged = held.entries, held.tips, held.charged
-            self.header = replace(header, planned=held.header.planned, format=held.header.format)
+            self.header = replace(header, planned=held.header.planned)
         length = 0 if held is None else held.length
         if length < len(content):
             # A line whose end is missing was cut off by a kill while it was written: its release never left.
@@ -210,27 +209,25 @@ def _content(content: bytes) -> Content | None:
     lines = [_of_line(number, parsed, text) for number, text in enumerate(texts, start=1)]
     lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
     header = _of_line(1, from_json, lines[0])
-    charged, firsts = Charged(header.num_clients) if header.is_brief else None, list[First | None]()
+    charged, firsts = Charged(header.num_clients), list[First | None]()
     entries, read = list[Entry](), partial(from_line, num_clients=header.num_clients, data_rounds=header.data_rounds)
     for number, line in enumerate(lines[1:], start=2):
-        given = line.pop(FIRST, None) if charged is not None and line.get("kind") in CHARGED else None
+        given = line.pop(FIRST, None) if line.get("kind") in CHARGED else None
         entry = _of_line(number, read, line)
         entries.append(entry)
-        firsts.append(None if charged is None else _of_line(number, partial(_first, header, charged, entry), given))
+        firsts.append(_of_line(number, partial(_first, header, charged, entry), given))
     written = [to_line(one) | (first.to_json() if first else {}) for one, first in zip(entries, firsts, strict=True)]
     # From the values, not from what was parsed: what is read is what these bytes say, and nothing else.
     tips = _tips(texts, [to_json(header), *written])
     _check_order(header, entries)
-    if charged is not None:
-        header = header.filled(first for first in firsts if first is not None)
-    return Content(header, entries, tips, length, charged)
+    return Content(header.filled(first for first in firsts if first is not None), entries, tips, length, charged)
 
 
 def _first(header: Header, charged: Charged, entry: Entry, given: object) -> First | None:
     """Return what a line says of the clients that it is the first to charge; None where it charges nobody."""
-    if entry.charge is None or header.sealed is None:
+    if entry.charge is None:
         return None
-    first = first_from_json(given, charged.new(entry.clients), header.sealed, header.paper is not None)
+    first = first_from_json(given, charged.new(entry.clients), header.seal, header.paper is not None)
     charged.add(first.clients)
     return first
 

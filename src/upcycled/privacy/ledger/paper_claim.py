@@ -24,10 +24,6 @@ class PaperOutput:
     noise_std: Real
     """Of each client."""
 
-    @property
-    def num_clients(self) -> int:
-        return self.noise_std.size
-
     def epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
         """Return the number for each client; infinite without noise."""
         found: Real = np.where(rounds > 0, np.inf, 0.0)
@@ -46,12 +42,9 @@ class PaperOutput:
         """Return the claim with other such numbers."""
         return replace(self, noise_std=numbers)
 
-    def brief(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the claim as plain values, without what each client has its own of."""
         return {"theorem": "output", "clip_norm": float(self.clip_norm)}
-
-    def to_json(self) -> dict[str, Any]:
-        return self.brief() | {"noise_std": _floats(self.noise_std)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +54,6 @@ class PaperTilt:
     alpha: Real
     """Of each client."""
     a: float
-
-    @property
-    def num_clients(self) -> int:
-        return self.alpha.size
 
     def epsilon(self, rounds: Ints, sizes: Ints, delta: float) -> Real:
         """Return the number for each client; infinite where the theorem's condition u2 <= 0.5 n mu fails."""
@@ -85,29 +74,19 @@ class PaperTilt:
         """Return the claim with other such numbers."""
         return replace(self, alpha=numbers)
 
-    def brief(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the claim as plain values, without what each client has its own of."""
         return {"theorem": "objective", "a": float(self.a)}
 
-    def to_json(self) -> dict[str, Any]:
-        return self.brief() | {"alpha": _floats(self.alpha)}
 
-
-def _floats(values: Real) -> list[float]:
-    return [float(value) for value in values]
-
-
-def from_json(value: Mapping[str, Any] | None, *, is_brief: bool = False) -> PaperOutput | PaperTilt | None:
-    """Return the claim that ``to_json``, or ``brief``, was asked of; KeyError, TypeError or ValueError if it was none.
-
-    A brief one is about no client yet.
-    """
+def from_json(value: Mapping[str, Any] | None) -> PaperOutput | PaperTilt | None:
+    """Return the claim of a header, about no client yet; KeyError, TypeError or ValueError if it is none."""
     if value is None:
         return None
     if value["theorem"] == "output":
-        return PaperOutput(_number(value["clip_norm"]), numbers_of([] if is_brief else value["noise_std"]))
+        return PaperOutput(_number(value["clip_norm"]), np.zeros(0))
     if value["theorem"] == "objective":
-        return PaperTilt(numbers_of([] if is_brief else value["alpha"]), _number(value["a"]))
+        return PaperTilt(np.zeros(0), _number(value["a"]))
     raise ValueError(f"the paper has no theorem {shown(value['theorem'])}")
 
 

@@ -135,10 +135,7 @@ def _id_of(ledger: Ledger) -> str | None:
 def _sampling(ledger: Ledger) -> str:
     part = ledger.participation
     if ledger.promise.sampling_is_secret:
-        rate = "" if part is None else f" at rate {general(part)}"
-        return f"secret Poisson draws{rate}, which the epsilon relies on"
-    if part is None:
-        return "not noted in this file; no amplification is claimed"
+        return f"secret Poisson draws at rate {general(part)}, which the epsilon relies on"
     if part >= 1:
         return "all clients in every data round"
     return f"public ({ledger.sampling}, {general(part)} of the clients); no amplification is claimed"
@@ -168,13 +165,8 @@ def _repeats(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]:
 
 def stopped_words(ledger: Ledger) -> str:
     """Say that a run did not end as planned, and what its epsilon is stated for."""
-    done, planned = ledger.last_round, ledger.planned
-    if ledger.has_plan:
-        return f"stopped after {done} of {planned} data rounds; stated for the planned {planned}"
-    return (
-        f"{done} of {planned} planned data rounds are charged, and this file does not say what the others would cost: "
-        "epsilon holds only if stopping did not depend on data, releases or scores"
-    )
+    planned = ledger.planned
+    return f"stopped after {ledger.last_round} of {planned} data rounds; stated for the planned {planned}"
 
 
 def _schedule(ledger: Ledger) -> str:

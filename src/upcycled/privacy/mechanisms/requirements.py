@@ -33,12 +33,12 @@ USUAL_DELTA = 1e-5
 """What epsilon is stated at where nobody gave a delta."""
 
 
-def default_delta(own: float | None, count: int | None) -> float:
+def default_delta(own: float | None, count: int) -> float:
     """Return the delta that a run's epsilon is stated at, wherever it is stated.
 
     Args:
         own: the delta that the mechanism was given; it is taken as it is.
-        count: n of the largest client, or N where clients are protected; None where that is not known.
+        count: n of the largest client, or N where clients are protected.
 
     Without one of its own it is 1e-5, or less where that would be more than 1/(10 n), for every kind of release: pure
     ones too, whose plain sum at delta = 0 is shown beside it.
@@ -46,9 +46,7 @@ def default_delta(own: float | None, count: int | None) -> float:
     >>> default_delta(None, 500), default_delta(None, 50_000), default_delta(1e-6, 500)
     (1e-05, 2e-06, 1e-06)
     """
-    if own is not None:
-        return float(own)
-    return USUAL_DELTA if count is None else min(USUAL_DELTA, 0.1 / count)
+    return min(USUAL_DELTA, 0.1 / count) if own is None else float(own)
 
 
 def check_delta(delta: float | None, sizes: Ints, unit: str = "record") -> None:
@@ -56,9 +54,9 @@ def check_delta(delta: float | None, sizes: Ints, unit: str = "record") -> None:
     check_delta_for(delta, int(sizes.max()) if unit == "record" else sizes.size, unit)
 
 
-def check_delta_for(delta: float | None, count: int | None, unit: str) -> None:
-    """Do the same where n, or N, is known by itself; None is not checked."""
-    if not delta or count is None:
+def check_delta_for(delta: float | None, count: int, unit: str) -> None:
+    """Do the same where n, or N, is known by itself."""
+    if not delta:
         return
     what = "n of the largest client" if unit == "record" else "N clients"
     if delta * count >= 1:
