@@ -337,11 +337,6 @@ class Ledger:
         return self.noise == "seeded"
 
     @property
-    def schedule(self) -> str:
-        """``"fixed"``: epsilon is that of the schedule. ``"filtered"``: the claim is the budget, whatever happens."""
-        return "fixed" if self.budget is None else "filtered"
-
-    @property
     def default_delta(self) -> float:
         """The delta to state epsilon at: the mechanism's own, the budget's, or a usual one that nobody warns about."""
         own = self.promise.delta
