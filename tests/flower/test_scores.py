@@ -11,6 +11,7 @@ from tests.mechanism_cases import LIMITS
 from upcycled.core.shards import Shards
 from upcycled.flower.holder.policy import policy_of
 from upcycled.flower.holder.site import Site
+from upcycled.flower.messages import MalformedError, SiteScores, packed, unpacked
 from upcycled.flower.server_run import run_seed
 
 CLIPPING = {"mechanism": "update_clipping", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3, "noise": "system"}
@@ -97,3 +98,11 @@ def test_scores_that_cannot_be_are_left_out(changes, federation, tmp_path):
 
     rows, _ = run_scored(sites_of(federation, tmp_path), tmp_path, tamper, iterations=1)
     assert numbers_of(rows, "sites_samples") == {1: 20}
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_loss_that_is_no_number_is_refused_where_it_arrives(word):
+    fields = packed(SiteScores("r", 0, 1, 5, 0.5, 0.25))
+    wrong = fields | {"head": fields["head"].replace("0.25", word)}
+    with pytest.raises(MalformedError, match="loss"):
+        unpacked(wrong)

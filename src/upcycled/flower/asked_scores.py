@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from upcycled.flower.arrivals import opened
 from upcycled.flower.coordinator import Federation
 from upcycled.flower.exchange import UnfitReplyError
@@ -70,10 +68,9 @@ def can_ask(plan: Plan) -> bool:
 
 def _scores(run: str, client: int, iteration: int, fields: Fields) -> SiteScores:
     reply = opened(fields)
-    is_own = isinstance(reply, SiteScores) and (reply.run, reply.client, reply.iteration) == (run, client, iteration)
-    if not isinstance(reply, SiteScores) or not is_own:
+    if not isinstance(reply, SiteScores) or (reply.run, reply.client, reply.iteration) != (run, client, iteration):
         raise UnfitReplyError("the reply has no scores of this iteration")
     accuracy = 0.0 if reply.accuracy is None else reply.accuracy
-    if reply.samples < 1 or not 0 <= accuracy <= 1 or not np.isfinite(reply.loss):
+    if reply.samples < 1 or not 0 <= accuracy <= 1:
         raise UnfitReplyError("the scores are none")
     return reply
