@@ -48,11 +48,11 @@ class ModelCard:
     """What turns outputs into probabilities or values."""
     loss: Mapping[str, Any]
     """The loss's name and options."""
-    feature_names: tuple[str, ...] | None = None
-    other_columns: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] | None
+    other_columns: tuple[str, ...]
     """Columns of the table of training that were no features."""
-    label_names: tuple[str, ...] | None = None
-    schema: InstanceOf[Schema] | None = None
+    label_names: tuple[str, ...] | None
+    schema: InstanceOf[Schema] | None
     """How the raw rows of a table become features; None where training was on numbers as they are."""
 
     def as_json(self) -> dict[str, Any]:

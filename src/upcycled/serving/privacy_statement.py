@@ -27,7 +27,7 @@ class PrivacyStatement:
     """Against whom."""
     items: tuple[tuple[str, str], ...]
     """The whole statement: topics, and what is said of each."""
-    head: Mapping[str, Any] | None = None
+    head: Mapping[str, Any] | None
     """The head of the run's ledger, which its file can be held against; None without a file."""
 
     def __str__(self) -> str:
