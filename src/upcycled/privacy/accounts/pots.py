@@ -110,11 +110,9 @@ class Pot:
         drawn = draws_renyi(draws=draws, order=self.order)
         if charge.kind == "gaussian":
             return gaussian_renyi(squares=squared_ratio(charge), order=self.order) + drawn
-        if charge.kind == "sampled":
-            q, multiplier = columns["sampling_rate"], charge.noise_std / charge.sensitivity
-            steps = columns["steps"]
-            return drawn + sampled_renyi(q=q, noise_multiplier=multiplier, steps=steps, order=self.order, draws=draws)
-        raise InputError(f"a '{self.kind}' budget: no rule for charges of kind '{charge.kind}'")
+        q, multiplier = columns["sampling_rate"], charge.noise_std / charge.sensitivity
+        steps = columns["steps"]
+        return drawn + sampled_renyi(q=q, noise_multiplier=multiplier, steps=steps, order=self.order, draws=draws)
 
     def epsilon_of(self, spent: float) -> float:
         """Return the epsilon of what was spent so far, by the pot's own rule: the claim is the pot's epsilon."""

@@ -157,7 +157,7 @@ def _previous_tip(path: Path) -> str | None:
             held = _content(earlier.read_bytes())
         except _Damage as damage:
             raise InputError(f"{damage.of(earlier)}: put the file back, or give the run another folder") from None
-        if held is not None and held.tips:
+        if held is not None:
             return held.tips[-1]
     return None
 
