@@ -220,6 +220,7 @@ FORGED = {
     "rows of fewer clients": lambda lines: lines[0]["planned"]["data"].update(rows=[0]),
     "another kind": lambda lines: lines[0]["planned"]["data"].update(charge="pure", epsilon=[1.0] * 4),
     "another table": lambda lines: lines[0].update(planned=[]),
+    "no plan": lambda lines: lines[0].pop("planned"),
     "a part that is none": lambda lines: lines[0].update(planned={"data": 1}),
 }
 
