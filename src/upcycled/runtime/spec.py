@@ -138,7 +138,6 @@ class RunSpec:
         for name in ("upcycle", "checkpoint_every"):
             object.__setattr__(self, name, plain_number(getattr(self, name)))
         object.__setattr__(self, "model_options", _plain_numbers(self.model_options))
-        # None has no metrics either, and runs that were kept before there were any go on.
         asked = tuple(self.metrics) if isinstance(self.metrics, Sequence) else self.metrics
         object.__setattr__(self, "metrics", asked or None)
         object.__setattr__(self, "participation", self.who.fraction)
