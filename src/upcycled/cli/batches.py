@@ -68,9 +68,9 @@ def add_metric(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file") -> None:
+def add_config(parser: argparse.ArgumentParser) -> None:
     """Add what every command takes that reads an experiment file."""
-    parser.add_argument("config", metavar="CONFIG.toml", help=help)
+    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
     parser.add_argument(
         "overrides",
         metavar="key=value",
@@ -125,16 +125,15 @@ def _each_once() -> Callable[[str], None]:
 
 
 @contextmanager
-def resumable(
-    args: argparse.Namespace, kept: str = "finished runs and the checkpoints of the others are"
-) -> Iterator[None]:
+def resumable(args: argparse.Namespace) -> Iterator[None]:
     """Say on Ctrl-C what is kept and how to go on; and show warnings as single lines, each once."""
     with _warnings_in_a_line():
         try:
             yield
         except KeyboardInterrupt as stop:
             signal_name, code = ended_by(stop)
-            note(f"error: stopped by {signal_name}; {kept} kept; to go on: {args.repeat}")
+            kept = "finished runs and the checkpoints of the others are kept"
+            note(f"error: stopped by {signal_name}; {kept}; to go on: {args.repeat}")
             raise SystemExit(code) from None
 
 
@@ -162,10 +161,10 @@ def names_of(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def warn_about_tuning(experiment: Experiment, runs: str) -> None:
+def warn_about_tuning(experiment: Experiment) -> None:
     """Say of a simulated private experiment what its epsilon does not cover; real noise on private data is refused."""
     if experiment.privacy is not None and experiment.noise == "seeded":
         note(
-            f"warning: {runs} on private data is not covered by the stated epsilon, which is that of one run: all runs "
+            "warning: tuning on private data is not covered by the stated epsilon, which is that of one run: all runs "
             "on the same data add up, the choice between them included"
         )

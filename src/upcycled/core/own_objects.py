@@ -48,9 +48,9 @@ def check_members(field: str, value: object, values: Iterable[str], methods: Map
             ) from None
 
 
-def check_names(field: str, value: object, names: Iterable[str]) -> None:
+def check_names(value: object, names: Iterable[str]) -> None:
     """Refuse members that must be lists of names and are something else, such as a name alone."""
     for name in names:
         held = getattr(value, name)
         if not isinstance(held, tuple | list) or not all(isinstance(one, str) for one in held):
-            raise InputError(field=f"{field}.{name}", value=held, must="a tuple of names, such as ('momentum',)")
+            raise InputError(field=f"algorithm.{name}", value=held, must="a tuple of names, such as ('momentum',)")

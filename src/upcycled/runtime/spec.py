@@ -249,7 +249,7 @@ def _check_kinds(spec: RunSpec) -> None:
     if isinstance(spec.algorithm, type) or not hasattr(spec.algorithm, "server_step"):
         raise InputError(field="algorithm", value=spec.algorithm, must="an algorithm such as up.FedAvg()")
     check_members("algorithm", spec.algorithm, ("name", *NAMES, "is_personal"), METHODS)
-    check_names("algorithm", spec.algorithm, NAMES)
+    check_names(spec.algorithm, NAMES)
     if spec.local is not None and not isinstance(spec.local, Local):
         must = "up.LocalSGD(...), up.LocalAdam(...), up.LocalAdamW(...) or up.LocalOptimizer(...)"
         raise InputError(field="local", value=spec.local, must=must)

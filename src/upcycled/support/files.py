@@ -173,19 +173,6 @@ def drop_temporaries(folder: Path) -> None:
                 path.unlink()
 
 
-def check_writable(folder: Path) -> None:
-    """Make a folder and try to write in it, so that a long run does not end in a refusal."""
-    probe = folder / f".probe.{os.getpid()}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            probe.write_bytes(b"x")
-        finally:
-            probe.unlink(missing_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-
-
 def cannot_write(path: Path, error: OSError) -> WriteError:
     reason = error.strerror or str(error)
     return WriteError(f"{path} cannot be written ({reason}): free the way or choose another folder")
