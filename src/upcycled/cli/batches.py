@@ -125,15 +125,16 @@ def _each_once() -> Callable[[str], None]:
 
 
 @contextmanager
-def resumable(args: argparse.Namespace) -> Iterator[None]:
+def resumable(
+    args: argparse.Namespace, kept: str = "finished runs and the checkpoints of the others are"
+) -> Iterator[None]:
     """Say on Ctrl-C what is kept and how to go on; and show warnings as single lines, each once."""
     with _warnings_in_a_line():
         try:
             yield
         except KeyboardInterrupt as stop:
             signal_name, code = ended_by(stop)
-            kept = "finished runs and the checkpoints of the others are kept"
-            note(f"error: stopped by {signal_name}; {kept}; to go on: {args.repeat}")
+            note(f"error: stopped by {signal_name}; {kept} kept; to go on: {args.repeat}")
             raise SystemExit(code) from None
 
 
