@@ -34,8 +34,6 @@ def check_members(field: str, value: object, values: Iterable[str], methods: Map
     for name, arguments in methods.items():
         called = f"{name}({', '.join(arguments)})"
         method = getattr(value, name)
-        if not callable(method):
-            raise InputError(f"is a {kind}, whose '{name}' must be a function that is called as {called}", field=field)
         try:
             found = inspect.signature(method)
         except (TypeError, ValueError):  # it does not say what it takes
