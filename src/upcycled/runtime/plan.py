@@ -153,6 +153,8 @@ class Plan:
 
 def make_plan(data: FederatedData, spec: RunSpec) -> Plan:
     """Decide a run on data completely: check everything that spec and data must agree on."""
+    if not isinstance(data, FederatedData):
+        raise InputError(f"is {type(data).__name__}, but it must be a FederatedData (see up.data)", field="data")
     is_restricted = spec.has_real_noise and not data.public
     if is_restricted:
         check_given(data, spec.model)

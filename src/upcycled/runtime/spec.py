@@ -250,6 +250,9 @@ def _check_kinds(spec: RunSpec) -> None:
         raise InputError(field="algorithm", value=spec.algorithm, must="an algorithm such as up.FedAvg()")
     check_members("algorithm", spec.algorithm, ("name", *NAMES, "is_personal"), METHODS)
     check_names(spec.algorithm, NAMES)
+    if spec.local is not None and not isinstance(spec.local, Local):
+        must = "up.LocalSGD(...), up.LocalAdam(...), up.LocalAdamW(...) or up.LocalOptimizer(...)"
+        raise InputError(field="local", value=spec.local, must=must)
     if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     as_aggregator(spec.aggregation)
