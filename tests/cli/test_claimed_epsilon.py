@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,6 @@ import upcycled as up
 from upcycled.auditing.outcome import Audit, Claim
 from upcycled.cli.main import main
 from upcycled.privacy.mechanisms.table import MECHANISMS, claim_word
-from upcycled.report import write_report
 
 CODE = """
 from dataclasses import dataclass
@@ -122,16 +119,6 @@ def test_files_and_values_say_it(done):
     assert ledger.claim == up.privacy.Account.read(done[0] / "account").claim == CLAIM
     assert ledger.worst_in_words.endswith(f", {CLAIM}")
     assert f"epsilon ({CLAIM}): 1 for the worst client" in str(up.load(done[0] / "results/own/seed-0").privacy)
-
-
-def test_a_page_of_a_summary_that_names_no_mechanism_asks_the_file(done, tmp_path):
-    seed = tmp_path / "own" / "seed-0"
-    shutil.copytree(done[0] / "results" / "own" / "seed-0", seed, ignore=shutil.ignore_patterns("ledger*", "private"))
-    summary = json.loads((seed / "summary.json").read_text())
-    del summary["privacy"]["mechanism"]
-    (seed / "summary.json").write_text(json.dumps(summary))
-    page = Path(write_report(tmp_path / "own")).read_text()
-    assert "Epsilon is claimed by borrowed_parts:Borrowed, not proven by this package for what the code did" in page
 
 
 def test_an_audit_calls_it_what_it_is():

@@ -154,7 +154,7 @@ def test_list_without_a_data_folder_says_how_to_have_one(upcycled, tmp_path, mon
         (("synthetic", "OUT.npz", "--iid", "--alpha", 1), "--iid and --alpha: both given"),
         (("synthetic", "OUT.npz", "--iid", "--beta", 1), "beta is 1.0, but it must be left out when alpha is 'iid'"),
         (("synthetic", "OUT.npz", "--alpha", 1), "beta is None, but it must be a number >= 0"),
-        (("synthetic", "OUT.csv", "--iid"), "OUT is '.*OUT.csv', but it must end in .npz"),
+        (("synthetic", "OUT.csv", "--iid"), "OUT is '.*OUT.csv', but it must be a file that ends in .npz"),
         (("synthetic", "no/OUT.npz", "--iid"), "OUT is '.*OUT.npz', but its folder must exist"),
         (("synthetic", "OUT.npz", "--iid", "--clients", 0), "clients is 0, but it must be an integer >= 1"),
         (("partition", "POOL", "OUT.npz", "--scheme", "iid"), "--clients is missing, but the scheme iid needs it"),

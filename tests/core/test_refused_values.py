@@ -58,7 +58,6 @@ def test_a_private_run_has_as_many_rounds_as_can_be_known_in_advance(fraction):
         (lambda: up.LocalSGD(nesterov=True), "it needs a momentum above 0"),
         (lambda: up.LocalAdam(betas=0.9), "a pair of numbers"),
         (lambda: up.LocalAdam(betas=(0.9, 0.99, 0.999)), "a pair of numbers"),
-        (lambda: up.LocalOptimizer(3), r"a function \(parameters\) -> a torch optimiser"),
         (lambda: up.LocalSGD(lr=lambda m, rounds: 0.1).rate, "it must be a number"),
     ],
 )

@@ -174,10 +174,6 @@ CASES = {
         arrays(client_names=["ann", "ann"]),
         "client_names holds 'ann' 2 times, but every name must be unique",
     ),
-    "a name that is a number": (
-        arrays(client_names=["ann", 3]),
-        "client_names holds 3, but every name must be a string",
-    ),
     "a row dealt out twice": (
         pool([[0], [1, 0]]),
         "parts holds row 0 twice, but a sample can belong to one client only",

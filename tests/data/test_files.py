@@ -22,7 +22,7 @@ def test_a_path_that_is_no_data_file_is_refused(tmp_path):
         f"{tmp_path / 'folder.npz'} holds no file that ends in .csv, .parquet, .xlsx: one for each site"
     )
     assert message(lambda: load(tmp_path / "a.txt")) == (
-        f"{tmp_path / 'a.txt'} ends in '.txt', but it must end in .npz, .csv, .parquet, .xlsx"
+        f"{tmp_path / 'a.txt'} ends in '.txt', but it must be a file that ends in .npz, .csv, .parquet, .xlsx"
     )
     assert "does not exist" in message(lambda: load("https://example.org/a.csv"))
 

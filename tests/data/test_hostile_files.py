@@ -134,7 +134,7 @@ def test_a_workbook_and_a_table_are_bounded_too(kind, package, tmp_path, monkeyp
     assert "times as many" in refused(path)
 
 
-@pytest.mark.parametrize("path", ["a\0b.npz", 3, None, b"a.npz", "a" * 5000 + ".npz", Path("b\0.npz")])
+@pytest.mark.parametrize("path", ["a\0b.npz", "a" * 5000 + ".npz", Path("b\0.npz")])
 def test_what_no_file_system_could_have_is_refused(path):
     words = refused(path)
     assert len(words) < 500

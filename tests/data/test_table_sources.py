@@ -76,7 +76,7 @@ def test_what_is_wrong_with_many_files_is_one_sentence(sites, tmp_path):
         f"{sites / 'oslo.csv'} has no column 'dose', but {sites / 'bern.parquet'} has: they must have the same"
     )
     (sites / "oslo.csv").write_text("age,dose,label\n")
-    assert message(lambda: load(sites)) == f"{sites / 'oslo.csv'} has no rows, but every site needs at least one"
+    assert message(lambda: load(sites)) == f"{sites / 'oslo.csv'} has no rows, but it must have at least one sample"
     (sites / "oslo.csv").rename(sites / "rome.parquet")
     assert "rome.parquet have the same name, but it is a client's" in message(lambda: load(sites))
     (tmp_path / "empty").mkdir()

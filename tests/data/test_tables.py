@@ -201,7 +201,7 @@ def test_only_the_first_of_many_columns_are_listed(tmp_path):
         ("", "cannot be read as .csv, but it must be a whole .csv file (No columns to parse from file)"),
         ("client,label,a\n1,0,2\n1,0,2,9,9\n", "cannot be read as .csv"),
         ("client,label,a\n1,0,2,9\n1,0,2,9\n", "has rows with more fields than its header, but they must be as many"),
-        ("client,label,a\n", "has no rows, but it must have at least one sample for every client"),
+        ("client,label,a\n", "has no rows, but it must have at least one sample"),
         ("client,label\n1,0\n", "has no columns beside client, label, but it must have features"),
         # cut off in the middle of the last row
         ("client,label,a\n1,0,2\n2,1", "x of client 2 is nan at row 0, column 'a'"),

@@ -31,7 +31,6 @@ from upcycled.experiments.sweep import How, sweep_experiment
 from upcycled.report import collect, render, write_report
 from upcycled.report.charts import drawn
 from upcycled.report.findings import comparison
-from upcycled.report.privacy_costs import _statement
 from upcycled.report.settings import families, labels, own_modules, run_command
 
 
@@ -77,15 +76,6 @@ def test_the_page_states_what_privacy_means_in_all_points(folder, page):
         assert name in words
     assert "simulation: not private" in words
     assert "seeds, sweeps and repeats on the same data add up" in words
-
-
-def test_a_statement_is_read_as_topics_and_texts_and_as_the_lines_of_earlier_versions():
-    pairs = [["adversary", "whoever sees: all"], ["delta", "1e-05"]]
-    lines = ["adversary: whoever sees: all", "delta: 1e-05"]
-    expected = [("adversary", "whoever sees: all"), ("delta", "1e-05")]
-    assert _statement({"statement": lines, "statement_items": pairs}) == _statement({"statement": lines}) == expected
-    assert _statement({"statement": ["no topic"], "not_covered": "x"}) == [("note", "no topic"), ("scores", "x")]
-    assert _statement({}) == _statement({"statement": "damaged"}) == []
 
 
 def test_the_papers_number_stands_beside_the_proven_one_and_is_no_guarantee(tmp_path):

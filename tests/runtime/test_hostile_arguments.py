@@ -23,7 +23,6 @@ def trained(**arguments):
         ("device", "cuda", "'cpu', or a device of this machine"),
         ("device", "meta", "'cpu', or a device of this machine"),
         ("device", "abacus", "'cpu', or a device of this machine"),
-        ("sampling", [], "known"),
     ],
 )
 @pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])

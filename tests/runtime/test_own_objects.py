@@ -61,14 +61,9 @@ class TwoArguments(Own):
         return server
 
 
-class NoFunction(Own):
-    server_step = 3
-
-
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [
-        (NoFunction(), r"whose 'server_step' must be a function that is called as server_step\(server, memory"),
         (NoSolver(), "^algorithm is a NoSolver, which has no 'solver', but must have one$"),
         (
             Typo(),

@@ -210,7 +210,6 @@ def test_the_record_of_a_run_is_a_table(federation):
         ({"upcycle": "automatic"}, "upcycle is 'automatic', but it must be None, 'auto', a number"),
         ({"noise": "loud"}, "noise is 'loud'"),
         ({"progress": 1}, "progress is 1, but it must be True or False"),
-        ({"checkpoint": 7}, "checkpoint is 7, but it must be the path of a folder"),
         ({"checkpoint_every": "often"}, "checkpoint_every is 'often', but it must be a number of data rounds"),
         ({"privacy": "clip"}, "privacy is 'clip'"),
         ({"model": "logistics"}, "did you mean 'logistic'?"),

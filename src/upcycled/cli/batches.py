@@ -68,9 +68,9 @@ def add_metric(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def add_config(parser: argparse.ArgumentParser, help: str = "the experiment file") -> None:
+def add_config(parser: argparse.ArgumentParser) -> None:
     """Add what every command takes that reads an experiment file."""
-    parser.add_argument("config", metavar="CONFIG.toml", help=help)
+    parser.add_argument("config", metavar="CONFIG.toml", help="the experiment file")
     parser.add_argument(
         "overrides",
         metavar="key=value",
@@ -162,10 +162,10 @@ def names_of(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def warn_about_tuning(experiment: Experiment, runs: str) -> None:
+def warn_about_tuning(experiment: Experiment) -> None:
     """Say of a simulated private experiment what its epsilon does not cover; real noise on private data is refused."""
     if experiment.privacy is not None and experiment.noise == "seeded":
         note(
-            f"warning: {runs} on private data is not covered by the stated epsilon, which is that of one run: all runs "
+            "warning: tuning on private data is not covered by the stated epsilon, which is that of one run: all runs "
             "on the same data add up, the choice between them included"
         )

@@ -137,24 +137,22 @@ def _show_privacy(outcome: Outcome) -> None:
     from upcycled.privacy.ledger.statement import repeats_words
     from upcycled.privacy.mechanisms.table import claim_word, epsilon_called
 
-    asked = outcome.experiment.privacy
     spent = {seed.seed: s["privacy"] for seed in outcome.seeds if (s := seed.summary) and s.get("privacy")}
-    if not spent or asked is None:
+    if not spent:
         return
     # A null is no number that is known to be finite.
     worst = max(spent.values(), key=lambda one: math.inf if one["epsilon"]["max"] is None else one["epsilon"]["max"])
-    # Summaries of earlier versions do not name the mechanism as its ledger does.
-    called = epsilon_called(claim_word(worst.get("mechanism", asked.mechanism)))
+    called = epsilon_called(claim_word(worst["mechanism"]))
     print(
         f"Privacy ({worst['noise']}): {called} {epsilon(worst['epsilon']['max'])} for the worst client, "
         f"{epsilon(worst['epsilon']['median'])} median, at delta {worst['delta']:g}; "
-        f"{worst.get('scope', 'this run only')}: seeds add up."
+        f"{worst['scope']}: seeds add up."
     )
     for seed, one in spent.items():
-        if repeats := one.get("repeats"):
+        if repeats := one["repeats"]:
             words = repeats_words(repeats["charges"], one["epsilon"]["max"], repeats["epsilon_without"])
             print(f"Seed {seed}: {words}.")
-        if not one.get("as_planned", True):
+        if not one["as_planned"]:
             print(f"Seed {seed} did not end as planned: epsilon is that of all rounds that it planned.")
     if (together := _together(outcome)) is not None:
         print(f"{together.words}.")

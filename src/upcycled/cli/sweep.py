@@ -58,7 +58,7 @@ def _run(args: argparse.Namespace) -> int:
     check_number("--top", args.top, at_least=1, integer=True)
     how = How(args.random, args.optuna, args.draw_seed, _seeds(args.seeds), args.metric)
     experiment = experiment_of(args)
-    warn_about_tuning(experiment, "tuning")
+    warn_about_tuning(experiment)
     with resumable(args):
         found = sweep_experiment(
             experiment,

@@ -44,9 +44,6 @@ NOT_COMPARED = ("results", "data.path", "checkpoint_every", "privacy.account")
 """The folder says where it lies, a file of data is known by its content, checkpoints and who pays change no result."""
 FILE_PATHS = (("data", "path"), ("data", "schema"), ("privacy", "account"))
 """Where a file names others, by paths that are relative to it."""
-UNSAID = {"local": ("kind", "sgd")}
-"""What complete files had not when there was no choice: left out where it is what they meant, so that equal runs have
-equal fingerprints."""
 NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks", "metrics")
 _PLACED = places()
 PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
@@ -214,9 +211,6 @@ class Experiment(Table):
             if isinstance(kind, Choice) and f"{key}.{kind.tag}" in self.sweep and key in values:
                 values[key] = said.get(key, {})
         left_out = [key for key in ("sweep", "callbacks", "metrics") if not getattr(self, key)]
-        for table, (key, usual) in UNSAID.items():
-            if values[table].get(key) == usual:
-                values[table].pop(key)
         return {key: value for key, value in values.items() if key not in left_out}
 
     def said(self) -> dict[str, Any]:

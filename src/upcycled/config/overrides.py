@@ -107,15 +107,15 @@ def _path(key: str, text: str) -> tuple[str, ...]:
     try:
         nested: Any = tomllib.loads(f"{key} = 0")
     except tomllib.TOMLDecodeError:
-        raise InputError(
-            f"override {shown(text)} has the key {shown(key)}, but it must be a name of the file such as local.lr"
-        ) from None
+        nested = {}
     parts: list[str] = []
     while isinstance(nested, dict) and len(nested) == 1:
         part, nested = next(iter(nested.items()))
         parts.append(part)
     if nested != 0:
-        raise InputError(f"override {shown(text)} must have one key and one value, such as local.lr=0.1")
+        raise InputError(
+            f"override {shown(text)} has the key {shown(key)}, but it must be a name of the file such as local.lr"
+        )
     return tuple(parts)
 
 
@@ -123,12 +123,11 @@ def _value(value: str, text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {value}")
     except (ValueError, RecursionError):
-        if _BARE.fullmatch(value):
-            return value
-        raise InputError(
-            f"override {shown(text)} has the value {shown(value)}, but it must be a TOML value such as 0.1, true or "
-            "[1, 2]"
-        ) from None
-    if len(parsed) != 1:
-        raise InputError(f"override {shown(text)} must have one key and one value, such as local.lr=0.1")
-    return parsed["value"]
+        parsed = {}
+    if len(parsed) == 1:
+        return parsed["value"]
+    if _BARE.fullmatch(value):
+        return value
+    raise InputError(
+        f"override {shown(text)} has the value {shown(value)}, but it must be a TOML value such as 0.1, true or [1, 2]"
+    )

@@ -24,7 +24,7 @@ from upcycled.config.toml_tables import (
     within,
 )
 from upcycled.config.wording import one_of
-from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, InputError, limits_of, suggest
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Absent, InputError, limits_of, suggest
 from upcycled.core.lookup import looked_up, names_code
 from upcycled.core.sampler import SAMPLERS, Participation
 from upcycled.core.solvers import LocalAdam, LocalAdamW, LocalOptimizer, LocalSGD
@@ -164,10 +164,8 @@ class Choice:
         """Return the kind of table that ``raw`` is."""
         value = raw.get(self.tag, self.default)
         tag, known = f"{key}.{self.tag}", one_of(self.tables)
-        if value is None:
-            raise InputError(field=tag, must=known)
         if not isinstance(value, str):
-            raise InputError(field=tag, value=value, must=known)
+            raise InputError(field=tag, value=raw.get(self.tag, Absent.MISSING), must=known)
         if names_code(value):
             return self.own(tag, value)
         if value not in self.tables:
@@ -187,11 +185,9 @@ def _own(
         made = looked_up(name, field)
         if takes_functions and callable(made) and not isinstance(made, type):
             return table_of_code(made, (key, name), base)
-        if takes_functions and not (isinstance(made, type) and is_dataclass(made)):
-            must = "the name of a function, or of a dataclass, whose fields are the table's keys"
-            raise InputError(field=field, value=name, must=must)
         if not isinstance(made, type) or not is_dataclass(made):
-            raise InputError(field=field, value=name, must="the name of a dataclass, whose fields are the table's keys")
+            what = "a function, or of a dataclass" if takes_functions else "a dataclass"
+            raise InputError(field=field, value=name, must=f"the name of {what}, whose fields are the table's keys")
         return table_of(made, tag=(key, name), base=base)
 
     return table

@@ -47,18 +47,6 @@ class Synthetic(Table):
     validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
     public: bool = Field(default=False, description="true or false")
 
-    @model_validator(mode="after")
-    def _agree(self) -> Self:
-        if isinstance(self.sizes, tuple) and len(self.sizes) != self.clients:
-            raise InputError(
-                field="data.sizes", value=list(self.sizes), must=f"a list of data.clients = {self.clients} integers"
-            )
-        if self.alpha == "iid" and self.beta is not None:
-            raise InputError(field="data.beta", value=self.beta, must="left out when data.alpha is 'iid'")
-        if self.alpha != "iid" and self.beta is None:
-            raise InputError(field="data.beta", must=f"{NOT_NEGATIVE.phrase} unless data.alpha is 'iid'")
-        return self
-
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         """Generate the samples, which never need a repair."""
         options = self.model_dump(exclude={"source", "alpha", "beta", "validation_fraction"})

@@ -393,8 +393,7 @@ def check_path(field: str, path: str | os.PathLike[str], what: str = "path") -> 
     ...
     upcycled.core.errors.InputError: results is 'a\x00b', but it must be the path of a folder, without a NUL character
     """
-    if not isinstance(path, str | os.PathLike) or not isinstance(found := os.fspath(path), str):
-        raise InputError(field=field, value=path, must=f"the path of a {what}")
+    found = os.fspath(path)
     if "\0" in found:
         raise InputError(field=field, value=found, must=f"the path of a {what}, without a NUL character")
     return found

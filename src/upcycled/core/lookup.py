@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from upcycled.core.errors import InputError, reason_of
@@ -23,18 +22,6 @@ def names_code(value: object) -> bool:
     (True, False)
     """
     return isinstance(value, str) and _FORM.fullmatch(value) is not None
-
-
-def code_named_in(value: object) -> set[str]:
-    """Return the texts within tables and lists that name code.
-
-    >>> code_named_in({"algorithm": {"name": "my_module:FedNova"}, "metrics": ["auroc"]})
-    {'my_module:FedNova'}
-    """
-    if isinstance(value, str):
-        return {value} if names_code(value) else set()
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return {name for part in parts for name in code_named_in(part)}
 
 
 def looked_up(name: str, field: str) -> Any:

@@ -34,8 +34,6 @@ def check_members(field: str, value: object, values: Iterable[str], methods: Map
     for name, arguments in methods.items():
         called = f"{name}({', '.join(arguments)})"
         method = getattr(value, name)
-        if not callable(method):
-            raise InputError(f"is a {kind}, whose '{name}' must be a function that is called as {called}", field=field)
         try:
             found = inspect.signature(method)
         except (TypeError, ValueError):  # it does not say what it takes
@@ -48,9 +46,9 @@ def check_members(field: str, value: object, values: Iterable[str], methods: Map
             ) from None
 
 
-def check_names(field: str, value: object, names: Iterable[str]) -> None:
+def check_names(value: object, names: Iterable[str]) -> None:
     """Refuse members that must be lists of names and are something else, such as a name alone."""
     for name in names:
         held = getattr(value, name)
         if not isinstance(held, tuple | list) or not all(isinstance(one, str) for one in held):
-            raise InputError(field=f"{field}.{name}", value=held, must="a tuple of names, such as ('momentum',)")
+            raise InputError(field=f"algorithm.{name}", value=held, must="a tuple of names, such as ('momentum',)")

@@ -149,7 +149,7 @@ def as_sampler(participation: object, sampling: str = "fixed") -> Sampler:
         return _Checked(own)
     if names_code(sampling):
         return as_sampler(looked_up(sampling, "sampling")(fraction=participation))
-    if not isinstance(sampling, str) or sampling not in SAMPLERS:
+    if sampling not in SAMPLERS:
         raise unknown("sampling", sampling, SAMPLERS)
     return SAMPLERS[sampling](participation)  # type: ignore[arg-type]
 

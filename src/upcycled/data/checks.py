@@ -200,17 +200,16 @@ def _check_shapes(part: RawPart, train: RawPart, names: Names, declared: Declare
             "one label per sample: (samples,)" if declared.targets == "classes" else "(samples,) or (samples, numbers)"
         )
         raise InputError(f"has shape {part.y.shape}, but it must have {right}", field=y)
-    if part.y.shape[1:] != train.y.shape[1:]:
-        raise InputError(f"has shape {part.y.shape}, but training targets are {train.y.shape[1:]} each", field=y)
     if len(part.x) != len(part.y):
         raise InputError(
             f"has {len(part.y)} labels, but {x} has {len(part.x)} samples and they must be as many", field=y
         )
-    if part.x.shape[1:] != train.x.shape[1:]:
-        raise InputError(
-            f"has samples of shape {part.x.shape[1:]}, but they must be like the training samples, {train.x.shape[1:]}",
-            field=x,
-        )
+    for field, own, first in ((x, part.x, train.x), (y, part.y, train.y)):
+        if own.shape[1:] != first.shape[1:]:
+            raise InputError(
+                f"has samples of shape {own.shape[1:]}, but they must be like the training samples, {first.shape[1:]}",
+                field=field,
+            )
     if len(part.offsets) != len(train.offsets):
         raise InputError(
             f"{part.title} has {len(part.offsets) - 1} clients, but it must have as many as the training part, "
@@ -342,14 +341,9 @@ def _targets(part: RawPart, names: Names, declared: Declared, notes: list[str]) 
     fine = np.isfinite(out) if declared.targets == "numbers" else (out == 0) | (out == 1)
     if fine.all():
         return out
-    place = tuple(int(i) for i in np.argwhere(~fine)[0])
-    client, row = part.where(place[0], names)
     right = "a finite float32" if declared.targets == "numbers" else "0 or 1"
     if not declared.repair:
-        raise InputError(
-            f"{part.field('y')} of client {client} is {part.y[place]} at row {row} (counted from 0), but targets "
-            f"must be {right}"
-        )
+        _refuse_label(part, int(np.argwhere(~fine)[0][0]), names, f"targets must be {right}")
     out[~fine] = 0
     notes.append(f"{part.field('y')}: {int((~fine).sum())} targets that are not {right} count as 0")
     return out

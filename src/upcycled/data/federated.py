@@ -336,16 +336,7 @@ class FederatedData:
         >>> data.split(0.3).sizes.tolist()
         [7, 1]
         """
-        FRACTION.check("test_fraction", test_fraction)
-        if self.test is not None:
-            raise InputError(
-                field="test_fraction",
-                value=test_fraction,
-                but=f"the data already has {self.test.num_rows} test samples, so it must be 0",
-            )
-        train, test = self._split_off(test_fraction, seed, splits.TEST)
-        inferred = self._inferred_by(test_fraction)
-        return replace(self, train=train, test=test if test.num_rows else None, inferred=inferred)
+        return self._split_off("test", test_fraction, seed, splits.TEST)
 
     def with_validation(self, fraction: float = 0.1, seed: int = 0) -> FederatedData:
         """Hold a random part of every client's training samples out for choosing settings; as :meth:`split`.
@@ -364,23 +355,19 @@ class FederatedData:
         >>> data.with_validation(0.2).validation.num_rows
         2
         """
-        FRACTION.check("validation_fraction", fraction)
-        if self.validation is not None:
-            raise InputError(
-                field="validation_fraction",
-                value=fraction,
-                but=f"the data already has {self.validation.num_rows} validation samples, so it must be 0",
-            )
-        train, held = self._split_off(fraction, seed, splits.VALIDATION)
-        inferred = self._inferred_by(fraction)
-        return replace(self, train=train, validation=held if held.num_rows else None, inferred=inferred)
+        return self._split_off("validation", fraction, seed, splits.VALIDATION)
 
-    def _split_off(self, fraction: float, seed: int, purpose: int) -> tuple[Shards, Shards]:
-        return splits.split_off(self.train, fraction, whole("seed", seed, 0), purpose, self.has_copies)
-
-    def _inferred_by(self, fraction: float) -> frozenset[str]:
-        """Return the facts read off so far, with a split that holds so much out: sizes follow copies, if any count."""
-        return self.inferred | {"sizes"} if fraction and self.has_copies is not False else self.inferred
+    def _split_off(self, part: str, fraction: float, seed: int, purpose: int) -> FederatedData:
+        FRACTION.check(f"{part}_fraction", fraction)
+        there: Shards | None = getattr(self, part)
+        if there is not None:
+            but = f"the data already has {there.num_rows} {part} samples, so it must be 0"
+            raise InputError(field=f"{part}_fraction", value=fraction, but=but)
+        train, held = splits.split_off(self.train, fraction, whole("seed", seed, 0), purpose, self.has_copies)
+        # Sizes follow copies, if any count.
+        inferred = self.inferred | {"sizes"} if fraction and self.has_copies is not False else self.inferred
+        changes: dict[str, Any] = {"train": train, part: held if held.num_rows else None}
+        return replace(self, inferred=inferred, **changes)
 
     def with_vectors(self, vectors: ArrayLike) -> FederatedData:
         """Give every token id a fixed vector: row i is the vector of id i. A model "lstm" takes them as its embedding.

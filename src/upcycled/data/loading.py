@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, check_path
@@ -213,11 +212,7 @@ def read_pool(
         refuse_options("a .csv or .parquet", features=features)
         columns = ["x", label or "y", *([] if column is None else [column])]
         archive = read_set(file, name, columns)
-        # Listed column by column, so that a missing one is named before anything is joined.
-        found = [[archive.column(title, key) for title in archive.parts()] for key in columns]
-        if len({part.shape[1:] for part in found[0]}) > 1:
-            raise InputError("the parts have samples of different shapes, but they must be alike to be one pool")
-        joined = [np.concatenate(parts) for parts in found]
+        joined = [archive.joined(key) for key in columns]
         return Pool(pixels(joined[0]), joined[1], joined[2] if column is not None else None)
     except InputError as error:
         raise about_file(str(file), error) from error
@@ -260,13 +255,12 @@ def _look(path: Path) -> Found:
 def existing_file(path: str | os.PathLike[str]) -> Path:
     """Return a path that is a file of a known kind."""
     file = Path(check_path("path", path, "file"))
-    if os.path.isdir(file):  # Path's own raises for a name that is too long
-        raise InputError(f"is a folder, but it must be a file that ends in {', '.join(EXTENSIONS)}", field=str(file))
-    if not os.path.exists(file):
-        raise InputError(f"does not exist, but it must be a file that ends in {', '.join(EXTENSIONS)}", field=str(file))
-    if file.suffix.lower() not in EXTENSIONS:
-        raise InputError(f"ends in '{file.suffix}', but it must end in {', '.join(EXTENSIONS)}", field=str(file))
-    return file
+    # Path's own methods raise for a name that is too long.
+    if os.path.isfile(file) and file.suffix.lower() in EXTENSIONS:
+        return file
+    wrong = "is a folder" if os.path.isdir(file) else f"ends in '{file.suffix}'"
+    wrong = wrong if os.path.exists(file) else "does not exist"
+    raise InputError(f"{wrong}, but it must be a file that ends in {', '.join(EXTENSIONS)}", field=str(file))
 
 
 def refuse_options(kind: str, **options: object) -> None:

@@ -155,12 +155,7 @@ def by_column(values: ArrayLike) -> list[Ints]:
     >>> [part.tolist() for part in by_column(["bob", "ann", "bob"])]
     [[1], [0, 2]]
     """
-    column = np.asarray(values)
-    if column.ndim != 1 or column.size == 0:
-        raise InputError(f"has shape {column.shape}, but it must be one value per sample", field="values")
-    if column.dtype.kind == "f" and not np.isfinite(column).all():
-        raise InputError(f"holds {column[~np.isfinite(column)][0]}, but every sample needs a client", field="values")
-    found, owner = np.unique(column, return_inverse=True)
+    found, owner = np.unique(_pool(values, "values"), return_inverse=True)
     return _owned(owner.astype(np.int64), len(found))
 
 
@@ -193,14 +188,12 @@ def _rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(whole("seed", seed, at_least=0))
 
 
-def _pool(labels: ArrayLike) -> NDArray[np.generic]:
-    pool = np.asarray(labels)
+def _pool(values: ArrayLike, field: str = "labels") -> NDArray[np.generic]:
+    pool = np.asarray(values)
     if pool.ndim != 1 or pool.size == 0:
-        raise InputError(f"has shape {pool.shape}, but it must be one label per sample", field="labels")
+        raise InputError(f"has shape {pool.shape}, but it must be one value per sample", field=field)
     if pool.dtype.kind == "f" and not np.isfinite(pool).all():
-        raise InputError(
-            f"holds {pool[~np.isfinite(pool)][0]}, but every label must be a finite number", field="labels"
-        )
+        raise InputError(f"holds {pool[~np.isfinite(pool)][0]}, but every sample needs a finite one", field=field)
     return pool
 
 

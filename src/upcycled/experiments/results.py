@@ -15,20 +15,17 @@ import math
 import platform
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 import torch
 from safetensors.torch import save as save_tensors
 from torch import nn
 
 import upcycled
-from upcycled.config.experiment import NOT_COMPARED, Experiment, flat, parse
+from upcycled.config.experiment import NOT_COMPARED, Experiment, flat
 from upcycled.core.errors import InputError, shown
-from upcycled.core.lookup import code_named_in
 from upcycled.data import FederatedData
 from upcycled.experiments.client_rows import client_rows, own_client_rows
 from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
@@ -261,14 +258,6 @@ def _not_covered(result: Result) -> str:
     )
 
 
-def _parsed(held: dict[str, Any], asked: Experiment) -> Experiment:
-    """Return a results folder's experiment; the folder may only name code that the asked experiment names as well."""
-    foreign = sorted(code_named_in(held) - code_named_in(asked.resolved()))
-    if foreign:
-        raise InputError(f"the folder names the code {foreign[0]!r}, which the experiment does not")
-    return parse(held)
-
-
 def finished_summary(
     folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any], is_anyway: bool = False
 ) -> dict[str, Any] | None:
@@ -289,13 +278,12 @@ def finished_summary(
         return None
     before = summary["data"].get("sha256") if "sha256" in data else None
     if summary.get("fingerprint") != experiment.fingerprint(seed):
-        # Of an earlier version, or of another run: the files say which, and what differs.
+        # Of another run: the files say which, and what differs.
         _check_same_config(folder, experiment.for_seed(seed))
     advice = way_out(experiment.noise == "system", PLACE)
     if before != data.get("sha256"):
         raise InputError(f"{folder} holds a run on other data: {advice}")
-    made_by = None if is_anyway else summary.get("code")
-    edited = changed_code(_code(experiment), made_by) if made_by else None
+    edited = None if is_anyway else changed_code(_code(experiment), summary["code"])
     if edited is not None:
         raise InputError(
             f"{folder} holds a run from before {edited} was edited: {advice} (--resume-anyway keeps it as it is)"
@@ -324,10 +312,7 @@ def _check_same_config(folder: Path, experiment: Experiment) -> None:
         held = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} holds files but no readable config.toml: choose another {PLACE}") from error
-    with suppress(InputError):
-        # A file of an earlier version may lack keys that have a default now.
-        held = _parsed(held, experiment).resolved()
-    before = flat(tomllib.loads(tomli_w.dumps(held)))
+    before = flat(held)
     now = flat(tomllib.loads(experiment.resolved_toml()))
     for key in dict.fromkeys([*now, *before]):
         if key not in NOT_COMPARED and before.get(key) != now.get(key):

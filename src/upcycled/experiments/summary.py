@@ -31,14 +31,13 @@ class _Privacy(_Part):
     noise: str
     delta: float
     epsilon: _Epsilon
-    repeats: _Repeats | None = None
-    mechanism: str = ""
-    scope: str = ""
+    repeats: _Repeats | None
+    mechanism: str
+    as_planned: bool
+    scope: str
 
 
 class _Summary(_Part):
-    """Keys without a default are in the summaries of every version."""
-
     seed: int
     accuracy: Number
     loss: Number
@@ -50,12 +49,12 @@ class _Summary(_Part):
     seconds: Number
     data: dict[str, Any]
     privacy: _Privacy | None
-    error: str | None = None
-    metrics: dict[str, Number] = {}
+    error: str | None
+    metrics: dict[str, Number]
     charged_scores: dict[str, Number] = {}
-    baseline: dict[str, Number] | None = None
-    notes: list[str] = []
-    code: dict[str, str] | None = None
+    baseline: dict[str, Number] | None
+    notes: list[str]
+    code: dict[str, str]
 
 
 def read_summary(path: Path) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def read_summary(path: Path) -> dict[str, Any]:
 
     Raises:
         DamagedError: if the file cannot be read, or is damaged.
-        InputError: if a later version wrote it.
+        InputError: if another version wrote it.
     """
     expected = "the summary of a finished seed"
     summary = read_json(path, expected)

@@ -10,7 +10,6 @@ from upcycled.losses.regression import Poisson
 
 Link: TypeAlias = Literal["softmax", "sigmoid", "exp", "identity"]
 """Logits of classes; a logit of the second class, or of each label; the logarithm of a mean; the answer itself."""
-LINKS: tuple[Link, ...] = ("softmax", "sigmoid", "exp", "identity")
 
 
 def link_of(objective: Objective) -> Link:

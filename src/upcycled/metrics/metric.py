@@ -52,10 +52,6 @@ class Metric:
                 field="metrics", value=self.function, must="a function (targets, predictions) -> a number, or a name"
             )
         name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
-        if not isinstance(name, str) or not name.strip():
-            raise InputError(field="name", of="Metric", value=name, must="a text that is not empty")
-        if not isinstance(self.lower_is_better, bool):
-            raise InputError(field="lower_is_better", of="Metric", value=self.lower_is_better, must="True or False")
         fits = tuple(self.fits)
         if not fits or not set(fits) <= set(FITS):
             raise InputError(field="fits", of="Metric", value=fits, must=f"one or more of {', '.join(FITS)}")

@@ -58,7 +58,7 @@ class Seed:
     plain: tuple[tuple[str, str], ...] = ()
     """What its ledger protects, for those whose records they are; none where it has none that can be read."""
     mechanism: str = UNNAMED
-    """What a private run's ledger, its summary or, before both named it, its file calls the mechanism."""
+    """What a private run's ledger or its summary calls the mechanism."""
 
     @property
     def is_restricted(self) -> bool:
@@ -254,7 +254,7 @@ def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
         config = config or reader.read(folder / "config.toml", tomllib.loads, {})
         if not (folder / "summary.json").exists():
             unfinished.append(reader.place(folder))
-        elif (seed := _seed(reader, folder, config)) is not None and seed.summary.get("error") is not None:
+        elif (seed := _seed(reader, folder)) is not None and seed.summary.get("error") is not None:
             stopped.append(_stopped(seed))
         elif seed is not None:
             seeds.append(seed)
@@ -274,13 +274,12 @@ def _stopped(seed: Seed) -> str:
     said = f"{seed.place} stopped after iteration {seed.summary.get('iterations')}: {seed.summary['error']}"
     if math.isnan(worst):
         return said
-    # Summaries of earlier versions state what was released, however their runs ended.
-    is_as_planned = (seed.privacy or {}).get("as_planned", True)
+    is_as_planned = (seed.privacy or {}).get("as_planned")
     cost = "what it released cost the worst client" if is_as_planned else "its planned rounds cost the worst client"
     return f"{said}; {cost} epsilon {general(worst, 6)} at delta {general(delta)}"
 
 
-def _seed(reader: _Reader, folder: Path, config: Row) -> Seed | None:
+def _seed(reader: _Reader, folder: Path) -> Seed | None:
     summary = reader.read(folder / "summary.json", _table)
     if summary is None:
         return None
@@ -297,9 +296,7 @@ def _seed(reader: _Reader, folder: Path, config: Row) -> Seed | None:
         reader.read(folder / "clients.jsonl", _lines, ()),
         reader.read(folder / "evaluation.json", _table),
     )
-    asked = config.get("privacy")
-    named = asked.get("mechanism", UNNAMED) if isinstance(asked, dict) else UNNAMED
-    seed = replace(seed, mechanism=str((seed.privacy or {}).get("mechanism", named)))
+    seed = replace(seed, mechanism=str((seed.privacy or {}).get("mechanism", UNNAMED)))
     if seed.evaluation is not None:
         seed = replace(seed, label_names=reader.read(folder / "model.json", _label_names, ()))
     return _with_ledger(reader, folder, seed)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.privacy.mechanisms.table import claim_word
 from upcycled.report.charts import Drawn
 from upcycled.report.collect import Row, Seed, number
@@ -60,16 +59,13 @@ def _cost(one: Drawn, worst: Seed) -> Cost:
 
 
 def _paper(found: Any) -> float:
-    if isinstance(found, dict):
-        found = found.get("max")
-    if isinstance(found, list):
-        found = max((number(value) for value in found), default=math.nan)
-    return number(found)
+    return number(found.get("max")) if isinstance(found, dict) else math.nan
 
 
 def _statement(privacy: Row, evidence: str | None = None) -> list[tuple[str, str]]:
-    said = privacy.get("statement_items", privacy.get("statement"))
-    items = [_item(one) for one in said] if isinstance(said, list) else []
+    said = privacy.get("statement_items")
+    pairs = [one for one in said if isinstance(one, list) and len(one) == 2] if isinstance(said, list) else []
+    items = [(str(topic), str(text)) for topic, text in pairs]
     if evidence is not None:  # as the page finds the file, which is not what the run could say of it
         items = [*(item for item in items if item[0] != "ledger"), ("ledger", evidence)]
     if isinstance(own := privacy.get("not_covered"), str):
@@ -77,19 +73,9 @@ def _statement(privacy: Row, evidence: str | None = None) -> list[tuple[str, str
     return items
 
 
-def _item(said: object) -> tuple[str, str]:
-    """Return a topic and its text, as summaries have them; those of earlier versions have lines only."""
-    if isinstance(said, list) and len(said) == 2:
-        return str(said[0]), str(said[1])
-    topic, colon, text = str(said).partition(": ")
-    return (topic, text) if colon else ("note", str(said))
-
-
 def is_simulation(seed: Seed) -> bool:
     """Whether a private run's noise follows from its seed."""
-    said = seed.privacy or {}
-    # Summaries of earlier versions have the words alone.
-    return bool(said.get("is_simulation", said.get("noise") == SIMULATION))
+    return bool((seed.privacy or {}).get("is_simulation"))
 
 
 def claim_of(every: Sequence[Drawn]) -> str:

@@ -223,7 +223,7 @@ def compare(
         raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
     if equal == "epsilon" and not meets_epsilon(arguments.get("privacy")):
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
-    check_compared(metric, arguments.get("metrics"), "metric")
+    check_compared(metric, arguments.get("metrics"))
     vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal)}
     upcycled = {"upcycle": upcycle, "iterations": iterations}
     runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in (vanilla, upcycled) for seed in seeds]
@@ -247,11 +247,11 @@ def vanilla_iterations(iterations: int, equal: str) -> int:
     return -(-iterations // 2) if equal == "work" else iterations
 
 
-def check_compared(metric: str | None, asked: object, field: str) -> None:
+def check_compared(metric: str | None, asked: object) -> None:
     """Refuse a score that no run will have."""
     names = [*SCORES, *(one.name for one in as_metrics(asked))]
     if metric is not None and metric not in names:
-        raise InputError(field=field, value=metric, must=f"one of {', '.join(names)}; metrics asks for more of them")
+        raise InputError(field="metric", value=metric, must=f"one of {', '.join(names)}; metrics asks for more of them")
 
 
 def is_lower_better(metric: str, asked: object) -> bool:

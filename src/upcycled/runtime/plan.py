@@ -250,7 +250,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
     """Return the plan with the task of local work, and the engine that will do it."""
     test = data.test
     for name, is_asked in (("charged_scores", plan.scores is not None), ("metrics", bool(plan.metrics))):
-        if is_asked and (test is None or test.num_rows == 0):
+        if is_asked and test is None:
             raise InputError(
                 "need held-out samples, but the data have no test part: split some off (test_fraction in a file)",
                 field=name,
@@ -260,7 +260,7 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         layout=plan.layout,
         num_classes=plan.facts.classes,
         train=plan.mechanism.prepare(_as_taken(plan, data.train)),
-        test=None if test is None or test.num_rows == 0 else plan.mechanism.prepare(_as_taken(plan, test)),
+        test=None if test is None else plan.mechanism.prepare(_as_taken(plan, test)),
         solver=plan.solver,
         seed=plan.spec.seed,
         objective=plan.objective,
@@ -302,7 +302,7 @@ def _to_choose_on(plan: Plan, data: FederatedData) -> Shards:
     if plan.spec.has_real_noise and not data.public:
         but = "a run with noise='system' may not choose by scores on private samples, which no epsilon covers"
         raise InputError(field="keep_best", value=by, but=f"{but}: leave it out, or declare the data public")
-    if held_out is None or held_out.num_rows == 0:
+    if held_out is None:
         but = "the data have no validation samples to choose on: see data.with_validation(...)"
         raise InputError(field="keep_best", value=by, but=f"{but}; in a file data.validation_fraction")
     if by == "accuracy" and plan.objective.targets != "classes":

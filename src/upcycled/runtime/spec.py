@@ -138,7 +138,6 @@ class RunSpec:
         for name in ("upcycle", "checkpoint_every"):
             object.__setattr__(self, name, plain_number(getattr(self, name)))
         object.__setattr__(self, "model_options", _plain_numbers(self.model_options))
-        # None has no metrics either, and runs that were kept before there were any go on.
         asked = tuple(self.metrics) if isinstance(self.metrics, Sequence) else self.metrics
         object.__setattr__(self, "metrics", asked or None)
         object.__setattr__(self, "participation", self.who.fraction)
@@ -247,10 +246,10 @@ def _plain_numbers(value: object) -> object:
 
 
 def _check_kinds(spec: RunSpec) -> None:
-    if isinstance(spec.algorithm, type) or not hasattr(spec.algorithm, "server_step"):
+    if not hasattr(spec.algorithm, "server_step"):
         raise InputError(field="algorithm", value=spec.algorithm, must="an algorithm such as up.FedAvg()")
     check_members("algorithm", spec.algorithm, ("name", *NAMES, "is_personal"), METHODS)
-    check_names("algorithm", spec.algorithm, NAMES)
+    check_names(spec.algorithm, NAMES)
     if spec.local is not None and not isinstance(spec.local, Local):
         must = "up.LocalSGD(...), up.LocalAdam(...), up.LocalAdamW(...) or up.LocalOptimizer(...)"
         raise InputError(field="local", value=spec.local, must=must)

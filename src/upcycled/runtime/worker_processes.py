@@ -214,12 +214,12 @@ class EventStream:
 
 
 @contextmanager
-def delivering(mailboxes: Sequence[EventStream], seconds: float = 0.1) -> Iterator[None]:
+def delivering(mailboxes: Sequence[EventStream]) -> Iterator[None]:
     """Deliver what the workers tell while the block runs."""
     over = threading.Event()
 
     def deliver() -> None:
-        while not over.wait(seconds):
+        while not over.wait(0.1):
             for mailbox in mailboxes:
                 mailbox.deliver()
 

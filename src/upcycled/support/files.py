@@ -54,7 +54,7 @@ _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, 
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 """Names of files that are not whole yet, with their writer's process."""
 RESULTS_FORMAT = 2
-"""Of results folders: the number in ``summary.json`` counts for the files beside it. Format 1 had no number."""
+"""Of results folders: the number in ``summary.json`` counts for the files beside it."""
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -64,16 +64,16 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def check_format(document: Mapping[str, Any], path: Path) -> None:
-    """Refuse what a later version wrote; what an earlier one wrote is read.
+    """Refuse what another version wrote.
 
     Raises:
         InputError: in one sentence.
     """
-    found = document.get("format", 1)
-    if not isinstance(found, int) or found > RESULTS_FORMAT:
+    found = document.get("format")
+    if found != RESULTS_FORMAT:
         raise InputError(
-            f"{path} has format {shown(found)}, but this version of upcycled reads up to format {RESULTS_FORMAT}: use "
-            "the version that wrote it"
+            f"{path} has format {shown(found)}, but this version of upcycled reads format {RESULTS_FORMAT}: use the "
+            "version that wrote it"
         )
 
 
@@ -171,19 +171,6 @@ def drop_temporaries(folder: Path) -> None:
         if _TEMPORARY.fullmatch(path.name):
             with suppress(OSError):  # it does no harm
                 path.unlink()
-
-
-def check_writable(folder: Path) -> None:
-    """Make a folder and try to write in it, so that a long run does not end in a refusal."""
-    probe = folder / f".probe.{os.getpid()}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            probe.write_bytes(b"x")
-        finally:
-            probe.unlink(missing_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
 
 
 def cannot_write(path: Path, error: OSError) -> WriteError:

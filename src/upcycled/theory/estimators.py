@@ -248,7 +248,7 @@ def _pieces(rows: int) -> list[slice]:
     return [slice(start, min(start + ROWS_AT_ONCE, rows)) for start in range(0, rows, ROWS_AT_ONCE)]
 
 
-def _norm(product: Callable[[Real], Real], size: int, tolerance: float = 1e-9) -> float:
+def _norm(product: Callable[[Real], Real], size: int) -> float:
     """Return the largest |eigenvalue| by power iteration.
 
     ||H v|| for a unit v never exceeds it and never falls from step to step, also where +s and -s are both eigenvalues.
@@ -262,7 +262,7 @@ def _norm(product: Callable[[Real], Real], size: int, tolerance: float = 1e-9) -
         size_now = float(np.linalg.norm(image))
         if size_now == 0:
             return 0.0
-        if size_now - found <= tolerance * size_now:
+        if size_now - found <= 1e-9 * size_now:
             return size_now
         found, vector = size_now, image / size_now
     return found

@@ -176,11 +176,10 @@ def _load(args: argparse.Namespace) -> FederatedData:
     if len(args.file) > 1:
         raise InputError(field="FILE", value=args.file, must=f"{args.file[0]} alone, or files")
     which = args.file[0]
-    for name in (*_OF_FILES, "dimension" if which == "femnist" else "letters"):
+    for name in (*_OF_FILES, "test_fraction", "dimension" if which == "femnist" else "letters"):
         if getattr(args, name) not in (None, False):
-            raise InputError(field=f"--{name}", value=getattr(args, name), must=f"left out for {which}")
-    if args.test_fraction:
-        raise InputError(field="--test-fraction", value=args.test_fraction, must=f"left out for {which}")
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(field=flag, value=getattr(args, name), must=f"left out for {which}")
     real = data.femnist if which == "femnist" else data.sent140
     return real(seed=args.seed, **given)
 

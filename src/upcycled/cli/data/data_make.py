@@ -158,13 +158,18 @@ def _parts(pool: Pool, args: argparse.Namespace) -> list[Any]:
     return list(partition.iid(pool.y, args.clients, args.seed, sizes))
 
 
+def check_new_file(field: str, out: Path, ending: str, force: bool) -> None:
+    """Refuse a file to write that has another ending, or exists already."""
+    if out.suffix.lower() != ending:
+        raise InputError(field=field, value=str(out), must=f"a file that ends in {ending}")
+    if out.exists() and not force:
+        raise InputError(f"{field} is '{out}', which exists already, but it must be a new file (or give --force)")
+
+
 def _check_out(args: argparse.Namespace) -> None:
     """Refuse before the work, not after it."""
     out = Path(args.out)
-    if out.suffix.lower() != ".npz":
-        raise InputError(field="OUT", value=str(out), but="it must end in .npz")
-    if out.exists() and not args.force:
-        raise InputError(f"OUT is '{out}', which exists already, but it must be a new file (or give --force)")
+    check_new_file("OUT", out, ".npz", args.force)
     if not out.absolute().parent.is_dir():
         raise InputError(field="OUT", value=str(out), but="its folder must exist")
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_command, add_json
-from upcycled.cli.data.data_make import columns
+from upcycled.cli.data.data_make import check_new_file, columns
 from upcycled.cli.show import note, print_json
-from upcycled.core.errors import InputError
 
 if TYPE_CHECKING:
     from upcycled.data.schema.encoding import TableProblem
@@ -46,10 +45,7 @@ def _draft(args: argparse.Namespace) -> int:
     from upcycled.support.files import write_whole
 
     out = Path(args.output)
-    if out.suffix.lower() != ".toml":
-        raise InputError(field="--output", value=args.output, must="a file that ends in .toml")
-    if out.exists() and not args.force:
-        raise InputError(f"--output is '{out}', which exists already, but it must be a new file (or give --force)")
+    check_new_file("--output", out, ".toml", args.force)
     files = files_of(source(args.file))
     dialect = sniffed(files)
     tables = read_all(files, dialect)

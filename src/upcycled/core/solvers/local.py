@@ -216,9 +216,6 @@ class LocalOptimizer:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not callable(self.make):
-            must = "a function (parameters) -> a torch optimiser"
-            raise InputError(field="make", of="LocalOptimizer", value=self.make, must=must)
 
     @property
     def local(self) -> LocalSGD:

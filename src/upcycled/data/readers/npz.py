@@ -107,6 +107,13 @@ class Archive:
         others = sorted(key.removeprefix(f"{title}_") for key in self.keys if key.startswith(f"{title}_"))
         raise InputError(missing + suggest(name, others), field=str(self.path))
 
+    def joined(self, name: str) -> NDArray[Any]:
+        """Return the rows of an array of all parts."""
+        parts = [self.column(title, name) for title in self.parts()]
+        if len({part.shape[1:] for part in parts}) > 1:
+            raise InputError("the parts have samples of different shapes, but they must be alike to be joined")
+        return np.concatenate(parts)
+
 
 def load_npz(
     path: Path, name: str | None, client: str | None, label: str | None, given: Declared, *, has_kind: bool = False
@@ -152,10 +159,7 @@ def read_x(path: Path, name: str | None) -> tuple[NDArray[Any], tuple[str, ...] 
         if not set_names(keys):
             raise InputError("holds neither an array x nor train_x, but it must have samples", field=str(path))
         archive = read_set(path, name, ("x",))
-        parts = [archive.column(title, "x") for title in archive.parts()]
-        if len({part.shape[1:] for part in parts}) > 1:
-            raise InputError("the parts have samples of different shapes, but they must be alike to be joined")
-        return pixels(numbers("x", np.concatenate(parts))), _strings(archive, "feature_names")
+        return pixels(numbers("x", archive.joined("x"))), _strings(archive, "feature_names")
     arrays = read_arrays(path, [key for key in ("x", "feature_names") if key in keys])
     return pixels(numbers("x", arrays["x"])), _strings(Archive(path, "", arrays, tuple(keys)), "feature_names")
 

@@ -67,7 +67,7 @@ def table_files(given: object) -> tuple[Path, ...]:
         if not files:
             raise InputError(f"holds no file that ends in {', '.join(TABLES)}: one for each site", field=str(folder))
     elif isinstance(given, Sequence):
-        if not given or not all(isinstance(one, str | os.PathLike) for one in given):
+        if not given:
             raise InputError(field="path", value=given, must="a file, a list of one or more files, a folder or a table")
         files = [Path(one) for one in given]
         for file in files:

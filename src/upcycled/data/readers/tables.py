@@ -93,8 +93,6 @@ def read_table(source: Source, columns: Columns, declared: Declared = NOTHING) -
             raise InputError(field=field, value=name, but=f"the {what} has no such column{suggest(name, known)}")
     if len(set(columns.special)) != len(columns.special):
         raise InputError(f"client, label and split are {columns.special}, but they must be different columns")
-    if len(frame) == 0:
-        raise InputError("has no rows, but it must have at least one sample for every client", field=path)
     features = _feature_names(path, columns, known)
     chosen = set(features)  # a table may have a hundred thousand columns
     return ColumnTable(
@@ -121,7 +119,7 @@ def title_of(source: Source) -> str:
 def _joined(source: Source, columns: Columns, declared: Declared) -> Any:
     """Return all rows of all files in one frame; a file of many is its client's where no column says so."""
     if is_frame(source):
-        return _taken(source)
+        return _taken(_with_rows("the table", source))
     files = table_files(source)
     if not files:
         return _frame(Path(source), columns, declared)
@@ -138,8 +136,6 @@ def _joined(source: Source, columns: Columns, declared: Declared) -> Any:
                 raise InputError(
                     f"has no column '{name}', but {there} has: they must have the same", field=str(lacking)
                 )
-        if len(frame) == 0:
-            raise InputError("has no rows, but every site needs at least one", field=str(file))
     if columns.client == "client" and "client" not in first:
         frames = [frame.assign(client=file.stem) for file, frame in zip(files, frames, strict=True)]
     return pandas.concat([frame[list(frames[0].columns)] for frame in frames], ignore_index=True)
@@ -164,8 +160,6 @@ def read_features(
     known = [str(name) for name in frame.columns]
     if id is not None and id not in known:
         raise InputError(field="id", value=id, but=f"the file has no such column{suggest(id, known)}")
-    if len(frame) == 0:
-        raise InputError("has no rows, but it must have at least one sample", field=str(path))
     features = choose([name for name in known if name != id])
     ids = None if id is None else ["" if value is None or value != value else str(value) for value in frame[id]]
     return _features(str(path), frame, features), ids
@@ -176,7 +170,7 @@ def _frame(path: Path, columns: Columns, declared: Declared) -> Any:
     import pandas
 
     if path.suffix.lower() != ".csv":
-        return read_frame(path)
+        return _with_rows(str(path), read_frame(path))
     # pandas raises many kinds of errors on damaged files, not all of one family.
     try:
         frame = _csv(path, columns, declared)
@@ -191,6 +185,12 @@ def _frame(path: Path, columns: Columns, declared: Declared) -> Any:
     if not isinstance(frame.index, pandas.RangeIndex):
         # pandas takes surplus fields for row names and would shift every column.
         raise InputError("has rows with more fields than its header, but they must be as many", field=str(path))
+    return _with_rows(str(path), frame)
+
+
+def _with_rows(title: str, frame: Any) -> Any:
+    if len(frame) == 0:
+        raise InputError("has no rows, but it must have at least one sample", field=title)
     return frame
 
 

@@ -125,7 +125,7 @@ def _label(look: ColumnLook, targets: str | None) -> DraftColumn:
         look.values,
         key=lambda text: (float(text), text) if look.is_number and not look.no_numbers.many else (0.0, text),
     )
-    remarks = _gap_remark(look, "rows without a label must be left out of the tables") + _spelling_remark(classes)
+    remarks = _gap_remark(look) + _spelling_remark(classes)
     return DraftColumn(look.name, {"kind": "label", "classes": classes}, ("classes",), remarks)
 
 
@@ -183,5 +183,6 @@ def _spelling_remark(values: Sequence[str]) -> tuple[str, ...]:
     return (f"{both} differ in capitals only: if they are one, write it alike in all tables and list it once",)
 
 
-def _gap_remark(look: ColumnLook, words: str) -> tuple[str, ...]:
+def _gap_remark(look: ColumnLook) -> tuple[str, ...]:
+    words = "rows without a label must be left out of the tables"
     return (f"{look.gaps.many} gaps: {words}",) if look.gaps.many else ()

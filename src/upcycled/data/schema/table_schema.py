@@ -199,15 +199,13 @@ class Schema:
         return next((name for name, column in self.columns.items() if isinstance(column, kind)), None)
 
 
-def as_schema(given: object) -> Schema:
+def as_schema(given: Schema | Mapping[str, Any] | str | os.PathLike[str]) -> Schema:
     """Return a schema that was given as one, as its file or as that file's content."""
     if isinstance(given, Schema):
         return given
     if isinstance(given, Mapping):
         return Schema.from_dict(given)
-    if isinstance(given, str | os.PathLike):
-        return Schema.read(given)
-    raise InputError(field="schema", value=given, must="an up.data.Schema, or the path of its TOML file")
+    return Schema.read(given)
 
 
 def _check_together(columns: Mapping[str, ColumnKind]) -> None:
