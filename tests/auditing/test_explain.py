@@ -170,12 +170,12 @@ def test_several_seeds_are_said_to_add_up():
 def test_a_large_delta_is_warned_about_and_a_larger_one_refused():
     file = file_with(SOUND["model"])
     assert "more than 1/(10 n)" in explain(file, "a.toml", 0.005).warnings[0]
-    with pytest.raises(InputError, match=r"a.toml: --delta is 0.5, but it must be below 1/n"):
+    with pytest.raises(InputError, match=r"a.toml: --delta.*0.5.*1/n"):
         explain(file, "a.toml", 0.5)
 
 
 def test_what_the_mechanism_refuses_is_refused_with_the_files_name():
-    with pytest.raises(InputError, match=r"a.toml: ErmOutput needs a quadratic term"):
+    with pytest.raises(InputError, match=r"a.toml: ErmOutput.*quadratic"):
         explain(file_with(SOUND["erm"], algorithm={"name": "fedavg"}), "a.toml")
 
 

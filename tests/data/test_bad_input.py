@@ -213,7 +213,7 @@ def test_a_bad_value_is_found_wherever_it_is(sizes, data, bad):
     client = data.draw(st.integers(0, len(sizes) - 1))
     row, column = data.draw(st.integers(0, sizes[client] - 1)), data.draw(st.integers(0, 2))
     xs[client][row, column] = bad
-    with pytest.raises(InputError, match=rf"x of client {client} is {bad} at row {row}, column {column} "):
+    with pytest.raises(InputError, match=rf"client {client}.*{bad}.*row {row}, column {column}"):
         FederatedData.from_arrays(xs, [np.zeros(n) for n in sizes], num_classes=2)
 
 

@@ -157,7 +157,7 @@ def test_wrong_json_is_answered_by_one_sentence(tmp_path, users, words):
 def test_test_users_must_be_training_users(tmp_path):
     fedprox(tmp_path)
     write_leaf(tmp_path / "test" / "mytest.json", {"stranger": ([image(0)], [0])})
-    with pytest.raises(up.InputError, match="test samples of the user 'stranger', but it must have training samples"):
+    with pytest.raises(up.InputError, match=r"test samples.*user 'stranger'.*training samples"):
         up.data.femnist(tmp_path)
 
 
@@ -195,17 +195,17 @@ def test_a_file_with_devices_takes_no_partition_and_no_other_numbers(tmp_path):
 
 
 def test_a_source_that_is_no_source_is_named(tmp_path):
-    with pytest.raises(up.InputError, match=r"^source is '.*none', but it must be a file or a folder that exists"):
+    with pytest.raises(up.InputError, match=r"^source.*'.*none'"):
         up.data.femnist(tmp_path / "none")
-    with pytest.raises(up.InputError, match=r"^source is '.*', but a folder must hold emnist-byclass-train-images"):
+    with pytest.raises(up.InputError, match=r"^source.*'.*'"):
         up.data.femnist(tmp_path)
     (tmp_path / "a.npz").write_bytes(b"not a zip")
-    with pytest.raises(up.InputError, match=r"cannot be read as \.npz"):
+    with pytest.raises(up.InputError, match=r"read.*\.npz"):
         up.data.femnist(tmp_path / "a.npz")
     np.savez(
         tmp_path / "flat.npz", train_x=np.zeros((3, 784)), train_y=[0, 1, 2], test_x=np.zeros((1, 784)), test_y=[0]
     )
-    with pytest.raises(up.InputError, match=r"train_x of shape \(3, 784\)"):
+    with pytest.raises(up.InputError, match=r"train_x.*shape \(3, 784\)"):
         up.data.femnist(tmp_path / "flat.npz")
 
 

@@ -172,13 +172,13 @@ def test_only_web_addresses_are_taken(tmp_path, package, url):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, package):
     (tmp_path / "file").write_text("")
-    with serving(Site(content=package)) as site, pytest.raises(UpcycledError, match="or folder with --to"):
+    with serving(Site(content=package)) as site, pytest.raises(UpcycledError, match=r"folder.*--to"):
         fetch("femnist", tmp_path / "file", site.url)
 
 
 def test_a_download_without_pooch_names_the_extra(tmp_path, package, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(InputError, match=r"^a download needs pooch and tqdm: pip install '\.\[data\]'"):
+    with pytest.raises(InputError, match=r"download.*'\.\[data\]'"):
         fetch("femnist", tmp_path)
 
 
@@ -231,5 +231,5 @@ def test_an_archive_that_is_not_whole_is_removed(tmp_path):
 
 
 def test_a_set_nobody_knows_is_named():
-    with pytest.raises(InputError, match=r"^the set is 'femist', but it must be known; did you mean 'femnist'\?"):
+    with pytest.raises(InputError, match=r"'femist'.*did you mean 'femnist'\?"):
         fetch("femist")

@@ -108,17 +108,17 @@ def idx(path, dimensions, data=b"", zipped=False):
 
 @pytest.mark.parametrize(("dimensions", "data"), [([1] * 255, b"1"), ([0] * 255, b""), ([1] * 33, b"1")])
 def test_an_idx_of_too_many_dimensions_is_refused(tmp_path, dimensions, data):
-    with pytest.raises(InputError, match="not 0, 0, a type and a number of dimensions"):
+    with pytest.raises(InputError, match=r"0, 0.*dimensions"):
         read_idx(idx(tmp_path / "a.idx", dimensions, data))
 
 
 def test_an_idx_that_asks_for_more_than_it_has_is_refused_before_it_is_read(tmp_path):
-    with pytest.raises(InputError, match="its header asks for 4294967295 bytes, and it has 17"):
+    with pytest.raises(InputError, match=r"header.*4294967295 bytes.*17"):
         read_idx(idx(tmp_path / "a.idx", [2**32 - 1, 1], b"12345"))
 
 
 def test_a_gzipped_idx_that_unpacks_into_far_more_than_itself_is_refused(tmp_path):
-    with pytest.raises(InputError, match="unpacks into 4294967295, but it must be at most 100 times"):
+    with pytest.raises(InputError, match=r"4294967295.*100"):
         read_idx(idx(tmp_path / "a.gz", [2**32 - 1, 1], b"12345", zipped=True))
 
 
@@ -142,7 +142,7 @@ def test_what_no_file_system_could_have_is_refused(path):
 
 
 def test_saving_where_no_file_can_be_is_refused():
-    with pytest.raises(InputError, match="without a NUL character"):
+    with pytest.raises(InputError, match="NUL character"):
         up.data.save(up.data.synthetic("iid", clients=2, sizes=5), "a\0.npz")
 
 
@@ -168,7 +168,7 @@ def test_estimates_are_what_the_arrays_then_have(monkeypatch):
     monkeypatch.setattr(allocation, "memory_limit", lambda: 300 * 88)
     assert up.data.synthetic("iid", clients=3, sizes=100).train.num_rows == 270
     monkeypatch.setattr(allocation, "memory_limit", lambda: 300 * 88 - 1)
-    with pytest.raises(InputError, match="sizes is 100, but the samples"):
+    with pytest.raises(InputError, match=r"sizes.*100.*samples"):
         up.data.synthetic("iid", clients=3, sizes=100)
 
 

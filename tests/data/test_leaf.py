@@ -76,20 +76,20 @@ def test_a_wrong_file_is_answered_by_one_sentence(tmp_path, content, words):
 def test_a_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("leaf") / "cut.json"
     path.write_text(wrong()[:cut])
-    with pytest.raises(InputError, match="cannot be read as JSON"):
+    with pytest.raises(InputError, match="JSON"):
         read_leaf(path)
 
 
 def test_a_user_in_two_files_is_refused(tmp_path):
     write_leaf(tmp_path / "a.json", USERS)
     write_leaf(tmp_path / "b.json", {"f_2": ([[1.0]], [0])})
-    with pytest.raises(InputError, match="has the user 'f_2' a second time"):
+    with pytest.raises(InputError, match=r"user 'f_2'.*second"):
         read_leaf(tmp_path)
 
 
 def test_a_train_folder_without_a_test_folder_is_refused(tmp_path):
     write_leaf(tmp_path / "train" / "a.json", USERS)
-    with pytest.raises(InputError, match="has a folder train but no folder test"):
+    with pytest.raises(InputError, match=r"train.*test"):
         read_leaf(tmp_path)
 
 

@@ -73,10 +73,10 @@ def test_what_does_not_fit_is_one_sentence(case, tmp_path):
 def test_files_that_are_there_are_not_written_over(tmp_path):
     frame().to_parquet(tmp_path / "t.parquet")
     up.data.load_mapped(tmp_path / "t.parquet", tmp_path / "to", client="site")
-    with pytest.raises(up.InputError, match=r"holds x\.npy already"):
+    with pytest.raises(up.InputError, match=r"x\.npy already"):
         up.data.load_mapped(tmp_path / "t.parquet", tmp_path / "to", client="site")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 is not all it takes")
-    with pytest.raises(up.InputError, match=r"broken\.parquet cannot be read"):
+    with pytest.raises(up.InputError, match=r"broken\.parquet.*read"):
         up.data.load_mapped(tmp_path / "broken.parquet", tmp_path / "other", client="site")
 
 

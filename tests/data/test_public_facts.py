@@ -243,7 +243,7 @@ def test_the_vectors_of_a_repaired_file_say_how_many_tokens_there_are(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, vectors=np.eye(4), num_classes=2)
     data = load(tmp_path / "a.npz", repair=True)
     assert (data.train.x.tolist(), data.vocabulary) == ([[1, 0]], 4)
-    with pytest.raises(InputError, match="vectors has 4 rows, but the token ids go from 0 to 8"):
+    with pytest.raises(InputError, match=r"vectors.*4 rows.*token ids.*0.*8"):
         load(tmp_path / "a.npz", repair=True, vocabulary=9)
 
 
@@ -268,7 +268,7 @@ def test_what_is_given_must_agree(options, sentence):
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
 def test_an_unknown_label_name_in_a_file_is_refused_without_repair(kind, tmp_path):
-    with pytest.raises(InputError, match=r"is 'yes' at row 1 .counted from 0., but it must be one of 'no', 'maybe'"):
+    with pytest.raises(InputError, match=r"'yes'.*row 1.*'no', 'maybe'"):
         read(kind, tmp_path, NUMBERS, NAMES, label_names=["no", "maybe"], test_fraction=0.0)
 
 

@@ -98,7 +98,7 @@ def test_new_rows_with_a_value_in_other_capitals_are_warned_about_and_a_wrong_on
         rows = {"age": ["1"], "sex": ["F"], "seen": ["2020-01-02"]} | cells
         return RawTable("new.csv", None, {name: np.array(values, dtype=object) for name, values in rows.items()}, 1)
 
-    with pytest.warns(UserWarning, match="new.csv: column 'sex' holds 'F', which is not listed and counts as other"):
+    with pytest.warns(UserWarning, match=r"new.csv: column 'sex'.*'F'.*listed.*counts"):
         assert features_by_schema(table(), schema())[0, 2:5].tolist() == [0, 0, 1]
     said = message(lambda: features_by_schema(table(age=["old"]), schema()))
     assert "column 'age' holds 'old'" in said
@@ -108,7 +108,7 @@ def test_new_rows_with_a_value_in_other_capitals_are_warned_about_and_a_wrong_on
 def test_new_rows_outside_of_bounds_are_answered_with_a_warning_for_each_column():
     columns = {"age": ["810", "1", "-3"], "sex": ["f"] * 3, "seen": ["2020-01-02", "2031-05-05", "2020-01-02"]}
     arrays = {name: np.array(values, dtype=object) for name, values in columns.items()}
-    with pytest.warns(UserWarning, match="they are clipped") as warned:
+    with pytest.warns(UserWarning, match="clipped") as warned:
         x = features_by_schema(RawTable("new.csv", None, arrays, 3), schema())
     assert [str(one.message).split(", outside of its bounds")[0] for one in warned] == [
         "new.csv: column 'age' holds '810' at row 0 (counted from 0) and 1 more such",

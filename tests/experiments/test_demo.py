@@ -131,9 +131,7 @@ def test_a_folder_with_other_things_is_refused_and_stays_as_it_is(tmp_path):
     assert everything_under(tmp_path) == {"vanilla-no-noise": b"", "vanilla-no-noise/thesis.txt": b"two years of work"}
 
 
-@pytest.mark.parametrize(
-    ("rounds", "seeds", "words"), [(0, 2, "--rounds is 0, .*>= 1"), (3, 1, "--seeds is 1, .*>= 2")]
-)
+@pytest.mark.parametrize(("rounds", "seeds", "words"), [(0, 2, r"--rounds.*0, .*>= 1"), (3, 1, r"--seeds.*1, .*>= 2")])
 def test_too_few_rounds_or_seeds_are_refused(rounds, seeds, words):
     with pytest.raises(InputError, match=words):
         contestants(rounds, seeds, "out")

@@ -149,15 +149,13 @@ def test_a_restricted_file_reads_any_record_alike(tmp_path, last):
 def test_an_unrestricted_file_refuses_what_is_wrong_as_ever(tmp_path):
     path = file_of(tmp_path, [*ROWS[:-1], ("b", "nan", 3, 1)])
     for told in (["data.classes=3"], ["privacy.noise=system", "data.public=true"]):
-        with pytest.raises(InputError, match="is nan at row 2, column 'f'"):
+        with pytest.raises(InputError, match=r"nan.*row 2, column 'f'"):
             load_config(path, told).build_data()
 
 
 def test_a_restricted_file_without_its_classes_is_refused_and_nothing_is_written(tmp_path):
     experiment = load_config(file_of(tmp_path), ["privacy.noise=system"])
-    with pytest.raises(
-        InputError, match=r"a.toml: data were looked at to find the number of classes .give num_classes"
-    ):
+    with pytest.raises(InputError, match=r"a.toml: data.*classes .give num_classes"):
         run_experiment(experiment, "a.toml")
     assert not (tmp_path / "results").exists()
     public = load_config(file_of(tmp_path), ["privacy.noise=system", "data.public=true"])
@@ -169,9 +167,9 @@ def test_names_of_labels_in_a_file(tmp_path):
     told = ["privacy.noise=system", 'data.labels=["no", "yes"]']
     data = load_config(file_of(tmp_path, rows), told).build_data()
     assert (data.num_classes, data.label_names) == (2, ("no", "yes"))
-    with pytest.raises(InputError, match=r"data.labels has 2 names, but there are 3 classes"):
+    with pytest.raises(InputError, match=r"data.labels.*2.*3 classes"):
         load_config(file_of(tmp_path, rows), [*told, "data.classes=3"]).build_data()
-    with pytest.raises(InputError, match=r"data.labels is \['no'\], but it must be a list of the names of two classes"):
+    with pytest.raises(InputError, match=r"data.labels.*\['no'\].*classes"):
         load_config(file_of(tmp_path, rows), ['data.labels=["no"]'])
 
 
@@ -190,7 +188,7 @@ def test_published_sets_are_declared_public_before_any_is_read(tmp_path, source)
     start, end = text.index("[data]"), text.index("[algorithm]")
     path = tmp_path / "b.toml"
     path.write_text(f'{text[:start]}[data]\nsource = "{source}"\npath = "nowhere"\n{text[end:]}')
-    with pytest.raises(InputError, match=f"data.public is False, but with real noise it must be true: {source} is a"):
+    with pytest.raises(InputError, match=rf"data.public.*False.*noise.*{source}"):
         load_config(path, ["privacy.noise=system"]).build_data()
     with pytest.raises(InputError, match="a file or a folder that exists"):
         load_config(path, ["privacy.noise=system", "data.public=true"]).build_data()

@@ -225,5 +225,5 @@ def test_new_rows_that_do_not_fit_are_one_sentence(hospitals, capsys):
     assert predictor.predict(frame.drop(columns="patient")).shape == (2,)
     card = Path("results/hospitals/seed-0/model.json")
     card.write_text(card.read_text().replace("110.0", "111.0"))
-    with pytest.raises(up.InputError, match="the schema is not the one that the model was trained with"):
+    with pytest.raises(up.InputError, match=r"schema.*model.*trained"):
         up.load("results/hospitals")

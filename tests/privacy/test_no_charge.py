@@ -78,16 +78,16 @@ def test_only_some_rounds_without_a_charge_are_rejected(data):
             return replace(fitted, charge=lambda cohort: None if 0 in cohort.clients else fitted.charge(cohort))
 
     asked = {"algorithm": up.FedAvg(), "privacy": Sometimes(), "iterations": 8, "participation": 0.5}
-    with pytest.raises(up.InputError, match=r"a charge is '(gaussian|none)', but it must be '(none|gaussian)'"):
+    with pytest.raises(up.InputError, match=r"charge.*'(gaussian|none)'.*'(none|gaussian)'"):
         up.train(data, **asked, progress=False)
 
 
 def test_an_account_and_a_budget_refuse_it_before_anything_is_trained(data, tmp_path):
     account = Account.open(tmp_path / "account", epsilon=5.0, delta=DELTA)
-    with pytest.raises(up.InputError, match="holds to an epsilon, but this mechanism claims none"):
+    with pytest.raises(up.InputError, match=r"epsilon.*mechanism"):
         run(data, noise="system", account=account.folder)
     assert Account.read(account.folder).charges == ()
-    with pytest.raises(up.InputError, match="a budget cannot be enforced for 'free'"):
+    with pytest.raises(up.InputError, match=r"budget.*'free'"):
         run(data, budget=up.privacy.Budget(5.0, DELTA))
 
 

@@ -348,7 +348,7 @@ def test_the_noise_of_a_release_is_what_its_constants_ask_for(loss, size, slope,
     free = facts(loss, size, sizes=[n], penalty=0.0, local=local)
     moves = bolt_on.fit(free).charge(cohort([0])).sensitivity[0]
     assert moves == pytest.approx(2 * 3 * lipschitz * local.lr / 10, rel=1e-4)
-    with pytest.raises(up.InputError, match="BoltOnSGD needs at most"):
+    with pytest.raises(up.InputError, match="BoltOnSGD"):
         bolt_on.fit(facts(loss, size, penalty=0.0, local=up.LocalSGD(lr=2.1 / smoothness)))
 
 
@@ -600,13 +600,13 @@ def test_a_linear_layer_along_one_axis_of_a_sample_is_no_linear_model():
     data = up.FederatedData.from_arrays(xs, [rng.normal(size=(12, 3)).astype(np.float32)] * 2, targets="numbers")
     asked = {"algorithm": up.FedProx(), "iterations": 1, "loss": "huber", "model": nn.Linear(4, 1)} | QUIET
     assert up.train(data, **asked).params.isfinite().all()
-    with pytest.raises(up.InputError, match="needs a linear model"):
+    with pytest.raises(up.InputError, match="linear model"):
         up.train(data, privacy=up.privacy.ErmOutput(1.0, 0.5), **asked)
 
 
 def test_weights_that_are_not_one_a_class_are_refused_before_any_record_is_looked_up():
     data, loss = federation("three classes"), CrossEntropy(class_weight=(1.0, 2.0))
-    with pytest.raises(up.InputError, match="a list of 3 numbers"):
+    with pytest.raises(up.InputError, match=r"list.*3"):
         up.train(
             data, algorithm=up.FedProx(), loss=loss, model=nn.Linear(4, 3), iterations=1,
             privacy=up.privacy.ErmOutput(1.0, 0.5), **QUIET,

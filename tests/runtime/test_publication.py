@@ -257,7 +257,7 @@ def test_a_restricted_run_goes_on_with_other_data_and_tells_its_holder(data, tmp
     assert up.train(other, **asked).private.notes == result.private.notes
     simulated = asked | {"noise": "seeded", "checkpoint": tmp_path / "simulated"}
     stop_at(data, 2, **simulated)
-    with pytest.raises(up.InputError, match="holds a run with other training data"):
+    with pytest.raises(up.InputError, match="training data"):
         up.train(other, **simulated)
 
 
@@ -288,7 +288,7 @@ def test_restricted_runs_are_compared_by_what_they_cost(data):
     # Everybody in two rounds, down and up.
     assert "vanilla 2 data rounds, 16 messages, worst epsilon" in str(found)
     assert str(found).endswith("accuracies are the data holder's own")
-    with pytest.raises(up.InputError, match="are their holder's own"):
+    with pytest.raises(up.InputError, match="holder's"):
         _ = found.paired.mean
 
 

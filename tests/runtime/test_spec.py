@@ -37,15 +37,15 @@ def test_a_batch_takes_pairs_and_dicts(federation):
 
 
 def test_a_misspelt_argument_is_named_like_any_functions(federation):
-    with pytest.raises(TypeError, match=r"train\(\) has no argument 'algoritm'; did you mean 'algorithm'\?"):
+    with pytest.raises(TypeError, match=r"train\(\).*'algoritm'; did you mean 'algorithm'\?"):
         up.train(federation, algoritm=up.FedAvg())
-    with pytest.raises(TypeError, match=r"no argument 'lr'; did you mean local=up.LocalSGD\(lr=...\)\?"):
+    with pytest.raises(TypeError, match=r"'lr'; did you mean local=up.LocalSGD\(lr=...\)\?"):
         up.train(federation, algorithm=up.FedAvg(), lr=0.1)
-    with pytest.raises(AttributeError, match=r"no attribute 'Fedprox'\. Did you mean: 'FedProx'"):
+    with pytest.raises(AttributeError, match=r"'Fedprox'\. Did.*mean: 'FedProx'"):
         up.Fedprox  # noqa: B018
-    with pytest.raises(TypeError, match="missing the argument 'algorithm'"):
+    with pytest.raises(TypeError, match=r"missing.*'algorithm'"):
         up.train(federation)
-    with pytest.raises(TypeError, match="has no argument 'observers'"):
+    with pytest.raises(TypeError, match="argument 'observers'"):
         SPEC.replace(observers=[])
 
 

@@ -54,9 +54,7 @@ def small_data(tmp_path, monkeypatch):
 )
 def test_known_names_that_a_table_lacks_leave_nothing_of_it(what, only, tmp_path):
     assert pieces(load_settings(), Asked(what, only=only)) == []
-    with pytest.raises(
-        InputError, match=rf"{what} has nothing of --only {' '.join(only)} to compute: --only must name"
-    ):
+    with pytest.raises(InputError, match=rf"{what}.*--only {' '.join(only)}.*--only"):
         run(Asked(what, only=only, results=tmp_path / "cells"), print)
     assert not (tmp_path / "cells").exists()
 
@@ -147,7 +145,7 @@ def test_another_share_of_validation_samples_is_other_data_for_tries_only(small_
     other = Sources(replace(settings, validation_fraction=0.3))
     check_data(store, other, "syn_iid", "test")
     check_data(store, other, "syn_iid", "seeds")
-    with pytest.raises(InputError, match=r"the validation samples of Syn\(iid\) on this machine differ"):
+    with pytest.raises(InputError, match=r"validation samples.*Syn\(iid\)"):
         check_data(store, other, "syn_iid", "validation")
 
 
@@ -173,7 +171,7 @@ def test_a_damaged_file_of_fingerprints_is_one_sentence(small_data, content):
     store = Store(small_data / "cells", settings)
     store.folder.mkdir()
     (store.folder / DATA).write_bytes(content)
-    with pytest.raises(InputError, match=r"data\.json cannot be read, but it must be as it was written"):
+    with pytest.raises(InputError, match=r"data\.json.*written"):
         check_data(store, Sources(settings), "syn_iid", "test")
     assert (store.folder / DATA).read_bytes() == content
 
