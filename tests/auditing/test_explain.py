@@ -9,6 +9,7 @@ import pytest
 
 import upcycled as up
 from tests.auditing.test_audit import SOUND, experiment
+from tests.wording import has_all
 from upcycled.auditing.explain import explain
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
@@ -187,7 +188,7 @@ def test_explain_says_what_the_account_will_be_charged_and_whether_it_can_pay(tm
     assert len(said) == 1
     # mu for epsilon 2, squared, over mu for epsilon 2.5, squared.
     part = (up.privacy.gdp_mu(epsilon=2.0, delta=1e-5) / up.privacy.gdp_mu(epsilon=2.5, delta=1e-5)) ** 2
-    assert said[0].startswith(f"The run will be charged to account {account.id}: {100 * part:.0f}")
+    assert has_all(said[0], "The", "charged", f"account {account.id}: {100 * part:.0f}")
     assert "of the worst client's budget of epsilon 2.5 at delta 1e-05." in said[0]
     refused = [line for line in explain(two, "a.toml").remarks if line.startswith("It will be refused: ")]
     assert len(refused) == 1

@@ -12,6 +12,7 @@ import pytest
 
 import upcycled
 from tests.experiments.small import small_file
+from tests.wording import has_all, only_line
 from upcycled.cli import main as main_module
 from upcycled.cli.main import COMMANDS, main
 from upcycled.core.errors import DivergedError, UpcycledError
@@ -42,17 +43,16 @@ def test_no_command_shows_the_help_and_is_wrong_use(capsys):
 
 def test_an_unknown_command_is_answered_with_the_nearest(capsys):
     assert main(["rnu", "a.toml"]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"error: the command 'rnu' is not known; did you mean 'run'? (known: {', '.join(COMMANDS)})\n"
+    assert has_all(
+        only_line(capsys.readouterr().err), "error", "command 'rnu'", "did you mean 'run'?", f"{', '.join(COMMANDS)})"
     )
 
 
 def test_an_unknown_option_is_wrong_use(capsys):
     assert main(["run", "a.toml", "--jsno"]) == 2
-    assert "'--jsno' is not an argument of this command" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "'--jsno'", "command")
     assert main(["demo", "--rounds", "many"]) == 2
-    assert "invalid int value: 'many'" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "invalid", "'many'")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 import upcycled as up
 from tests.experiments.small import everything_under
+from tests.wording import has_all
 from upcycled.cli.main import main
 
 CONFIG = """\
@@ -140,7 +141,7 @@ def test_a_client_has_answers_of_its_own_model(ran, here, capsys):
     personal = up.load(seed_of(ran)).personal("b")
     assert found == personal.predict_proba(x)[:, 1].tolist() != up.load(seed_of(ran)).predict_proba(x)[:, 1].tolist()
     assert main(["predict", seed_of(ran), "new.csv", "--client", "z"]) == 2
-    assert "client is 'z', but it has no personal model" in said(capsys)
+    assert has_all(said(capsys), "client", "'z'", "personal model")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ def test_a_folder_of_several_seeds_lists_them(ran, here, capsys):
     for seed in (0, 1):
         shutil.copytree(seed_of(ran), here / "several" / f"seed-{seed}")
     assert main(["predict", "several", "new.csv"]) == 2
-    assert "several holds 2 models, so it must be one of: several/seed-0, several/seed-1" in said(capsys)
+    assert has_all(said(capsys), "several", "2 models", "several/seed-0, several/seed-1")
 
 
 def test_a_table_for_a_model_without_names_must_have_as_many_columns(here, capsys):
@@ -195,7 +196,7 @@ def test_a_table_for_a_model_without_names_must_have_as_many_columns(here, capsy
     assert rows_of(capsys.readouterr().out)[0]["prediction"] == str(up.load("model").predict([[1.0, 2.0]])[0])
     write_csv(here / "new.csv", ["a", "b", "c"], [[1.0, 2.0, 0]])
     assert main(["predict", "model", "new.csv"]) == 2
-    assert "new.csv: x has shape (1, 3), but it must be (samples, 2)" in said(capsys)
+    assert has_all(said(capsys), "new.csv", "shape (1, 3)", "(samples, 2)")
 
 
 def test_numbers_have_a_column_each_and_labels_two(here, capsys):
@@ -230,11 +231,11 @@ def test_code_that_a_model_is_made_by_is_found_by_its_folder(here, capsys, monke
     capsys.readouterr()
     np.savez("new.npz", x=np.zeros((1, 2)))
     assert main(["predict", "results/own", "new.npz"]) == 2
-    assert "pass allow='own_net_of_tests' (--allow own_net_of_tests on the command line)" in said(capsys)
+    assert has_all(said(capsys), "allow='own_net_of_tests' (--allow own_net_of_tests", "command line)")
     assert main(["predict", "results/own", "new.npz", "--path", "code"]) == 2
-    assert "expected code that you allow" in said(capsys)
+    assert "expected code" in said(capsys)
     assert "own_net_of_tests" not in sys.modules
     assert main(["predict", "results/own", "new.npz", "--allow", "own_net_of_tests"]) == 2
-    assert "there is no module 'own_net_of_tests'" in said(capsys)
+    assert "module 'own_net_of_tests'" in said(capsys)
     assert main(["predict", "results/own", "new.npz", "--allow", "own_net_of_tests", "--path", "code"]) == 0
     assert len(rows_of(capsys.readouterr().out)) == 1

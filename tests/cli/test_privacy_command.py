@@ -9,6 +9,7 @@ import shlex
 import pytest
 
 from tests.experiments.small import small_file
+from tests.wording import has_all
 from upcycled.auditing.formulas import ANSWERS
 from upcycled.cli.main import main
 from upcycled.cli.privacy import FORMULAS
@@ -112,9 +113,9 @@ def test_a_question_without_a_known_formula_is_refused(capsys):
     assert main(["privacy", "epsilon"]) == 2
     assert "required: FORMULA" in capsys.readouterr().err
     assert main(["privacy", "epsilon", "gausian", "--rounds", "4"]) == 2
-    assert "'gausian' (choose from 'gaussian', 'paper-output', 'sampled')" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "'gausian'", "'gaussian', 'paper-output', 'sampled')")
     assert main(["privacy", "epsilon", "gaussian", "--rounds", "many"]) == 2
-    assert "argument --rounds: invalid int value: 'many'" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "--rounds", "'many'")
 
 
 @pytest.fixture
@@ -155,9 +156,9 @@ def test_explain_as_json_has_every_client(capsys):
 @pytest.mark.usefixtures("private")
 def test_explain_notes_a_large_delta_on_standard_error_and_refuses_a_wrong_one(capsys):
     assert main(["privacy", "explain", "small.toml", "--delta", "0.01"]) == 0
-    assert capsys.readouterr().err.startswith("warning: delta is 0.01, which is more than 1/(10 n)")
+    assert has_all(capsys.readouterr().err, "delta", "0.01", "1/(10")
     assert main(["privacy", "explain", "small.toml", "--delta", "2"]) == 2
-    assert capsys.readouterr().err.startswith("error: small.toml: --delta is 2.0, but it must be")
+    assert has_all(capsys.readouterr().err, "error: small.toml: --delta", "2.0")
 
 
 def test_explain_of_a_file_without_privacy_is_plain(tmp_path, capsys):

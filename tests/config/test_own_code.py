@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.wording import has_all
 from upcycled.cli.main import main
 
 CODE = '''
@@ -194,7 +195,7 @@ def test_a_callback_that_stops_a_run_ends_it_with_the_result_so_far(here, capsys
     # Without it the run would be another one.
     code, said = asked(capsys, "run", "own.toml", "--path", "code", "--quiet")
     assert code == 2
-    assert "callbacks is ['own_parts:note'], but" in said.err
+    assert has_all(said.err, "callbacks", "['own_parts:note']")
 
 
 @pytest.mark.parametrize(
@@ -223,6 +224,6 @@ def test_code_is_looked_up_where_path_says_and_not_beside_the_command(here, caps
     (here / "own_parts.py").write_text(CODE)
     code, said = asked(capsys, "run", "own.toml", "--quiet")
     assert code == 2
-    assert "there is no module 'own_parts'" in said.err
+    assert "module 'own_parts'" in said.err
     code, said = asked(capsys, "run", "own.toml", "--path", "missing", "--quiet")
     assert (code, said.err) == (2, "error: --path is 'missing', but it must be a folder with Python modules\n")

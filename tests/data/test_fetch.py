@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.data.real_files import one_sentence
+from tests.wording import has_all
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.data.sets import fetch as module
 from upcycled.data.sets.fetch import PACKAGES, Package, fetch, unpack
@@ -162,7 +163,7 @@ def test_a_server_that_stalls_is_given_up(tmp_path, package, monkeypatch):
 def test_without_a_network_the_error_names_the_address(tmp_path, package):
     with serving(Site()) as site:
         pass
-    assert "Check the network" in refused(site, tmp_path)
+    assert has_all(refused(site, tmp_path), "Check", "network")
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://x/y", "set.zip"])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from tests.wording import has_all
 from upcycled.core import allocation
 from upcycled.core.errors import InputError
 from upcycled.data.readers.idx import read_idx
@@ -92,12 +93,12 @@ def test_an_archive_that_unpacks_into_far_more_than_itself_is_refused_unless_all
     monkeypatch.setenv(compressed.VARIABLE, "2000")
     assert up.data.load(path).train.num_rows == 2**17
     monkeypatch.setenv(compressed.VARIABLE, "many")
-    assert refused(path).endswith("UPCYCLED_MOST_UNPACKED is 'many', but it must be a whole number, such as 1000")
+    assert has_all(refused(path), "UPCYCLED_MOST_UNPACKED", "'many'", "1000")
 
 
 def test_an_archive_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(allocation, "memory_limit", lambda: 100)
-    assert "would need 1 GB of memory or more" in refused(archive(tmp_path / "a.npz", zipfile.ZIP_STORED))
+    assert has_all(refused(archive(tmp_path / "a.npz", zipfile.ZIP_STORED)), "1 GB", "memory")
 
 
 def idx(path, dimensions, data=b"", zipped=False):

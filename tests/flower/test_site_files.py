@@ -7,6 +7,7 @@ import pytest
 import tomli_w
 
 import upcycled as up
+from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.data.schema.table_schema import as_schema
@@ -78,9 +79,7 @@ def test_a_check_calls_labels_that_are_no_class_wrong_and_tells_every_note(folde
 
     wrong = told(ROWS.replace("ill", "ILL").replace("well", "WELL"))
     assert not wrong.is_right
-    assert (
-        "holds 'ILL' at row 0 (counted from 0) and 1 more such, where 'ill' is due: only capitals differ" in wrong.said
-    )
+    assert has_all(wrong.said, "'ILL'", "row 0", "1", "'ill'")
     # A run takes them all the same: whether it did would tell what is in them.
     assert "label column" in open_site(policy, tmp_path).notes[0]
     head, *rows = ROWS.splitlines()
@@ -167,7 +166,7 @@ def test_the_command_makes_a_folder_and_invitations(tmp_path, capsys):
     assert main(["federation", "down", place]) == 0
     assert capsys.readouterr().out == "nothing was up\n"
     assert main(["federation", "status", str(tmp_path)]) == 2
-    assert "`upcycled federation init` makes one" in capsys.readouterr().err
+    assert "`upcycled federation init`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -191,7 +190,7 @@ def test_without_flower_the_commands_say_what_installs_it(folder, monkeypatch, c
     monkeypatch.setitem(sys.modules, "flwr", None)
     for words in (["up"], ["status"], ["run"]):
         assert main(["federation", *words, str(folder.path)]) == 2
-        assert "needs flwr: pip install '.[flower]'" in capsys.readouterr().err
+        assert "install '.[flower]'" in capsys.readouterr().err
 
 
 def test_charged_scores_are_refused_in_a_sentence_that_says_the_files_key(tmp_path, capsys):

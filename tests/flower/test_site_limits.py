@@ -9,6 +9,7 @@ import pytest
 
 from tests.flower.in_process import experiment_of, make_site
 from tests.flower.test_hostile_server import LOCAL, question, said
+from tests.wording import has_all
 from upcycled.core.streams import permutations
 from upcycled.flower.holder import site as site_module
 from upcycled.flower.messages import Hello, Reply, ScoreRequest, packed, unpacked
@@ -86,7 +87,7 @@ def test_a_certified_solver_of_too_many_steps_is_refused_before_it_works(
     privacy = {name: value for name, value in (CERTIFIED | changes).items() if value is not None}
     monkeypatch.setattr(site_module, "answer", lambda *arguments: pytest.fail("it was trained"))
     request = request_of_changed(privacy=privacy, local={}, algorithm={"name": "fedavg"})
-    assert " steps, and this site's file allows 10000000 (limits.steps)" in said(site, request)
+    assert has_all(said(site, request), "steps", "site's", "10000000 (limits.steps)")
 
 
 def test_numbers_below_the_limits_are_answered_and_a_file_may_raise_or_lower_them(
@@ -97,7 +98,7 @@ def test_numbers_below_the_limits_are_answered_and_a_file_may_raise_or_lower_the
         reply = unpacked(make_site(federation, 0, tmp_path / name, limits={name: most}).reply(packed(request)))
         assert isinstance(reply, Reply), reply
         below = make_site(federation, 0, tmp_path / "below" / name, limits={name: most - 1})
-        assert said(below, request).endswith(f"{name}, and this site's file allows {most - 1} (limits.{name})")
+        assert has_all(said(below, request), name, "site's", f"{most - 1} (limits.{name})")
 
 
 def test_a_vector_longer_than_any_allowed_model_is_not_copied(federation, tmp_path, request_of_changed):

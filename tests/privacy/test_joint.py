@@ -10,6 +10,7 @@ import pytest
 
 import upcycled as up
 from tests.privacy.runs import cohort, setting, unplanned
+from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.core.mechanism import Charge
 from upcycled.privacy import DPSGD, CentralDPFedAvg, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
@@ -142,14 +143,14 @@ def test_the_command_holds_a_ledger_against_the_head_in_the_summary_beside_it(tm
 
     file.write_bytes(whole[: whole[:-1].rindex(b"\n") + 1])  # the last charge is gone
     assert main(["privacy", "ledger", str(file)]) == 2
-    assert "has 3 whole lines, but it had 4 by its head" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "3", "lines", "4", "head")
     file.write_bytes(whole[:-5])  # the last charge is torn
     assert main(["privacy", "ledger", str(tmp_path)]) == 2
 
     # A summary without a head still says what the run spent.
     summed_up(made, file, head=None)
     assert main(["privacy", "ledger", str(file)]) == 2
-    assert "but the run's summary states" in capsys.readouterr().err
+    assert "run's summary" in capsys.readouterr().err
 
 
 def test_a_summarys_head_is_of_the_last_attempt_and_made_by_the_holders_key_where_that_is_there(tmp_path, capsys):
@@ -164,7 +165,7 @@ def test_a_summarys_head_is_of_the_last_attempt_and_made_by_the_holders_key_wher
     assert main(["privacy", "ledger", str(last)]) == 2  # no key made this head
     (tmp_path / "summary.json").write_text("{")
     assert main(["privacy", "ledger", str(last)]) == 2
-    assert "expected a summary with the head that" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "expected", "summary", "head")
 
 
 def test_a_group_of_records_counts_as_often_as_it_has_records():

@@ -12,6 +12,7 @@ import pytest
 import upcycled as up
 from tests.flower.in_process import experiment_of, make_site
 from tests.flower.test_hostile_server import question, said
+from tests.wording import has_all
 from upcycled.privacy import Ledger, ModelClipping
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.ledger.joint import joint_epsilon
@@ -97,7 +98,7 @@ def test_a_site_refuses_it(federation, tmp_path, monkeypatch):
     limits = {"mechanisms": ["free"], "least_noise": 0.1, "code": ["free_parts:Free"]}
     site = make_site(federation, 0, tmp_path, simulation=False, privacy=limits)
     experiment = experiment_of(privacy={"mechanism": "free_parts:Free", "noise": "system"})
-    assert "'free' claims no epsilon" in said(site, question(site, federation, experiment))
+    assert has_all(said(site, question(site, federation, experiment)), "'free'", "epsilon")
 
 
 def test_summary_and_report_say_infinity(data, tmp_path):

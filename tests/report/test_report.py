@@ -24,6 +24,7 @@ from tests.report.report_cases import (
     run_one,
     words_of,
 )
+from tests.wording import has_all, only_line
 from upcycled.cli.main import main
 from upcycled.config.experiment import parse
 from upcycled.experiments.compare import compare_experiment
@@ -428,13 +429,13 @@ def test_the_command_as_json_names_what_is_missing(copy, tmp_path, capsys):
         "stopped": [],
         "problems": [],
     }
-    assert err == "note: not finished, and left out: seed-1\n"
+    assert has_all(only_line(err), "finished", "seed-1")
     assert not (copy / "report.html").exists()
 
 
 def test_an_output_that_is_a_folder_is_refused(copy, capsys):
     assert main(["report", str(copy), "--output", str(copy)]) == 2
-    assert "which is a folder, but it must be the path of an HTML file" in capsys.readouterr().err
+    assert "HTML" in capsys.readouterr().err
 
 
 def test_a_report_without_jinja2_is_refused_in_one_sentence(copy, monkeypatch, capsys):
@@ -442,7 +443,7 @@ def test_a_report_without_jinja2_is_refused_in_one_sentence(copy, monkeypatch, c
     assert main(["report", str(copy)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: a report needs jinja2: pip install '.[report]'")
+    assert has_all(err, "error", "report", "jinja2", "'.[report]'")
     assert not (copy / "report.html").exists()
 
 
@@ -452,7 +453,7 @@ def test_a_comparison_without_jinja2_does_all_but_its_page(copy, tmp_path, monke
     results = tmp_path / "compared"
     assert main(["compare", str(config), "seeds=[0, 1]", f"results={results}", "--quiet", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("note: no page was written: that needs jinja2: pip install '.[report]'")
+    assert has_all(err, "jinja2", "'.[report]'")
     found = json.loads(out)
     assert found["report"] is None
     assert len(found["rows"]) == 1

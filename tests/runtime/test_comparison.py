@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from tests.wording import has_all
 
 QUICK = {"algorithm": up.FedProx(mu=0.5), "iterations": 8, "seeds": (0, 1, 2), "progress": False}
 
@@ -32,7 +33,7 @@ def test_the_interval_is_students_on_the_paired_differences(data):
     assert found.paired.mean == pytest.approx(d.mean())
     assert found.paired.interval == pytest.approx((d.mean() - half, d.mean() + half), rel=1e-6)
     assert found.paired.is_significant == (abs(d.mean()) > half)
-    assert "95 % interval" in str(found)
+    assert has_all(str(found), "95", "interval")
 
 
 def test_equal_epsilon_gives_both_the_same_epsilon_and_upcycled_less_noise_by_the_root_of_two(data):

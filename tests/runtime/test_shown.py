@@ -67,7 +67,7 @@ def test_a_description_of_many_classes_with_long_names_stays_short():
     found = up.FederatedData.from_arrays([np.zeros((3000, 1))] * 2, y, label_names=names).describe()
     for text in ways(found):
         assert len(text.encode()) < MOST
-    assert "and 2980 more" in str(found)
+    assert "2980" in str(found)
 
 
 def test_a_result_says_what_it_reached_and_what_it_cost(result):

@@ -7,6 +7,7 @@ from torch import nn
 
 import upcycled as up
 from tests.conftest import ragged
+from tests.wording import has_all
 
 QUICK = {"iterations": 3, "engine": "sequential", "progress": False}
 
@@ -178,8 +179,8 @@ def test_a_diverging_run_stops_with_the_iteration_and_what_to_lower(federation):
             local=up.LocalSGD(lr=10.0, epochs=20),
             **(QUICK | {"iterations": 50}),
         )
-    assert "not finite after iteration 1;" in str(error.value)
-    assert "lower the local learning rate" in str(error.value)
+    assert "iteration 1;" in str(error.value)
+    assert has_all(str(error.value), "local", "rate")
 
 
 def test_the_record_of_a_run_is_a_table(federation):
