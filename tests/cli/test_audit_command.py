@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -81,17 +82,17 @@ def test_the_whole_audit_of_a_broken_claim_is_exit_code_1(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--replays", "1"], "--replays is 1, but it must be an integer >= 4"),
-        (["--claim", "proof"], "--claim is 'proof'"),
-        (["--delta", "0.5"], "small.toml: --delta is 0.5, but it must be below 1/n"),
-        (["privacy.delta=0.5", "privacy.epsilon=1.0"], "small.toml: "),
+        (["--replays", "1"], r"--replays.*1.*integer >= 4"),
+        (["--claim", "proof"], r"--claim.*'proof'"),
+        (["--delta", "0.5"], r"small\.toml: --delta.*0\.5.*1/n"),
+        (["privacy.delta=0.5", "privacy.epsilon=1.0"], r"small\.toml: "),
     ],
 )
 def test_bad_input_is_one_sentence(words, sentence, capsys):
     assert main(["audit", "small.toml", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {sentence}")
+    assert re.search(sentence, err)
     assert err.count("\n") == 1
 
 

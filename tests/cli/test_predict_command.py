@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 
@@ -147,17 +148,17 @@ def test_a_client_has_answers_of_its_own_model(ran, here, capsys):
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (["new.csv"], "new.csv has no column 'dose', but the model was trained on it; did you mean 'doze'?"),
-        (["more.csv"], "more.csv has a column 'height', but the model was not trained on it: leave it out"),
-        (["text.csv"], "text.csv has columns that are not numbers: 'dose'"),
-        (["hole.csv"], "hole.csv: x is nan at row 1, column 'dose'"),
-        (["empty.csv"], "empty.csv has no rows"),
-        (["good.csv", "--id", "patient"], "good.csv: id is 'patient', but the file has no such column"),
-        (["good.csv", "--name", "s"], "name is 's', but it must be left out: it is for an .npz file"),
-        (["good.csv", "-o", "out.parquet"], "--output is 'out.parquet', but it must be a file that ends in .csv"),
-        (["wide.npz"], "wide.npz: x has shape (2, 3), but it must be (samples, 2)"),
-        (["none.npz"], "none.npz holds neither an array x nor train_x"),
-        (["nowhere.csv"], "nowhere.csv does not exist"),
+        (["new.csv"], r"new\.csv.*column 'dose'.*model.*trained.*did you mean 'doze'\?"),
+        (["more.csv"], r"more\.csv.*column 'height'.*model.*trained"),
+        (["text.csv"], r"text\.csv.*columns.*'dose'"),
+        (["hole.csv"], r"hole\.csv.*row 1, column 'dose'"),
+        (["empty.csv"], r"empty\.csv.*rows"),
+        (["good.csv", "--id", "patient"], r"good\.csv: \bid\b.*'patient'.*column"),
+        (["good.csv", "--name", "s"], r"name.*'s'.*\.npz"),
+        (["good.csv", "-o", "out.parquet"], r"--output.*'out\.parquet'.*\.csv"),
+        (["wide.npz"], r"wide\.npz.*shape \(2, 3\).*\(samples, 2\)"),
+        (["none.npz"], r"none\.npz.*array.*train_x"),
+        (["nowhere.csv"], r"nowhere\.csv.*exist"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -173,7 +174,7 @@ def test_wrong_files_are_one_sentence_and_nothing_is_written(ran, here, capsys, 
     before = everything_under(here)
     output = [] if "-o" in words else ["-o", "out.csv"]
     assert main(["predict", seed_of(ran), *words, *output]) == 2
-    assert wrong in said(capsys)
+    assert re.search(wrong, said(capsys))
     assert everything_under(here) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -48,17 +49,17 @@ def wrong(**changes):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "cannot be read as JSON"),
-        ('{"users": [', "cannot be read as JSON"),
-        ("[" * 100_000, "cannot be read as JSON"),
-        ("[1]", "is not LEAF's format"),
-        ("null", "is not LEAF's format"),
-        (wrong(users="gone"), "is not LEAF's format"),
-        (wrong(users=[1]), "is not LEAF's format"),
-        (wrong(user_data="gone"), "is not LEAF's format"),
-        (wrong(user_data={}), "is not LEAF's format"),
-        (wrong(user_data={"a": {"x": [[1]]}}), "is not LEAF's format"),
-        (wrong(user_data={"a": {"x": [[1], [2]], "y": [0]}}), "the user 'a' has 2 samples and 1 labels"),
+        ("", "JSON"),
+        ('{"users": [', "JSON"),
+        ("[" * 100_000, "JSON"),
+        ("[1]", "LEAF's format"),
+        ("null", "LEAF's format"),
+        (wrong(users="gone"), "LEAF's format"),
+        (wrong(users=[1]), "LEAF's format"),
+        (wrong(user_data="gone"), "LEAF's format"),
+        (wrong(user_data={}), "LEAF's format"),
+        (wrong(user_data={"a": {"x": [[1]]}}), "LEAF's format"),
+        (wrong(user_data={"a": {"x": [[1], [2]], "y": [0]}}), r"user 'a'.*2 samples.*1 labels"),
         (wrong(users=[], num_samples=[], user_data={}), "has no users"),
     ],
 )
@@ -68,7 +69,7 @@ def test_a_wrong_file_is_answered_by_one_sentence(tmp_path, content, words):
     with pytest.raises(InputError) as error:
         read_leaf(path)
     assert one_sentence(error.value).startswith(str(path))
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 @given(cut=st.integers(0, len(wrong()) - 1))

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -119,55 +121,54 @@ def without(key):
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        (without("train_x"), "holds no array named train_x, but it must have train_x, train_y and train_client"),
+        (without("train_x"), r"array named train_x.*train_x, train_y.*train_client"),
         (
             without("train_y"),
-            "has no array train_y, but it must have one (known: client, x)",
+            r"array train_y.*client",
         ),
         (
             without("train_client"),
-            "has no array train_client, but it must have one, or be dealt out to clients first "
-            "with 'upcycled data make partition'",
+            r"array train_client.*clients.*'upcycled data make partition'",
         ),
-        (without("test_y"), "has no array test_y, but it must have one"),
-        (ROWS | {"train_y": np.array([0, 1])}, "train x has shape (4, 1) and its labels (2,)"),
-        (ROWS | {"train_client": np.array([0])}, "train x has shape (4, 1) and its clients (1,)"),
+        (without("test_y"), "array test_y"),
+        (ROWS | {"train_y": np.array([0, 1])}, r"train.*shape \(4, 1\).*labels \(2,\)"),
+        (ROWS | {"train_client": np.array([0])}, r"train.*shape \(4, 1\).*clients \(1,\)"),
         (
             ROWS | {"train_client": np.array([0, 1, 1.5, 0])},
-            "train_client is 1.5 at row 2 (counted from 0), but it must be a whole number or a string",
+            r"train_client.*1\.5.*row 2",
         ),
         (
             ROWS | {"train_client": np.zeros((4, 1))},
-            "train_client has shape (4, 1), but it must have one client per sample",
+            r"train_client.*shape \(4, 1\).*client.*sample",
         ),
         (
             ROWS | {"train_x": np.array([[1.0], [np.nan], [3.0], [4.0]])},
-            "x of client 3 is nan at row 0, column 0 (counted from 0), but every feature must be a finite number",
+            r"client 3.*row 0, column 0",
         ),
         (
             ROWS | TEST | {"test_client": np.array([7, 8])},
-            "client 8 has test samples but no training samples, and it needs at least one",
+            r"client 8.*test samples.*training samples",
         ),
         (
             ROWS | TEST | {"test_client": np.array(["7", "eve"])},
-            "test names its clients by <U3, but it must be int64 as in train",
+            r"test.*clients.*<U3.*int64.*train",
         ),
-        (ROWS | {"client_names": np.array(["ann", "bob"])}, "client_names has 2 names, so the clients"),
+        (ROWS | {"client_names": np.array(["ann", "bob"])}, r"client_names.*2.*clients"),
         (
             ROWS | {"label_names": np.array(["a", "b", "c"]), "num_classes": 2},
-            "label_names has 3 names, but there are 2 classes",
+            r"label_names.*3.*2 classes",
         ),
-        (ROWS | {"feature_names": np.array(["a", "b"])}, "feature_names has 2 names, but a sample of x has shape (1,)"),
-        (ROWS | {"num_classes": np.array(1)}, "num_classes is 1, but it must be an integer >= 2"),
-        (ROWS | {"train_x": np.array(3.0)}, "train x has shape () and its labels (4,)"),
-        ({k: v[:0] for k, v in ROWS.items()}, "the data has no clients, but there must be at least one"),
+        (ROWS | {"feature_names": np.array(["a", "b"])}, r"feature_names.*2.*sample.*shape \(1,\)"),
+        (ROWS | {"num_classes": np.array(1)}, r"num_classes.*1.*integer >= 2"),
+        (ROWS | {"train_x": np.array(3.0)}, r"train.*shape.*labels \(4,\)"),
+        ({k: v[:0] for k, v in ROWS.items()}, r"data.*clients"),
     ],
 )
 def test_a_set_that_cannot_be_used_is_answered_by_its_sentence(tmp_path, arrays, sentence):
     path = write(tmp_path / "a.npz", **arrays)
     text = message(lambda: load(path))
     assert text.startswith(str(path))
-    assert sentence in text
+    assert re.search(sentence, text)
 
 
 def test_python_objects_are_never_unpickled(tmp_path):

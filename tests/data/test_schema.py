@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime
 
 import numpy as np
@@ -199,35 +200,35 @@ def test_marks_are_named():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"age": {"bounds": [5, 5]}}, "columns.age.bounds is [5, 5], but it must be two finite numbers, the smaller"),
-        ({"age": {"bounds": "old"}}, "columns.age.bounds is 'old', but it must be two finite numbers"),
-        ({"age": {"gap": 101}}, "columns.age.gap is 101, but it must be a number within the bounds, 0 to 100"),
+        ({"age": {"bounds": [5, 5]}}, r"columns\.age\.bounds.*\[5, 5\]"),
+        ({"age": {"bounds": "old"}}, r"columns\.age\.bounds.*'old'"),
+        ({"age": {"gap": 101}}, r"columns\.age\.gap.*101.*bounds, 0.*100"),
         (
             {"age": {"bound": [0, 1]}},
-            "columns.age.bound is no key of a column of kind 'number'; did you mean 'bounds'?",
+            r"columns\.age\.bound.*key.*column.*'number'; did you mean 'bounds'\?",
         ),
-        ({"sex": {"values": []}}, "columns.sex.values is [], but it must be a list of one or more texts"),
-        ({"sex": {"values": ["a", "a"]}}, "columns.sex.values holds 'a' twice"),
-        ({"sex": {"values": ["a", "other"]}}, "columns.sex.values holds 'other', which stands for all values"),
-        ({"sex": {"gap": "x"}}, "columns.sex.gap is 'x', but it must be one of 'f', 'm', 'other'"),
+        ({"sex": {"values": []}}, r"columns\.sex\.values.*texts"),
+        ({"sex": {"values": ["a", "a"]}}, r"columns\.sex\.values.*'a'"),
+        ({"sex": {"values": ["a", "other"]}}, r"columns\.sex\.values.*'other'.*values"),
+        ({"sex": {"gap": "x"}}, r"columns\.sex\.gap.*'x'.*'f', 'm', 'other'"),
         (
             {"seen": {"bounds": ["2021-01-01", "2020-01-01"]}},
-            "columns.seen.bounds is ['2021-01-01', '2020-01-01'], but",
+            r"columns\.seen\.bounds.*\['2021-01-01', '2020-01-01'\]",
         ),
-        ({"seen": {"formats": ["%Y"]}}, "columns.seen.formats is '%Y', but it must be a form of days"),
-        ({"seen": {"gap": "soon"}}, "columns.seen.gap is 'soon', but it must be a day within the bounds"),
-        ({"ill": {"classes": ["no"]}}, "columns.ill.classes is ['no'], but it must be a list of two or more texts"),
-        ({"ill": {"bounds": [0, 1]}}, "columns.ill.bounds is given beside classes"),
-        ({"new": {"kind": "client"}}, "columns.new has kind 'client', but so has columns.site"),
-        ({"new": {"kind": "label"}}, "columns.new is a second label, which only numbers may have"),
-        ({"new": {"kind": "nubmer"}}, "columns.new.kind is 'nubmer', but it must be known; did you mean 'number'?"),
-        ({"new": {}}, "columns.new.kind is missing, but it must be one of number, category"),
-        ({"new": {"kind": "number"}}, "columns.new.bounds is missing, but it must be two finite numbers"),
-        ({"age": {"from_data": ["size"]}}, "columns.age.from_data holds 'size', but it must list keys"),
+        ({"seen": {"formats": ["%Y"]}}, r"columns\.seen\.formats.*'%Y'.*form.*days"),
+        ({"seen": {"gap": "soon"}}, r"columns\.seen\.gap.*'soon'.*bounds"),
+        ({"ill": {"classes": ["no"]}}, r"columns\.ill\.classes.*\['no'\].*texts"),
+        ({"ill": {"bounds": [0, 1]}}, r"columns\.ill\.bounds.*beside classes"),
+        ({"new": {"kind": "client"}}, r"columns\.new.*'client'.*columns\.site"),
+        ({"new": {"kind": "label"}}, r"columns\.new.*second label"),
+        ({"new": {"kind": "nubmer"}}, r"columns\.new\.kind.*'nubmer'.*did you mean 'number'\?"),
+        ({"new": {}}, r"columns\.new\.kind.*missing.*category"),
+        ({"new": {"kind": "number"}}, r"columns\.new\.bounds.*missing"),
+        ({"age": {"from_data": ["size"]}}, r"columns\.age\.from_data.*'size'.*keys"),
     ],
 )
 def test_a_wrong_schema_is_one_sentence(change, sentence):
-    assert message(lambda: schema(**change)).startswith(sentence)
+    assert re.search(sentence, message(lambda: schema(**change)))
 
 
 def test_wrong_files_of_schemas_are_one_sentence(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -67,11 +69,11 @@ def test_gloves_text_file_gives_the_wanted_vectors(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "it is empty"),
-        ("the 0.5\n", "line 1: 1 numbers after a word, not 2"),
-        ("the 1 2 3\n", "line 1: 3 numbers after a word, not 2"),
-        (GLOVE + "cut 0.", "line 5: 1 numbers after a word, not 2"),
-        (GLOVE + "of x 1\n", "line 5: could not convert"),
+        ("", r"\bit\b.*\bempty\b"),
+        ("the 0.5\n", r"line 1: 1.*2"),
+        ("the 1 2 3\n", r"line 1: 3.*2"),
+        (GLOVE + "cut 0.", r"line 5: 1.*2"),
+        (GLOVE + "of x 1\n", "line 5"),
     ],
 )
 def test_a_wrong_line_of_vectors_is_named(tmp_path, content, words):
@@ -80,7 +82,7 @@ def test_a_wrong_line_of_vectors_is_named(tmp_path, content, words):
     with pytest.raises(InputError) as error:
         read_vectors(path, 2, {"of"})
     assert one_sentence(error.value).startswith(f"{path} cannot be read as word vectors")
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path):

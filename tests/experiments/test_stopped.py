@@ -173,19 +173,19 @@ def test_explain_stops_where_the_run_stops_and_says_the_budget(here, capsys):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["privacy.budget=3"], "privacy.budget is 3, but it must be a table such as { epsilon = 2.0, delta = 1e-5 }"),
-        (["privacy.budget.epsilon=-1"], "privacy.budget is {'epsilon': -1, 'delta': 1e-05}, but it must be a table"),
-        (["privacy.budget={epsilon=1.0}"], "privacy.budget is {'epsilon': 1.0}, but it must be a table such as"),
-        (["privacy.budget={epsilon=1.0, delta=0.1, x=2}"], "'x': 2}, but it must be a table such as"),
-        (["privacy.budget.delta=0.0"], "privacy.budget.delta is 0.0, but Gaussian noise reaches no epsilon at delta"),
-        (["privacy.budget.delta=0.5"], "privacy.budget.delta is 0.5, but it must be below 1/n"),
-        (["privacy.mechanism=dpsgd", "privacy.noise_std=1"], "privacy.noise_std"),
+        (["privacy.budget=3"], r"privacy\.budget.*3.*table.*\{ epsilon = 2\.0, delta = 1e-5 \}"),
+        (["privacy.budget.epsilon=-1"], r"privacy\.budget.*\{'epsilon': -1, 'delta': 1e-05\}.*table"),
+        (["privacy.budget={epsilon=1.0}"], r"privacy\.budget.*\{'epsilon': 1\.0\}.*table"),
+        (["privacy.budget={epsilon=1.0, delta=0.1, x=2}"], r"'x': 2\}.*table"),
+        (["privacy.budget.delta=0.0"], r"privacy\.budget\.delta.*0\.0.*Gaussian noise.*epsilon.*delta"),
+        (["privacy.budget.delta=0.5"], r"privacy\.budget\.delta.*0\.5.*1/n"),
+        (["privacy.mechanism=dpsgd", "privacy.noise_std=1"], r"privacy\.noise_std"),
     ],
 )
 def test_a_wrong_budget_gets_one_sentence_with_its_key(here, changes, words):
     with pytest.raises(InputError) as error:
         explain(load_config("b.toml", changes), "b.toml")
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 @pytest.mark.parametrize("noise", ["seeded"])

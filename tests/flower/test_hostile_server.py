@@ -1,6 +1,7 @@
 """A data holder against its server: what is weaker than its file is refused, and costs nothing."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -78,16 +79,16 @@ def test_the_honest_question_is_answered_and_charged_once(federation, tmp_path, 
 @pytest.mark.parametrize(
     ("privacy", "words"),
     [
-        ({"noise_std": 1.0}, "the noise would be 0.499999 times the sensitivity, and this site's file asks for 1.9"),
-        ({"clip_norm": 4.0}, "the noise would be 0.499999 times the sensitivity"),
-        ({"noise": "seeded"}, "the noise is seeded, which protects nobody"),
-        ({"fill": 0.5}, "the clipping bound follows releases, which a site is not told"),
-        ({"mechanism": "model_clipping"}, "'model_clipping', and this site's file accepts 'update_clipping' and"),
+        ({"noise_std": 1.0}, r"noise.*0\.499999.*sensitivity.*site's.*1\.9"),
+        ({"clip_norm": 4.0}, r"noise.*0\.499999.*sensitivity"),
+        ({"noise": "seeded"}, r"noise.*seeded"),
+        ({"fill": 0.5}, r"bound follows releases.*site"),
+        ({"mechanism": "model_clipping"}, r"'model_clipping'.*site's.*'update_clipping'"),
     ],
 )
 def test_less_noise_than_its_file_asks_for_is_refused(privacy, words, federation, tmp_path, home):
     site = strict(federation, tmp_path)
-    assert words in said(site, question(site, federation, private(**privacy)))
+    assert re.search(words, said(site, question(site, federation, private(**privacy))))
     assert spent(home) == 0
 
 
@@ -139,18 +140,18 @@ def test_rounds_that_the_run_does_not_have_are_refused(federation, tmp_path, hom
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": np.zeros(5, dtype=np.float32)}, "the model has 5 numbers of type float32, and the run's model"),
-        ({"model": np.zeros(18)}, "the model has 18 numbers of type float64"),
-        ({"model": np.full(18, np.nan, dtype=np.float32)}, "the model is not finite"),
+        ({"model": np.zeros(5, dtype=np.float32)}, r"model.*5.*float32.*run's model"),
+        ({"model": np.zeros(18)}, r"model.*18.*float64"),
+        ({"model": np.full(18, np.nan, dtype=np.float32)}, r"model.*finite"),
         ({"b": np.zeros(3, dtype=np.float32)}, "b has 3 numbers"),
-        ({"a": 7.0}, "a is 7, and the run's algorithm has 0"),
-        ({"statistics": np.zeros(2, dtype=np.float32)}, "running statistics do not fit the model"),
-        ({"client": 9}, "client 9 is asked, and the run has 4"),
+        ({"a": 7.0}, r"7.*run's algorithm.*0"),
+        ({"statistics": np.zeros(2, dtype=np.float32)}, r"running statistics.*model"),
+        ({"client": 9}, r"client 9.*4"),
     ],
 )
 def test_another_model_or_problem_than_the_runs_is_refused(changes, words, federation, tmp_path, home):
     site = strict(federation, tmp_path)
-    assert words in said(site, replace(question(site, federation, private()), **changes))
+    assert re.search(words, said(site, replace(question(site, federation, private()), **changes)))
     assert spent(home) == 0
 
 

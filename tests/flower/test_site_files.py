@@ -1,6 +1,7 @@
 """A site's own file, and a federation's folder and invitations: what they must say, and who may read them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,19 +33,19 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "../bern"}, "name is '../bern', but it must be a name of letters"),
-        ({"data": {}}, "must have a path, or an experiment and a client of it"),
-        ({"data": {"experiment": "x.toml"}}, "must have a path, or an experiment and a client of it"),
-        ({"privacy": {"least_noise": 0.0}}, "privacy.least_noise is 0.0, but it must be a finite number > 0"),
-        ({"privacy": {"mechanism": "dpsgd"}}, "privacy.mechanism is 'dpsgd', but [privacy] has no such key"),
-        ({"account": {"epsilon": 1.0}}, "account.delta is missing, but it must be a finite number >= 0 and < 1"),
-        ({"budget": 1}, "the file has no such key"),
+        ({"name": "../bern"}, r"name.*'\.\./bern'.*letters"),
+        ({"data": {}}, r"experiment.*client"),
+        ({"data": {"experiment": "x.toml"}}, r"experiment.*client"),
+        ({"privacy": {"least_noise": 0.0}}, r"privacy\.least_noise.*0\.0.*0"),
+        ({"privacy": {"mechanism": "dpsgd"}}, r"privacy\.mechanism.*'dpsgd'.*\[privacy\].*key"),
+        ({"account": {"epsilon": 1.0}}, r"account\.delta.*missing.*>= 0.*1"),
+        ({"budget": 1}, r"file.*key"),
     ],
 )
 def test_what_is_wrong_in_a_policy_is_one_sentence(changes, words, tmp_path):
     with pytest.raises(up.InputError) as refused:
         policy_of(POLICY | changes, tmp_path)
-    assert words in str(refused.value)
+    assert re.search(words, str(refused.value))
 
 
 def test_what_a_policy_does_not_say_protects_more(tmp_path):
@@ -172,7 +173,7 @@ def test_the_command_makes_a_folder_and_invitations(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ('keep_best = "loss"', "keep_best is 'loss', but it must be left out: a federation's server has no samples"),
+        ('keep_best = "loss"', r"keep_best.*'loss'.*federation's server.*samples"),
         ('metrics = ["auroc"]', "metrics is"),
     ],
 )
@@ -180,7 +181,7 @@ def test_what_needs_samples_at_the_server_is_refused_when_a_folder_is_made(more,
     text = (EXAMPLE.parent / "synthetic.toml").read_text()
     (tmp_path / "file.toml").write_text(f"{more}\n{text}")
     assert main(["federation", "init", str(tmp_path / "file.toml"), str(tmp_path / "study")]) == 2
-    assert words in capsys.readouterr().err
+    assert re.search(words, capsys.readouterr().err)
     assert not (tmp_path / "study").exists()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -59,20 +60,20 @@ class WithoutEpsilon:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"equal": "works"}, "did you mean 'work'?"),
-        ({"seeds": (0,)}, "two or more different ones"),
-        ({"upcycle": None}, "upcycle is None"),
+        ({"equal": "works"}, r"did you mean 'work'\?"),
+        ({"seeds": (0,)}, "different"),
+        ({"upcycle": None}, r"upcycle.*None"),
         ({"equal": "epsilon"}, "given epsilon="),
         ({"equal": "epsilon", "privacy": up.privacy.ModelClipping(1.0, 1.0)}, "given epsilon="),
         ({"equal": "epsilon", "privacy": WithoutEpsilon()}, "given epsilon="),
-        ({"iterations": 1}, "iterations is 1"),
-        ({"participation": 2.0}, "participation is 2.0"),
+        ({"iterations": 1}, r"iterations.*1"),
+        ({"participation": 2.0}, r"participation.*2\.0"),
     ],
 )
 def test_a_wrong_comparison_is_refused_in_one_sentence(data, wrong, words):
     with pytest.raises(up.InputError) as error:
         up.compare(data, **(QUICK | wrong))
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_a_comparison_needs_test_samples_and_says_so(data):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -20,9 +22,9 @@ def trained(**arguments):
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [
-        ("device", "cuda", "'cpu', or a device of this machine"),
-        ("device", "meta", "'cpu', or a device of this machine"),
-        ("device", "abacus", "'cpu', or a device of this machine"),
+        ("device", "cuda", r"'cpu'.*device"),
+        ("device", "meta", r"'cpu'.*device"),
+        ("device", "abacus", r"'cpu'.*device"),
         ("sampling", [], "known"),
     ],
 )
@@ -36,7 +38,7 @@ def test_an_argument_that_nobody_can_mean_is_refused_by_its_name(argument, value
     with pytest.raises(InputError) as error:
         trained(**({"engine": engine, "privacy": privacy} | {argument: value}))
     assert str(error.value).startswith(f"{argument} is ")
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_numbers_of_numpys_are_taken():
