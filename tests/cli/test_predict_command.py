@@ -151,7 +151,7 @@ def test_a_client_has_answers_of_its_own_model(ran, here, capsys):
         (["new.csv"], r"new\.csv.*column 'dose'.*model.*trained.*did you mean 'doze'\?"),
         (["more.csv"], r"more\.csv.*column 'height'.*model.*trained"),
         (["text.csv"], r"text\.csv.*columns.*'dose'"),
-        (["hole.csv"], r"hole\.csv.*row 1, column 'dose'"),
+        (["hole.csv"], r"hole\.csv.*nan.*row 1, column 'dose'"),
         (["empty.csv"], r"empty\.csv.*rows"),
         (["good.csv", "--id", "patient"], r"good\.csv: \bid\b.*'patient'.*column"),
         (["good.csv", "--name", "s"], r"name.*'s'.*\.npz"),

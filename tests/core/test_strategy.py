@@ -83,7 +83,7 @@ class HalfARule:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: as_rule(float("nan")), r"upcycle.*>= 0"),
+        (lambda: as_rule(float("nan")), r"upcycle.*nan.*>= 0"),
         (lambda: as_rule(-0.1), r"upcycle.*-0\.1"),
         (lambda: as_rule("much"), r"upcycle.*'much'"),
         (lambda: as_rule(HalfARule()), "depth, uses_spread, start"),

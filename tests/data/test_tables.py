@@ -119,75 +119,76 @@ def test_nullable_columns_are_read_and_missing_values_refused(tmp_path):
         (
             {},
             {"client": "clinet"},
-            "{}: client is 'clinet', but the file has no such column; did you mean 'client'? (known: client,",
+            r"client.*'clinet'.*column; did you mean 'client'\?.*client,",
         ),
-        ({}, {"label": "lable"}, "{}: label is 'lable', but the file has no such column; did you mean 'label'?"),
-        ({}, {"split": "spilt"}, "{}: split is 'spilt', but the file has no such column"),
-        ({}, {"features": ["heigth"]}, "{}: features holds 'heigth', but the file has no such column; did you mean"),
+        ({}, {"label": "lable"}, r"label.*'lable'.*column; did you mean 'label'\?"),
+        ({}, {"split": "spilt"}, r"split.*'spilt'.*column"),
+        ({}, {"features": ["heigth"]}, r"features.*'heigth'.*column; did you mean"),
         (
             {},
             {"features": ["label"]},
-            "{}: features holds 'label', but that column is already the client, label or split",
+            r"features.*'label'.*column.*client, label.*split",
         ),
         (
             {},
             {"features": ["age", "age"]},
-            "{}: features is ['age', 'age'], but it must be one or more different columns",
+            r"features.*\['age', 'age'\].*columns",
         ),
-        ({}, {"features": []}, "{}: features is [], but it must be one or more different columns"),
+        ({}, {"features": []}, r"features.*columns"),
         (
             {},
             {"label": "client"},
-            "{}: client, label and split are ['client', 'client'], but they must be different columns",
+            r"client, label.*split.*\['client', 'client'\].*columns",
         ),
-        ({}, {"name": "a"}, "{}: name is 'a', but it must be left out: it is for an .npz file"),
-        ({}, {}, "{} has columns that are not numbers: 'part' (such as 'train'), but features must be numbers;"),
+        ({}, {"name": "a"}, r"name.*'a'.*\.npz"),
+        ({}, {}, r"columns.*'part'.*'train'\).*features"),
         (
             {"age": ["30", "40", "old", "60", "70"]},
             {"split": "part"},
-            "{} has columns that are not numbers: 'age' (such as 'old'), but features must be numbers;",
+            r"columns.*'age'.*'old'\).*features",
         ),
         (
             {"label": ["cat", "dog", "cat", "dog", "cat"]},
             {"split": "part"},
-            "{} has 'cat' in label column 'label' at row 0 (counted from 0), but labels must be whole",
+            r"'cat'.*label column 'label'.*row 0.*labels",
         ),
         (
             {"label": [0, 1, 0.5, 1, 0]},
             {"features": ["age"]},
-            "{}: y of client 'bob' is 0.5 at row 1 (counted from 0), but labels must be whole numbers from 0 on",
+            r"client 'bob'.*0\.5.*row 1.*labels.*0",
         ),
         (
             {"label": [0, 1, None, 1, 0]},
             {"features": ["age"]},
-            "{}: y of client 'bob' is nan at row 1 (counted from 0), but labels must be whole numbers from 0 on",
+            r"client 'bob'.*nan.*row 1.*labels.*0",
         ),
         (
             {"height": [1.5, 1.6, np.inf, 1.8, 1.9]},
             {"features": ["age", "height"]},
-            "{}: x of client 'bob' is inf at row 1, column 'height' (counted from 0), "
-            "but every feature must be a finite number",
+            r"client 'bob'.*inf.*row 1, column 'height'",
         ),
         (
             {"client": ["bob", "ann", None, "ann", "bob"]},
             {"features": ["age"]},
-            "{} has no client in column 'client' at row 2 (counted from 0), but every row needs one",
+            r"client.*column 'client'.*row 2.*row",
         ),
         (
             {"part": ["train", "test", "train", "dev", "train"]},
             {"split": "part"},
-            "{} has 'dev' in split column 'part', but it must be 'train' or 'test', or 0 or 1",
+            r"'dev'.*split column 'part'.*'train'.*'test'.*0.*1",
         ),
         (
             {"part": ["train", "test", "train", "test", "train"]},
             {"split": "part"},
-            "{}: client 'ann' has test samples but no training samples, and it needs at least one",
+            r"client 'ann'.*test samples.*training samples",
         ),
     ],
 )
 def test_a_table_that_cannot_be_used_is_answered_by_its_sentence(file, change, options, sentence):
     path = file(FRAME.assign(**change))
-    assert message(lambda: load(path, **options)).startswith(sentence.format(path))
+    said = message(lambda: load(path, **options))
+    assert said.startswith(str(path))
+    assert re.search(sentence, said)
 
 
 def test_only_the_first_of_many_columns_are_listed(tmp_path):
@@ -206,7 +207,7 @@ def test_only_the_first_of_many_columns_are_listed(tmp_path):
         ("client,label,a\n", r"rows.*sample.*client"),
         ("client,label\n1,0\n", r"columns beside client, label.*features"),
         # cut off in the middle of the last row
-        ("client,label,a\n1,0,2\n2,1", r"client 2.*row 0, column 'a'"),
+        ("client,label,a\n1,0,2\n2,1", r"client 2.*nan.*row 0, column 'a'"),
     ],
 )
 def test_a_csv_that_is_not_whole_is_refused(tmp_path, text, sentence):
