@@ -7,7 +7,7 @@ READY_DEMO := $(VENV)/.ready-demo
 READY_FLOWER := $(VENV)/.ready-flower
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock
 
-.PHONY: demo docs paper test test-slow test-federation coverage mutants lint check bench bench-peers clean
+.PHONY: demo docs paper test test-fast test-slow test-federation coverage mutants lint check bench bench-peers clean
 
 demo: $(READY_DEMO)
 	$(BIN)/upcycled demo
@@ -23,6 +23,12 @@ paper: $(READY)
 PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 test: $(READY)
 	$(BIN)/python -m pytest $(PARALLEL)
+
+# The tests of what a change breaks first, in less than a minute: numbers, contracts, config files, data, epsilon, ledger, accounts.
+FAST := $(addprefix tests/,api algorithms coefficients config contracts core data golden metrics models serving theory \
+	aggregators/test_aggregators.py privacy/test_account*.py privacy/test_ledger*.py test_layers.py test_public_docs.py)
+test-fast: $(READY)
+	$(BIN)/python -m pytest $(PARALLEL) $(FAST)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow and not federation" $(PARALLEL)

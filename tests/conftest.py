@@ -67,6 +67,17 @@ def silent_compilation():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk():
+    """Flush nothing to the disk: only a power cut could tell. Tests of durability replace or watch os.fsync themselves.
+
+    A descriptor that is not open is still an error, and processes that tests start and kill flush as they always do.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: os.fstat(handle) and None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def cold_workers():
     """Let no batch go by whether an earlier test has left workers: tests are to be the same in every order."""
     with pytest.MonkeyPatch.context() as patch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -272,19 +273,19 @@ def test_words_of_a_vocabulary_are_audited_too():
 @pytest.mark.parametrize(
     ("privacy", "options", "words"),
     [
-        (SOUND["update"], {"claim": "paper"}, "--claim is 'paper', but the paper states no epsilon"),
-        (SOUND["model"], {"claim": "papr"}, "--claim is 'papr', but it must be known; did you mean 'paper'?"),
-        (SOUND["model"], {"replays": 3}, "--replays is 3, but it must be an integer >= 4"),
-        (SOUND["model"] | {"noise_std": 0.0}, {}, "privacy claims no finite epsilon with 'model_clipping' here"),
-        (SOUND["model"], {"delta": 0.5}, "--delta is 0.5, but it must be below 1/n"),
+        (SOUND["update"], {"claim": "paper"}, r"--claim.*'paper'.*paper.*epsilon"),
+        (SOUND["model"], {"claim": "papr"}, r"--claim.*'papr'.*did you mean 'paper'\?"),
+        (SOUND["model"], {"replays": 3}, r"--replays.*3.*integer >= 4"),
+        (SOUND["model"] | {"noise_std": 0.0}, {}, r"privacy.*epsilon.*'model_clipping'"),
+        (SOUND["model"], {"delta": 0.5}, r"--delta.*0\.5.*1/n"),
     ],
 )
 def test_what_cannot_be_audited_is_said_in_one_sentence(privacy, options, words):
     with pytest.raises(InputError) as error:
         run(privacy, **options)
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_a_file_without_privacy_has_no_claim_to_test():
-    with pytest.raises(InputError, match=r"small.toml: privacy is missing, but an audit needs a claim"):
+    with pytest.raises(InputError, match=r"small.toml: privacy.*missing.*audit.*claim"):
         audit(experiment(SOUND["model"]).model_copy(update={"privacy": None}), "small.toml")

@@ -18,6 +18,7 @@ from scipy.stats import norm
 
 import upcycled as up
 from tests.privacy.runs import QUIET, chained, wide
+from tests.wording import has_all
 from upcycled.auditing.evidence import verify
 from upcycled.auditing.evidence.board import paragraph
 from upcycled.auditing.evidence.claims import claim_of_account, claim_of_run, recomputed
@@ -90,7 +91,7 @@ def test_a_fourth_study_that_cannot_pay_is_refused_before_training(studies, monk
     before = studies.content
     monkeypatch.setattr("upcycled.engines.sequential.Sequential.train", None)
     erm = up.privacy.ErmOutput(norm_bound=1.0, noise_std=2.0)
-    with pytest.raises(up.InputError, match=r"% of its budget left \(.*\), which buys \d+ of its 400 data rounds"):
+    with pytest.raises(up.InputError, match=r"budget.*\(.*\).*\d+.*400 data rounds"):
         up.train(wide(), algorithm=up.FedProx(), privacy=erm, iterations=400, noise="system", account=studies.folder)
     assert Account.read(studies.folder).content == before
 
@@ -245,12 +246,12 @@ def test_the_script_refuses_forgeries_with_and_without_a_head(seed, tmp_path, na
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("ledger.jsonl", '"noise_std":[^]]+', '"noise_std":[9, 9, 9', "its chain is broken"),
-        ("head.json", '"lines": [0-9]+', '"lines": 1', "not the head of these charges"),
-        ("STATEMENT.md", "[0-9.]+ for the worst", "0.5 for the worst", "states another epsilon"),
+        ("ledger.jsonl", '"noise_std":[^]]+', '"noise_std":[9, 9, 9', r"chain.*broken"),
+        ("head.json", '"lines": [0-9]+', '"lines": 1', r"head.*charges"),
+        ("STATEMENT.md", "[0-9.]+ for the worst", "0.5 for the worst", r"states.*epsilon"),
         ("STATEMENT.md", "run [0-9a-f]+", "run 0123456789abcdef", "is not about run"),
-        ("BOARD.md", "epsilon [0-9.]+ and", "epsilon 0.5 and", "states another epsilon"),
-        ("BOARD.md", "1e-05", "1e-06", "states another delta"),
+        ("BOARD.md", "epsilon [0-9.]+ and", "epsilon 0.5 and", r"states.*epsilon"),
+        ("BOARD.md", "1e-05", "1e-06", r"states.*delta"),
     ],
 )
 def test_the_script_refuses_evidence_that_was_changed(seed, tmp_path, file, old, new, said):
@@ -259,7 +260,7 @@ def test_the_script_refuses_evidence_that_was_changed(seed, tmp_path, file, old,
     changed, times = re.subn(old, new, path.read_text())
     assert times
     path.write_text(changed)
-    with pytest.raises(verify.Inconsistent, match=f"{file} is not the file that events.json names"):
+    with pytest.raises(verify.Inconsistent, match=rf"{file}.*events.json"):
         verify.check(tmp_path / "evidence")
     sealed(tmp_path / "evidence")
     with pytest.raises(verify.Inconsistent, match=said):
@@ -344,7 +345,7 @@ def test_a_results_folder_stands_for_its_only_seed_and_several_are_named(seed, t
     assert "which the holder's key made" in (tmp_path / "evidence" / "STATEMENT.md").read_text()
     shutil.copytree(seed, seed.parent / "seed-1")
     assert main(["privacy", "evidence", str(seed.parent), "-o", "other"]) == 2
-    assert f"has 2 finished seeds, each with a ledger of its own: say one, {seed}" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "2", "seeds", "ledger", seed)
 
 
 def test_what_gives_no_evidence_is_refused_in_a_sentence(seed, tmp_path, capsys):
@@ -383,7 +384,7 @@ def test_a_ledger_that_was_written_anew_is_no_evidence(seed, tmp_path, capsys):
     assert "key" in capsys.readouterr().err
     shutil.rmtree(seed / "private")
     assert main(["privacy", "evidence", str(seed), "-o", "evidence"]) == 2
-    assert "but the run's summary states" in capsys.readouterr().err
+    assert "run's summary" in capsys.readouterr().err
     assert main(["report", str(seed.parent)]) == 0
     assert "one of them is not what the run wrote" in (seed.parent / "report.html").read_text()
     assert not (tmp_path / "evidence").exists()
@@ -456,7 +457,7 @@ def test_the_boards_paragraph_names_a_trusted_server_whole_clients_and_noisy_sco
 
 def test_a_model_that_cannot_be_read_is_no_length_of_what_was_sent(seed, tmp_path):
     (seed / "model.safetensors").write_bytes(b"no model")
-    with pytest.raises(up.InputError, match="is damaged, but it says how many numbers"):
+    with pytest.raises(up.InputError, match=r"damaged.*numbers"):
         write_evidence(seed, tmp_path / "evidence")
     (seed / "model.safetensors").unlink()
     write_evidence(seed, tmp_path / "evidence")

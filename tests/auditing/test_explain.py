@@ -9,6 +9,7 @@ import pytest
 
 import upcycled as up
 from tests.auditing.test_audit import SOUND, experiment
+from tests.wording import has_all
 from upcycled.auditing.explain import explain
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
@@ -170,12 +171,12 @@ def test_several_seeds_are_said_to_add_up():
 def test_a_large_delta_is_warned_about_and_a_larger_one_refused():
     file = file_with(SOUND["model"])
     assert "more than 1/(10 n)" in explain(file, "a.toml", 0.005).warnings[0]
-    with pytest.raises(InputError, match=r"a.toml: --delta is 0.5, but it must be below 1/n"):
+    with pytest.raises(InputError, match=r"a.toml: --delta.*0.5.*1/n"):
         explain(file, "a.toml", 0.5)
 
 
 def test_what_the_mechanism_refuses_is_refused_with_the_files_name():
-    with pytest.raises(InputError, match=r"a.toml: ErmOutput needs a quadratic term"):
+    with pytest.raises(InputError, match=r"a.toml: ErmOutput.*quadratic"):
         explain(file_with(SOUND["erm"], algorithm={"name": "fedavg"}), "a.toml")
 
 
@@ -187,7 +188,7 @@ def test_explain_says_what_the_account_will_be_charged_and_whether_it_can_pay(tm
     assert len(said) == 1
     # mu for epsilon 2, squared, over mu for epsilon 2.5, squared.
     part = (up.privacy.gdp_mu(epsilon=2.0, delta=1e-5) / up.privacy.gdp_mu(epsilon=2.5, delta=1e-5)) ** 2
-    assert said[0].startswith(f"The run will be charged to account {account.id}: {100 * part:.0f}")
+    assert has_all(said[0], "The", "charged", f"account {account.id}: {100 * part:.0f}")
     assert "of the worst client's budget of epsilon 2.5 at delta 1e-05." in said[0]
     refused = [line for line in explain(two, "a.toml").remarks if line.startswith("It will be refused: ")]
     assert len(refused) == 1

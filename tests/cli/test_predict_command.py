@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 
@@ -13,6 +14,7 @@ import pytest
 
 import upcycled as up
 from tests.experiments.small import everything_under
+from tests.wording import has_all
 from upcycled.cli.main import main
 
 CONFIG = """\
@@ -140,23 +142,23 @@ def test_a_client_has_answers_of_its_own_model(ran, here, capsys):
     personal = up.load(seed_of(ran)).personal("b")
     assert found == personal.predict_proba(x)[:, 1].tolist() != up.load(seed_of(ran)).predict_proba(x)[:, 1].tolist()
     assert main(["predict", seed_of(ran), "new.csv", "--client", "z"]) == 2
-    assert "client is 'z', but it has no personal model" in said(capsys)
+    assert has_all(said(capsys), "client", "'z'", "personal model")
 
 
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (["new.csv"], "new.csv has no column 'dose', but the model was trained on it; did you mean 'doze'?"),
-        (["more.csv"], "more.csv has a column 'height', but the model was not trained on it: leave it out"),
-        (["text.csv"], "text.csv has columns that are not numbers: 'dose'"),
-        (["hole.csv"], "hole.csv: x is nan at row 1, column 'dose'"),
-        (["empty.csv"], "empty.csv has no rows"),
-        (["good.csv", "--id", "patient"], "good.csv: id is 'patient', but the file has no such column"),
-        (["good.csv", "--name", "s"], "name is 's', but it must be left out: it is for an .npz file"),
-        (["good.csv", "-o", "out.parquet"], "--output is 'out.parquet', but it must be a file that ends in .csv"),
-        (["wide.npz"], "wide.npz: x has shape (2, 3), but it must be (samples, 2)"),
-        (["none.npz"], "none.npz holds neither an array x nor train_x"),
-        (["nowhere.csv"], "nowhere.csv does not exist"),
+        (["new.csv"], r"new\.csv.*column 'dose'.*model.*trained.*did you mean 'doze'\?"),
+        (["more.csv"], r"more\.csv.*column 'height'.*model.*trained"),
+        (["text.csv"], r"text\.csv.*columns.*'dose'"),
+        (["hole.csv"], r"hole\.csv.*nan.*row 1, column 'dose'"),
+        (["empty.csv"], r"empty\.csv.*rows"),
+        (["good.csv", "--id", "patient"], r"good\.csv: \bid\b.*'patient'.*column"),
+        (["good.csv", "--name", "s"], r"name.*'s'.*\.npz"),
+        (["good.csv", "-o", "out.parquet"], r"--output.*'out\.parquet'.*\.csv"),
+        (["wide.npz"], r"wide\.npz.*shape \(2, 3\).*\(samples, 2\)"),
+        (["none.npz"], r"none\.npz.*array.*train_x"),
+        (["nowhere.csv"], r"nowhere\.csv.*exist"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -172,7 +174,7 @@ def test_wrong_files_are_one_sentence_and_nothing_is_written(ran, here, capsys, 
     before = everything_under(here)
     output = [] if "-o" in words else ["-o", "out.csv"]
     assert main(["predict", seed_of(ran), *words, *output]) == 2
-    assert wrong in said(capsys)
+    assert re.search(wrong, said(capsys))
     assert everything_under(here) == before
 
 
@@ -183,7 +185,7 @@ def test_a_folder_of_several_seeds_lists_them(ran, here, capsys):
     for seed in (0, 1):
         shutil.copytree(seed_of(ran), here / "several" / f"seed-{seed}")
     assert main(["predict", "several", "new.csv"]) == 2
-    assert "several holds 2 models, so it must be one of: several/seed-0, several/seed-1" in said(capsys)
+    assert has_all(said(capsys), "several", "2 models", "several/seed-0, several/seed-1")
 
 
 def test_a_table_for_a_model_without_names_must_have_as_many_columns(here, capsys):
@@ -195,7 +197,7 @@ def test_a_table_for_a_model_without_names_must_have_as_many_columns(here, capsy
     assert rows_of(capsys.readouterr().out)[0]["prediction"] == str(up.load("model").predict([[1.0, 2.0]])[0])
     write_csv(here / "new.csv", ["a", "b", "c"], [[1.0, 2.0, 0]])
     assert main(["predict", "model", "new.csv"]) == 2
-    assert "new.csv: x has shape (1, 3), but it must be (samples, 2)" in said(capsys)
+    assert has_all(said(capsys), "new.csv", "shape (1, 3)", "(samples, 2)")
 
 
 def test_numbers_have_a_column_each_and_labels_two(here, capsys):
@@ -230,11 +232,11 @@ def test_code_that_a_model_is_made_by_is_found_by_its_folder(here, capsys, monke
     capsys.readouterr()
     np.savez("new.npz", x=np.zeros((1, 2)))
     assert main(["predict", "results/own", "new.npz"]) == 2
-    assert "pass allow='own_net_of_tests' (--allow own_net_of_tests on the command line)" in said(capsys)
+    assert has_all(said(capsys), "allow='own_net_of_tests' (--allow own_net_of_tests", "command line)")
     assert main(["predict", "results/own", "new.npz", "--path", "code"]) == 2
-    assert "expected code that you allow" in said(capsys)
+    assert "expected code" in said(capsys)
     assert "own_net_of_tests" not in sys.modules
     assert main(["predict", "results/own", "new.npz", "--allow", "own_net_of_tests"]) == 2
-    assert "there is no module 'own_net_of_tests'" in said(capsys)
+    assert "module 'own_net_of_tests'" in said(capsys)
     assert main(["predict", "results/own", "new.npz", "--allow", "own_net_of_tests", "--path", "code"]) == 0
     assert len(rows_of(capsys.readouterr().out)) == 1

@@ -9,6 +9,7 @@ import shlex
 import pytest
 
 from tests.experiments.small import small_file
+from tests.wording import has_all
 from upcycled.auditing.formulas import ANSWERS
 from upcycled.cli.main import main
 from upcycled.cli.privacy import FORMULAS
@@ -90,21 +91,21 @@ def test_an_answer_in_words_labels_what_is_not_proven(capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("epsilon gaussian --clip-norm 4", "'--clip-norm' is not an argument of this command; see --help"),
-        ("epsilon gaussian --rounds 4 --sensitivity 1 --delta 1e-5", "--noise-std is missing, but gaussian"),
-        ("epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1", "--delta is missing, but gaussian"),
-        (f"epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1 --epsilon 1 {D}", "--epsilon is 1.0, but it must"),
-        (f"epsilon gaussian --rounds 4 --sensitivity 1 --noise-std -1 {D}", "--noise-std is -1.0, but it"),
-        ("epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1 --delta 0", "--delta is 0.0, but it must"),
-        (f"epsilon sampled --q 2 --noise-multiplier 1 --steps 9 {D}", "--q is 2.0, but it must be"),
-        (f"epsilon sampled --q 0.1 --noise-multiplier 1 --steps 9 --adjacency add {D}", "--adjacency is 'add', but it"),
+        ("epsilon gaussian --clip-norm 4", r"'--clip-norm'.*command.*--help"),
+        ("epsilon gaussian --rounds 4 --sensitivity 1 --delta 1e-5", r"--noise-std.*missing"),
+        ("epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1", r"--delta.*missing"),
+        (f"epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1 --epsilon 1 {D}", r"--epsilon.*1\.0"),
+        (f"epsilon gaussian --rounds 4 --sensitivity 1 --noise-std -1 {D}", r"--noise-std.*-1\.0"),
+        ("epsilon gaussian --rounds 4 --sensitivity 1 --noise-std 1 --delta 0", r"--delta.*0\.0"),
+        (f"epsilon sampled --q 2 --noise-multiplier 1 --steps 9 {D}", r"--q.*2\.0"),
+        (f"epsilon sampled --q 0.1 --noise-multiplier 1 --steps 9 --adjacency add {D}", r"--adjacency.*'add'"),
     ],
 )
 def test_bad_input_is_one_sentence_that_names_the_flag(words, sentence, capsys):
     assert main(["privacy", *shlex.split(words)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"error: {sentence}")
+    assert re.search(sentence, err)
     assert err.count("\n") == 1
 
 
@@ -112,9 +113,9 @@ def test_a_question_without_a_known_formula_is_refused(capsys):
     assert main(["privacy", "epsilon"]) == 2
     assert "required: FORMULA" in capsys.readouterr().err
     assert main(["privacy", "epsilon", "gausian", "--rounds", "4"]) == 2
-    assert "'gausian' (choose from 'gaussian', 'paper-output', 'sampled')" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "'gausian'", "'gaussian', 'paper-output', 'sampled')")
     assert main(["privacy", "epsilon", "gaussian", "--rounds", "many"]) == 2
-    assert "argument --rounds: invalid int value: 'many'" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "--rounds", "'many'")
 
 
 @pytest.fixture
@@ -155,9 +156,9 @@ def test_explain_as_json_has_every_client(capsys):
 @pytest.mark.usefixtures("private")
 def test_explain_notes_a_large_delta_on_standard_error_and_refuses_a_wrong_one(capsys):
     assert main(["privacy", "explain", "small.toml", "--delta", "0.01"]) == 0
-    assert capsys.readouterr().err.startswith("warning: delta is 0.01, which is more than 1/(10 n)")
+    assert has_all(capsys.readouterr().err, "delta", "0.01", "1/(10")
     assert main(["privacy", "explain", "small.toml", "--delta", "2"]) == 2
-    assert capsys.readouterr().err.startswith("error: small.toml: --delta is 2.0, but it must be")
+    assert has_all(capsys.readouterr().err, "error: small.toml: --delta", "2.0")
 
 
 def test_explain_of_a_file_without_privacy_is_plain(tmp_path, capsys):

@@ -10,6 +10,7 @@ import pytest
 import upcycled as up
 from tests.experiments.small import everything_under, small_file
 from tests.experiments.test_run import failing_at
+from tests.wording import has_all, only_line
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError
@@ -54,7 +55,7 @@ def test_json_is_one_document_on_standard_output_and_all_else_is_not(here, capsy
     assert [seed["seed"] for seed in document["seeds"]] == [4, 5]
     assert document["summary"]["data_rounds"] == {"mean": 2.0, "sd": 0.0}
     assert document["config"]["algorithm"] == {"name": "fedprox", "mu": 0.5}
-    assert "seed 4 finished" in err
+    assert "seed 4" in err
 
 
 def test_a_second_run_says_that_nothing_had_to_be_run(here, capsys):
@@ -94,7 +95,7 @@ def test_a_sweep_in_the_file_is_ignored_in_one_line(here, capsys):
     with (here / "small.toml").open("a") as file:
         file.write('\n[sweep]\n"local.lr" = [0.1, 0.2]\n')
     assert main(["run", "small.toml", "--quiet"]) == 0
-    assert capsys.readouterr().err == "note: run ignores the table [sweep] and runs the file's own values\n"
+    assert has_all(only_line(capsys.readouterr().err), "table [sweep]", "file's", "values")
     assert "sweep" not in (here / "results" / "small" / "seed-0" / "config.toml").read_text()
 
 
@@ -102,7 +103,7 @@ def test_a_diverging_seed_is_reported_and_the_exit_code_is_1(here, capsys):
     assert main(["run", "small.toml", "local.lr=1e38", "--quiet"]) == 1
     out, err = capsys.readouterr()
     assert err.count("\n") == 2
-    assert "seed 1 stopped: the run diverged: the global model is not finite after iteration 1" in err
+    assert has_all(err, "seed 1 stopped", "model", "iteration 1")
     assert out.count("stopped") == 2
 
 
@@ -143,7 +144,7 @@ def test_an_unwritable_folder_is_one_sentence_and_exit_code_1(here, capsys):
     (here / "results").write_text("not a folder")
     assert main(["run", "small.toml"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("error: results/small cannot be written (")
+    assert "error: results/small" in err
     assert err.count("\n") == 1
 
 
@@ -153,7 +154,7 @@ def test_a_warning_is_one_line_and_said_once(here, capsys):
     private = "privacy={mechanism='model_clipping', clip_norm=1.0, epsilon=5.0, delta=0.01}"
     assert main(["run", "small.toml", private, "--quiet"]) == 0
     err = capsys.readouterr().err
-    assert err.startswith("warning: delta is 0.01, which is more than 1/(10 n)")
+    assert has_all(err, "delta", "0.01", "1/(10")
     assert err.count("\n") == 1
 
 
@@ -163,5 +164,5 @@ def test_a_second_command_in_the_folder_is_told_in_one_sentence(here, capsys):
     with locked(here / "results" / "small"):
         assert main(["run", "small.toml"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith("error: results/small is in use by process ")
+    assert has_all(err, "error: results/small", "process")
     assert err.count("\n") == 1

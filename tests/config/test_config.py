@@ -179,7 +179,7 @@ files = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=25)
 @given(files)
 def test_the_complete_file_loads_back_to_an_equal_experiment(raw):
     experiment = parse(raw)

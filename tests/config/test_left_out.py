@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.experiments.small import small_file
+from tests.wording import has_all, only_line
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
@@ -81,14 +82,14 @@ def test_the_rest_of_the_file_is_as_it_was(file):
 
 def test_what_the_file_does_not_have_is_unset_already_and_what_no_file_has_is_refused(file):
     assert loaded(file, "~keep_best", "~upcycle.kind")[0] == loaded(file)[0]
-    with pytest.raises(InputError, match=r"~upcylce unsets a key that no file has; did you mean 'upcycle'"):
+    with pytest.raises(InputError, match=r"key.*did you mean 'upcycle'"):
         load_config(file, ["~upcylce"])
-    with pytest.raises(InputError, match=r"~algorithm\.nu unsets a key that no file has; did you mean 'mu'"):
+    with pytest.raises(InputError, match=r"~algorithm\.nu.*key.*did you mean 'mu'"):
         load_config(file, ["~algorithm.nu"])
     for word in ("~", "~a=1"):
-        with pytest.raises(InputError, match="must have the form ~key"):
+        with pytest.raises(InputError, match="form ~key"):
             load_config(file, [word])
-    with pytest.raises(InputError, match="algorithm is missing"):
+    with pytest.raises(InputError, match=r"algorithm.*missing"):
         load_config(file, ["~algorithm"])
 
 
@@ -111,12 +112,12 @@ def test_options_that_the_new_kind_has_stay(file):
 
 
 def test_an_option_that_is_given_with_the_name_is_never_dropped(file):
-    with pytest.raises(InputError, match=r"algorithm\.mu is 0\.3, but .* has no such key"):
+    with pytest.raises(InputError, match=r"algorithm\.mu.*0\.3.*key"):
         load_config(file, ["algorithm.name=fedavg", "algorithm.mu=0.3"])
 
 
 def test_a_misspelt_name_is_still_refused(file):
-    with pytest.raises(InputError, match=r"algorithm\.name is 'fedagv', but it must be a known name; did you mean"):
+    with pytest.raises(InputError, match=r"algorithm\.name.*'fedagv'.*did you mean"):
         load_config(file, ["algorithm.name=fedagv"])
 
 
@@ -129,6 +130,6 @@ def test_a_kind_within_a_table_changes_too(file):
 def test_the_command_line_says_it_in_one_line_on_standard_error(file, capsys):
     assert main(["run", str(file), "--show-config", "~upcycle", "~sweep", "algorithm.name=fedavg"]) == 0
     out, err = capsys.readouterr()
-    assert err == "note: algorithm.name is 'fedavg' now: algorithm.mu of the file is left out\n"
+    assert has_all(only_line(err), "algorithm.name", "'fedavg' now: algorithm.mu")
     assert "[upcycle]" not in out
     assert "mu" not in out.split("[algorithm]")[1].split("[")[0]

@@ -226,7 +226,7 @@ def test_an_npz_knows_what_its_targets_are(tmp_path, targets):
     assert (back.targets, back.num_classes, back.inferred) == (targets, 2, frozenset())
     assert np.array_equal(back.train.y, data.train.y)
     assert up.data.load(tmp_path / "set.npz", targets="numbers").targets == "numbers"
-    with pytest.raises(up.InputError, match="must have one label per sample"):
+    with pytest.raises(up.InputError, match=r"label.*sample"):
         up.data.load(tmp_path / "set.npz", targets="classes")
 
 
@@ -286,7 +286,7 @@ def test_balanced_weights_are_refused_where_they_would_tell_of_labels():
     data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
     loss, privacy = up.losses.CrossEntropy("balanced"), up.privacy.ModelClipping(1.0, 4.0)
     asked = {"algorithm": up.FedAvg(), "loss": loss, "privacy": privacy, "iterations": 2, "progress": False}
-    with pytest.raises(up.InputError, match=r"^loss.class_weight is 'balanced', but the counts of labels .* publish"):
+    with pytest.raises(up.InputError, match=r"^loss.class_weight.*'balanced'.*counts.*labels"):
         up.train(data, **asked, noise="system")
     simulated = up.train(data, **asked)
     words = dict(simulated.privacy.statement_items(1e-5))
@@ -294,11 +294,11 @@ def test_balanced_weights_are_refused_where_they_would_tell_of_labels():
     public = up.data.synthetic("iid", clients=4, sizes=40, seed=0, public=True)
     assert up.train(public, **asked, noise="system").accuracy is not None
     counted = up.FederatedData.from_arrays([[[1.0]], [[2.0]]], [[0], [2]])
-    with pytest.raises(up.InputError, match="no training sample is of class 1"):
+    with pytest.raises(up.InputError, match=r"training sample.*class 1"):
         up.train(counted, **(asked | {"privacy": None}))
-    with pytest.raises(up.InputError, match="only a run finds it in its training data"):
+    with pytest.raises(up.InputError, match="training data"):
         loss.per_sample(torch.zeros(1, 2), torch.tensor([0]))
-    with pytest.raises(up.InputError, match="a list with a number above 0 for each class, or 'balanced'"):
+    with pytest.raises(up.InputError, match=r"0.*class.*'balanced'"):
         up.losses.CrossEntropy("balance")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.wording import has_all
 from upcycled.cli.main import main
 
 CODE = '''
@@ -194,27 +196,27 @@ def test_a_callback_that_stops_a_run_ends_it_with_the_result_so_far(here, capsys
     # Without it the run would be another one.
     code, said = asked(capsys, "run", "own.toml", "--path", "code", "--quiet")
     assert code == 2
-    assert "callbacks is ['own_parts:note'], but" in said.err
+    assert has_all(said.err, "callbacks", "['own_parts:note']")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("algorithm.name=own_parts:Missing", "own.toml: algorithm.name is 'own_parts:Missing', but module 'own_parts'"),
-        ("algorithm.name=nowhere:FedNova", "there is no module 'nowhere' among the installed packages; a folder with"),
-        ("algorithm.name=own_parts:note", "algorithm.name is 'own_parts:note', but it must be the name of a dataclass"),
-        ("algorithm.prat=1", "algorithm.prat is 1, but [algorithm] with name 'own_parts:HalfWay' has no such key; did"),
-        ("algorithm.part=half", "algorithm.part is 'half', but it must be a finite number"),
-        ("callbacks=['note']", "own.toml: callbacks is ['note'], but it must be a list of names such as"),
-        ("clients.sampling=own_parts:Nobody", "sampling is 'own_parts:Nobody', but module 'own_parts' has no 'Nobody'"),
-        ("upcycle.kind=json:dumps", "upcycle.kind is 'json:dumps', but it must be the name of a dataclass"),
-        ("data.source=own_parts:make", "data.source is 'own_parts:make', but it must be one of 'synthetic'"),
+        ("algorithm.name=own_parts:Missing", r"own\.toml: algorithm\.name.*'own_parts:Missing'.*module 'own_parts'"),
+        ("algorithm.name=nowhere:FedNova", r"module 'nowhere'.*packages"),
+        ("algorithm.name=own_parts:note", r"algorithm\.name.*'own_parts:note'"),
+        ("algorithm.prat=1", r"algorithm\.prat.*1.*\[algorithm\].*'own_parts:HalfWay'.*key"),
+        ("algorithm.part=half", r"algorithm\.part.*'half'"),
+        ("callbacks=['note']", r"own\.toml: callbacks.*\['note'\]"),
+        ("clients.sampling=own_parts:Nobody", r"sampling.*'own_parts:Nobody'.*module 'own_parts'.*'Nobody'"),
+        ("upcycle.kind=json:dumps", r"upcycle\.kind.*'json:dumps'"),
+        ("data.source=own_parts:make", r"data\.source.*'own_parts:make'.*'synthetic'"),
     ],
 )
 def test_wrong_names_of_code_are_told_in_one_sentence(here, capsys, change, words):
     code, said = asked(capsys, "run", "own.toml", change, "--path", "code", "--quiet")
     assert code == 2
-    assert words in said.err
+    assert re.search(words, said.err)
     assert said.err.count("\n") == 1
     assert not Path("results").exists()
 
@@ -223,6 +225,6 @@ def test_code_is_looked_up_where_path_says_and_not_beside_the_command(here, caps
     (here / "own_parts.py").write_text(CODE)
     code, said = asked(capsys, "run", "own.toml", "--quiet")
     assert code == 2
-    assert "there is no module 'own_parts'" in said.err
+    assert "module 'own_parts'" in said.err
     code, said = asked(capsys, "run", "own.toml", "--path", "missing", "--quiet")
     assert (code, said.err) == (2, "error: --path is 'missing', but it must be a folder with Python modules\n")

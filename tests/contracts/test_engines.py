@@ -150,5 +150,5 @@ def test_an_engine_refuses_dropout_at_the_start_in_one_sentence(engine):
     module = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5), nn.Linear(3, 4))
     with pytest.raises(up.InputError) as error:
         up.train(federation(), model=module, **settings("fedavg", engine))
-    assert f"engine '{engine}' cannot run this" in str(error.value)
+    assert f"engine '{engine}'" in str(error.value)
     assert "\n" not in str(error.value)

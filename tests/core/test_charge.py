@@ -47,15 +47,15 @@ def test_every_column_has_a_range_in_the_ledger_and_a_kind_that_requires_it():
 
 def test_an_unknown_kind_and_missing_or_extra_columns_are_rejected():
     ones = np.ones(1)
-    with pytest.raises(up.InputError, match="unknown kind 'zcdp'; expected one of gaussian, pure"):
+    with pytest.raises(up.InputError, match=r"unknown.*'zcdp'; expected.*pure"):
         Charge("zcdp", np.array([0]), ones, ones)
-    with pytest.raises(up.InputError, match=r"kind 'pure' with the columns sensitivity, noise_std; expected .*epsilon"):
+    with pytest.raises(up.InputError, match=r"'pure'.*columns sensitivity, noise_std; expected .*epsilon"):
         Charge("pure", np.array([0]), ones, ones)
-    with pytest.raises(up.InputError, match="kind 'gaussian' with the columns sensitivity, noise_std, epsilon; expect"):
+    with pytest.raises(up.InputError, match=r"'gaussian'.*columns sensitivity, noise_std, epsilon"):
         Charge("gaussian", np.array([0]), ones, ones, epsilon=ones)
 
 
 @pytest.mark.parametrize("other", [charge_of("pure"), charge_of("gaussian", draws=False)])
 def test_different_charges_do_not_join(other):
-    with pytest.raises(up.InputError, match="2 different kinds or sets of columns; expected one"):
+    with pytest.raises(up.InputError, match=r"2.*kinds.*sets.*columns; expected"):
         Charge.joined([charge_of("gaussian"), other])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -49,17 +51,17 @@ def test_the_straggler_coin_does_not_depend_on_the_rest_of_the_cohort():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"fraction": 0.0}, "participation is 0.0, but it must be a finite number > 0 and <= 1"),
-        ({"fraction": 1.2}, "participation is 1.2"),
-        ({"fraction": float("nan")}, "participation is nan"),
-        ({"stragglers": -0.1}, "stragglers is -0.1"),
-        ({"sampling": "poison"}, "did you mean 'poisson'?"),
+        ({"fraction": 0.0}, r"participation.*0\.0.*0.*<= 1"),
+        ({"fraction": 1.2}, r"participation.*1\.2"),
+        ({"fraction": float("nan")}, r"participation.*nan"),
+        ({"stragglers": -0.1}, r"stragglers.*-0\.1"),
+        ({"sampling": "poison"}, r"did you mean 'poisson'\?"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_right(wrong, words):
     with pytest.raises(InputError) as error:
         Participation(**wrong)
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 @pytest.mark.parametrize(

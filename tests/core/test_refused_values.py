@@ -30,7 +30,7 @@ def test_everybody_comes_to_every_round_of_a_full_poisson_sampler():
 
 @pytest.mark.parametrize("drawn", [[0, 0], [-1], [3], [0.5], [[0]]])
 def test_an_own_sampler_draws_different_clients_that_there_are(drawn):
-    with pytest.raises(up.InputError, match="must draw different whole numbers from 0 to 2"):
+    with pytest.raises(up.InputError, match=r"draw.*0.*2"):
         as_sampler(Own(drawn)).draw(0, 1, 3, 0)
 
 
@@ -42,22 +42,22 @@ def test_an_own_samplers_draw_is_taken_as_it_is():
 
 
 def test_a_fraction_that_leaves_every_cohort_empty_is_refused():
-    with pytest.raises(up.InputError, match=f"{MOST_EMPTY_COHORTS} Poisson draws in a row were empty"):
+    with pytest.raises(up.InputError, match=rf"{MOST_EMPTY_COHORTS} Poisson draws.*row"):
         Participation(as_sampler(Own([]))).draw_nonempty(0, 1, 3, 1)
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_a_private_run_has_as_many_rounds_as_can_be_known_in_advance(fraction):
-    with pytest.raises(up.InputError, match="a private run must have at most"):
+    with pytest.raises(up.InputError, match="private run"):
         Participation(PoissonSampler(fraction)).rounds_of_clients(0, 3, 10**12)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: up.LocalSGD(nesterov=True), "it needs a momentum above 0"),
-        (lambda: up.LocalAdam(betas=0.9), "a pair of numbers"),
-        (lambda: up.LocalAdam(betas=(0.9, 0.99, 0.999)), "a pair of numbers"),
+        (lambda: up.LocalSGD(nesterov=True), r"momentum.*0"),
+        (lambda: up.LocalAdam(betas=0.9), r"pair.*numbers"),
+        (lambda: up.LocalAdam(betas=(0.9, 0.99, 0.999)), r"pair.*numbers"),
         (lambda: up.LocalSGD(lr=lambda m, rounds: 0.1).rate, "it must be a number"),
     ],
 )
@@ -70,10 +70,10 @@ def test_a_module_that_fails_to_load_is_told_from_one_that_is_not_there(tmp_path
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "needs_another.py").write_text("import a_package_that_nobody_has\n")
     (tmp_path / "breaks.py").write_text("1 / 0\n")
-    with pytest.raises(up.InputError, match="importing needs_another failed with ModuleNotFoundError"):
+    with pytest.raises(up.InputError, match=r"needs_another.*ModuleNotFoundError"):
         looked_up("needs_another:x", "field")
-    with pytest.raises(up.InputError, match="importing breaks failed with ZeroDivisionError"):
+    with pytest.raises(up.InputError, match=r"importing.*ZeroDivisionError"):
         looked_up("breaks:x", "field")
-    with pytest.raises(up.InputError, match="there is no module 'no_such_module'"):
+    with pytest.raises(up.InputError, match=r"there.*module 'no_such_module'"):
         looked_up("no_such_module:x", "field")
     assert not {"needs_another", "breaks"} & set(sys.modules)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -82,19 +83,19 @@ class HalfARule:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda: as_rule(float("nan")), "upcycle is nan, but it must be a finite number >= 0"),
-        (lambda: as_rule(-0.1), "upcycle is -0.1"),
-        (lambda: as_rule("much"), "upcycle is 'much'"),
-        (lambda: as_rule(HalfARule()), "or with depth, uses_spread, start and move"),
-        (lambda: up.coefficients.Proximal(mu=0.0), "Proximal mu is 0.0"),
-        (lambda: up.coefficients.Proximal(mu=1.0, lam=[0.1, -1.0]), "Proximal lam is -1.0"),
-        (lambda: up.coefficients.LambdaHalf(lam=[]), "LambdaHalf lam is empty"),
+        (lambda: as_rule(float("nan")), r"upcycle.*nan.*>= 0"),
+        (lambda: as_rule(-0.1), r"upcycle.*-0\.1"),
+        (lambda: as_rule("much"), r"upcycle.*'much'"),
+        (lambda: as_rule(HalfARule()), "depth, uses_spread, start"),
+        (lambda: up.coefficients.Proximal(mu=0.0), r"Proximal \bmu\b.*0\.0"),
+        (lambda: up.coefficients.Proximal(mu=1.0, lam=[0.1, -1.0]), r"Proximal lam.*-1\.0"),
+        (lambda: up.coefficients.LambdaHalf(lam=[]), "LambdaHalf lam"),
     ],
 )
 def test_a_wrong_coefficient_is_named_with_what_is_right(wrong, words):
     with pytest.raises(InputError) as error:
         wrong()
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_a_vanilla_run_remembers_nothing_that_a_rule_would_use():

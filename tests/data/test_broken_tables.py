@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.wording import has_all, only_line
 from upcycled.cli.main import main
 from upcycled.core.errors import InputError
 from upcycled.data import Schema, load
@@ -45,84 +47,84 @@ def text(*rows, head=HEAD):
 
 
 BROKEN = {
-    "semicolons": (text().replace(",", ";"), ["has ';' between its columns: save it with a comma"]),
-    "tabs": (text().replace(",", "\t"), ["has a tab between its columns: save it with a comma"]),
+    "semicolons": (text().replace(",", ";"), [r"';'.*columns"]),
+    "tabs": (text().replace(",", "\t"), [r"columns.*comma"]),
     "mixed separators": (
         text("50;f;2020-01-01;x;no"),
-        ["a row has another number of fields than the header's 5, the", "1 at row 2"],
+        [r"row.*header's 5", r"1.*row 2"],
     ),
     "a field too many": (
         text("5,f,2020-01-01,x,no,9", "5,f,2020-01-01,x,no,9"),
-        ["2 rows have another number of fields"],
+        ["2 rows"],
     ),
-    "latin-1": (text().replace("x", "ü").encode("latin-1"), ["is no text in utf-8", 'encoding = "latin-1"']),
-    "a quote that is never closed": (text('50,f,2020-01-01,"x,no'), ["cannot be read as .csv", "a quote"]),
-    "two columns of one name": (text(head="age,age,seen,note,ill"), ["has 'age' more than once in its header"]),
-    "nothing": ("", ["is empty, but it must have a header and rows"]),
-    "a header and no rows": (HEAD + "\n", ["has a header and no rows, but every site needs one at least"]),
+    "latin-1": (text().replace("x", "ü").encode("latin-1"), ["utf-8", 'encoding = "latin-1"']),
+    "a quote that is never closed": (text('50,f,2020-01-01,"x,no'), [r"read.*\.csv", "a quote"]),
+    "two columns of one name": (text(head="age,age,seen,note,ill"), [r"'age'.*header"]),
+    "nothing": ("", [r"header.*rows"]),
+    "a header and no rows": (HEAD + "\n", [r"header.*rows.*site"]),
     "a column that is not there": (
         text(head="years,sex,seen,note,ill"),
-        ["has no column 'age'", "a column 'years' that", '[columns.years] kind = "ignored"'],
+        ["column 'age'", "column 'years'", r'\[columns\.years\].*= "ignored"'],
     ),
     "a column in capitals": (
         text(head="Age,sex,seen,note,ill"),
-        ["has no column 'age', which the schema asks for: rename its column 'Age'"],
+        [r"column 'age'.*schema.*column 'Age'"],
     ),
     "an exported index": (
         text(head="," + HEAD).replace("\n3", "\n0,3").replace("\n4", "\n1,4"),
-        ["a column 'Unnamed: 0' that the schema does not know", '[columns."Unnamed: 0"] kind = "ignored"'],
+        [r"column 'Unnamed: 0'.*schema", r'\[columns\."Unnamed: 0"\] kind = "ignored"'],
     ),
     "text where numbers are due": (
         text("old,f,2020-01-01,x,no"),
         [
-            "column 'age' holds 'old' at row 2",
+            r"column 'age'.*'old'.*row 2",
             "where a number is due",
-            'gaps = ["", "NA", "N/A", "NaN", "null", "old"]',
+            r'gaps = \["", "NA", "N/A", "NaN", "null", "old"\]',
         ],
     ),
     "gaps": (
         text(",f,2020-01-01,x,no", "NA,f,2020-01-01,x,no"),
-        ["column 'age' has 2 gaps, the first at row 2", "[columns.age] gap = 55"],
+        [r"column 'age'.*2 gaps.*row 2", r"\[columns\.age\] gap = 55"],
     ),
     "gaps in the label": (
         text("5,f,2020-01-01,x,"),
-        ["label column 'ill' has a gap, the first at row 2", "leave such rows out"],
+        [r"label column 'ill'.*gap.*row 2", r"leave.*rows"],
     ),
     "a label that the schema does not know": (
         text("5,f,2020-01-01,x,maybe"),
-        ["label column 'ill' holds 'maybe' at row 2", "one of 'no', 'yes' is due", 'classes = ["no", "yes", "maybe"]'],
+        [r"label column 'ill'.*'maybe'.*row 2", "'no', 'yes'", r'classes = \["no", "yes", "maybe"\]'],
     ),
     "labels in capitals": (
         text("5,f,2020-01-01,x,NO", "5,f,2020-01-01,x,maybe", "5,f,2020-01-01,x,perhaps"),
         [
-            "holds 'NO' at row 2 (counted from 0), where 'no' is due",
-            "only capitals differ, so write it so in the table",
-            'classes = ["no", "yes", "maybe", "perhaps"]',
+            r"'NO'.*row 2.*'no'",
+            r"capitals.*table",
+            r'classes = \["no", "yes", "maybe", "perhaps"\]',
         ],
     ),
     "a value that is not listed": (
         text("5,d,2020-01-01,x,no"),
-        ["column 'sex' holds 'd' at row 2", "[columns.sex] other = true"],
+        [r"column 'sex'.*'d'.*row 2", r"\[columns\.sex\].*="],
     ),
     "dates in three forms": (
         text("5,f,1.2.2020,x,no", "5,f,02/13/2020,x,no"),
         [
-            "column 'seen' holds '1.2.2020' at row 2 (counted from 0) and 1 more such",
-            "a day like 2015-01-01 is due",
-            'formats = ["%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y"]',
+            r"column 'seen'.*'1\.2\.2020'.*row 2.*1",
+            r"day.*2015-01-01",
+            r'formats = \["%Y-%m-%d", "%d\.%m\.%Y", "%m/%d/%Y"\]',
         ],
     ),
-    "an infinite number": (text("inf,f,2020-01-01,x,no"), ["column 'age' holds 'inf' at row 2"]),
+    "an infinite number": (text("inf,f,2020-01-01,x,no"), [r"column 'age'.*'inf'.*row 2"]),
     "everything at once": (
         text("old,d,soon,x,maybe", ",,,,", head=HEAD.replace("note", "remark")),
         [
-            "a column 'remark' that the schema does not know",
-            "column 'age' holds 'old'",
-            "column 'age' has a gap, the first at row 3",
-            "column 'sex' holds 'd'",
-            "column 'seen' holds 'soon'",
-            "label column 'ill' has a gap",
-            "label column 'ill' holds 'maybe'",
+            r"column 'remark'.*schema",
+            r"column 'age'.*'old'",
+            r"column 'age'.*gap.*row 3",
+            r"column 'sex'.*'d'",
+            r"column 'seen'.*'soon'",
+            r"label column 'ill'.*gap",
+            r"label column 'ill'.*'maybe'",
         ],
     ),
 }
@@ -153,7 +155,7 @@ def test_a_broken_table_is_one_sentence_with_all_that_is_wrong(case, sites):
     assert said.count(str(file)) == 1
     assert "rome" not in said
     for words in expected:
-        assert words in said
+        assert re.search(words, said)
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -163,7 +165,7 @@ def test_the_check_of_a_broken_table_ends_with_2_and_says_the_same(case, sites, 
     assert main(["data", "check", str(sites), "--schema", str(sites.parent / "schema.toml")]) == 2
     said = "".join(capsys.readouterr())
     for words in expected:
-        assert words in said
+        assert re.search(words, said)
 
 
 def test_good_tables_load_with_a_byte_order_mark_quotes_and_blank_lines(sites):
@@ -262,7 +264,7 @@ def test_lines_that_follow_from_the_data_are_marked_as_a_draft_marks_them(sites)
     assert marked.marks == ("gaps",)
     assert Schema.from_dict(marked.plain()) == marked
     assert replace(marked, from_data=()).fingerprint == marked.fingerprint
-    with pytest.raises(InputError, match="from_data is 'age', but it must be"):
+    with pytest.raises(InputError, match=r"from_data.*'age'"):
         Schema.from_dict(own.plain() | {"from_data": "age"})
 
 
@@ -290,7 +292,7 @@ def test_a_draft_says_what_columns_look_like_and_marks_what_follows_from_the_dat
     (tmp_path / "rome.csv").write_bytes("\n".join(["nr;Größe;sex;seen;dose;name;unit;ill", *rows]).encode("latin-1"))
     out = tmp_path / "schema.toml"
     assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(out), "--label", "ill"]) == 0
-    assert capsys.readouterr().err == f"wrote {out}: 9 entries are from the data, and marked\n"
+    assert has_all(only_line(capsys.readouterr().err), f"{out}: 9 entries", "data", "marked")
     draft = Schema.read(out)
     assert (draft.separator, draft.decimal, draft.encoding) == (";", ",", "latin-1")
     assert {name: column.kind for name, column in draft.columns.items()} == {
@@ -309,9 +311,9 @@ def test_a_draft_says_what_columns_look_like_and_marks_what_follows_from_the_dat
     assert main(["data", "check", str(tmp_path / "rome.csv"), "--schema", str(out)]) == 0
     assert "marked as from_data: columns.Größe.bounds, " in capsys.readouterr().out
     assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(out), "--label", "ill"]) == 2
-    assert "which exists already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert main(["data", "schema", str(tmp_path / "rome.csv"), "-o", str(tmp_path / "b.toml")]) == 2
-    assert "--label is missing, but it must be the column that is to be learnt (known: nr, " in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "--label", "missing", "column")
 
 
 def test_values_that_are_listed_but_for_their_capitals_are_named(tmp_path, monkeypatch, capsys):
@@ -321,7 +323,7 @@ def test_values_that_are_listed_but_for_their_capitals_are_named(tmp_path, monke
     (tmp_path / "sites" / "a.csv").write_text(text())
     assert main(["data", "check", "sites", "--schema", "schema.toml"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "column 'sex' holds 'f', which is not listed and counts as other, though 'F' is: write it so" in said
+    assert has_all(said, "column 'sex'", "'f'", "listed", "counts", "'F'")
     assert "'m'" not in said
 
 
@@ -332,7 +334,7 @@ def test_a_label_that_no_table_has_and_two_spellings_of_a_class_are_named(tmp_pa
     assert "no table has a column 'il'; did you mean 'ill'?" in " ".join(capsys.readouterr().out.split())
     main(["data", "check", "a.csv", "--label", "ill"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "holds 'No' and 'no', which would be two classes: write one of them everywhere" in said
+    assert has_all(said, "'No'", "'no'", "classes")
 
 
 def test_a_renamed_column_is_not_proposed_as_one_to_ignore(sites):
@@ -404,8 +406,8 @@ def test_every_file_that_is_written_otherwise_is_named(sites, capsys):
     for words in (["check", "--schema", str(sites.parent / "schema.toml")], ["check", "--label", "ill"]):
         assert main(["data", words[0], str(sites), *words[1:]]) == 2
         said = "".join(capsys.readouterr())
-        assert f"{sites / 'graz.csv'} has ';' between its columns" in said
-        assert f"{sites / 'lille.csv'} has ';' between its columns" in said
+        assert has_all(said, sites / "graz.csv", "';'", "columns")
+        assert has_all(said, sites / "lille.csv", "';'", "columns")
     assert main(["data", "schema", str(sites), "--label", "ill", "-o", str(sites / "s.toml")]) == 2
     assert capsys.readouterr().err.count("has ';' between its columns") == 2
 

@@ -136,48 +136,48 @@ def test_leafs_json_gives_the_lower_case_letters_of_its_writers(tmp_path):
 @pytest.mark.parametrize(
     ("users", "words"),
     [
-        ({"a": ([[1.0] * 783], [0])}, "samples of the user 'a' that are not 784 numbers and a label each"),
-        ({"a": ([["x"] * 784], [0])}, "samples of the user 'a' that are not 784 numbers and a label each"),
+        ({"a": ([[1.0] * 783], [0])}, r"samples.*user 'a'.*784.*label"),
+        ({"a": ([["x"] * 784], [0])}, r"samples.*user 'a'.*784.*label"),
         ({"a": ([[float("nan")] * 784], [0])}, "a value is not finite"),
-        ({"a": ([image(0)], ["q"])}, "samples of the user 'a'"),
-        ({"a": ([image(0)], [-1])}, "samples of the user 'a'"),
-        ({"a": ([image(0)], [1e300])}, "samples of the user 'a'"),
-        ({"a": ([], [])}, "has no train samples"),
-        ({"a": ([image(0)], [30])}, "has no lower-case letters"),
+        ({"a": ([image(0)], ["q"])}, r"samples.*user 'a'"),
+        ({"a": ([image(0)], [-1])}, r"samples.*user 'a'"),
+        ({"a": ([image(0)], [1e300])}, r"samples.*user 'a'"),
+        ({"a": ([], [])}, "train samples"),
+        ({"a": ([image(0)], [30])}, "lower-case letters"),
     ],
 )
 def test_wrong_json_is_answered_by_one_sentence(tmp_path, users, words):
     path = write_leaf(tmp_path / "a.json", users)
     with pytest.raises(up.InputError) as error:
         up.data.femnist(path)
-    assert words in one_sentence(error.value)
+    assert re.search(words, one_sentence(error.value))
     assert str(path) in str(error.value)
 
 
 def test_test_users_must_be_training_users(tmp_path):
     fedprox(tmp_path)
     write_leaf(tmp_path / "test" / "mytest.json", {"stranger": ([image(0)], [0])})
-    with pytest.raises(up.InputError, match="test samples of the user 'stranger', but it must have training samples"):
+    with pytest.raises(up.InputError, match=r"test samples.*user 'stranger'.*training samples"):
         up.data.femnist(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"letters": 2}, "letters is 2, but it must be an integer >= 3"),
-        ({"letters": 27}, "letters is 27, but it must be an integer >= 3 and <= 26"),
-        ({"letters": 10.0}, "letters is 10.0, but it must be an integer"),
-        ({"devices": 0}, "devices is 0, but it must be an integer >= 1"),
-        ({"seed": -1}, "seed is -1, but it must be an integer >= 0"),
-        ({"partition": "publised"}, "partition is 'publised', but it must be known; did you mean 'published'?"),
-        ({"partition": "published", "letters": 26}, "partition is 'published', but it must be 'drawn' for 26 letters"),
-        ({"partition": "published", "devices": 9}, "partition is 'published', but it must be 'drawn' for 10 letters"),
+        ({"letters": 2}, r"letters.*2.*integer >= 3"),
+        ({"letters": 27}, r"letters.*27.*integer >= 3.*<= 26"),
+        ({"letters": 10.0}, r"letters.*10\.0.*integer"),
+        ({"devices": 0}, r"devices.*0.*integer >= 1"),
+        ({"seed": -1}, r"seed.*-1.*integer >= 0"),
+        ({"partition": "publised"}, r"partition.*'publised'.*did you mean 'published'\?"),
+        ({"partition": "published", "letters": 26}, r"partition.*'published'.*'drawn'.*26 letters"),
+        ({"partition": "published", "devices": 9}, r"partition.*'published'.*'drawn'.*10 letters"),
     ],
 )
 def test_wrong_arguments_are_answered_by_one_sentence(tmp_path, options, words):
     with pytest.raises(up.InputError) as error:
         up.data.femnist(write_pool(tmp_path / "pool.npz", per_letter=3), **options)
-    assert one_sentence(error.value).startswith(words)
+    assert re.search(words, one_sentence(error.value))
 
 
 def test_a_file_with_devices_takes_no_partition_and_no_other_numbers(tmp_path):
@@ -195,17 +195,17 @@ def test_a_file_with_devices_takes_no_partition_and_no_other_numbers(tmp_path):
 
 
 def test_a_source_that_is_no_source_is_named(tmp_path):
-    with pytest.raises(up.InputError, match=r"^source is '.*none', but it must be a file or a folder that exists"):
+    with pytest.raises(up.InputError, match=r"^source.*'.*none'"):
         up.data.femnist(tmp_path / "none")
-    with pytest.raises(up.InputError, match=r"^source is '.*', but a folder must hold emnist-byclass-train-images"):
+    with pytest.raises(up.InputError, match=r"^source.*'.*'"):
         up.data.femnist(tmp_path)
     (tmp_path / "a.npz").write_bytes(b"not a zip")
-    with pytest.raises(up.InputError, match=r"cannot be read as \.npz"):
+    with pytest.raises(up.InputError, match=r"read.*\.npz"):
         up.data.femnist(tmp_path / "a.npz")
     np.savez(
         tmp_path / "flat.npz", train_x=np.zeros((3, 784)), train_y=[0, 1, 2], test_x=np.zeros((1, 784)), test_y=[0]
     )
-    with pytest.raises(up.InputError, match=r"train_x of shape \(3, 784\)"):
+    with pytest.raises(up.InputError, match=r"train_x.*shape \(3, 784\)"):
         up.data.femnist(tmp_path / "flat.npz")
 
 

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.data.real_files import one_sentence
+from tests.wording import has_all
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.data.sets import fetch as module
 from upcycled.data.sets.fetch import PACKAGES, Package, fetch, unpack
@@ -162,7 +163,7 @@ def test_a_server_that_stalls_is_given_up(tmp_path, package, monkeypatch):
 def test_without_a_network_the_error_names_the_address(tmp_path, package):
     with serving(Site()) as site:
         pass
-    assert "Check the network" in refused(site, tmp_path)
+    assert has_all(refused(site, tmp_path), "Check", "network")
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://x/y", "set.zip"])
@@ -172,13 +173,13 @@ def test_only_web_addresses_are_taken(tmp_path, package, url):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path, package):
     (tmp_path / "file").write_text("")
-    with serving(Site(content=package)) as site, pytest.raises(UpcycledError, match="or folder with --to"):
+    with serving(Site(content=package)) as site, pytest.raises(UpcycledError, match=r"folder.*--to"):
         fetch("femnist", tmp_path / "file", site.url)
 
 
 def test_a_download_without_pooch_names_the_extra(tmp_path, package, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(InputError, match=r"^a download needs pooch and tqdm: pip install '\.\[data\]'"):
+    with pytest.raises(InputError, match=r"download.*'\.\[data\]'"):
         fetch("femnist", tmp_path)
 
 
@@ -231,5 +232,5 @@ def test_an_archive_that_is_not_whole_is_removed(tmp_path):
 
 
 def test_a_set_nobody_knows_is_named():
-    with pytest.raises(InputError, match=r"^the set is 'femist', but it must be known; did you mean 'femnist'\?"):
+    with pytest.raises(InputError, match=r"'femist'.*did you mean 'femnist'\?"):
         fetch("femist")

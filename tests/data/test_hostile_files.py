@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from tests.wording import has_all
 from upcycled.core import allocation
 from upcycled.core.errors import InputError
 from upcycled.data.readers.idx import read_idx
@@ -66,14 +67,14 @@ def test_a_good_archive_is_read(tmp_path):
 @pytest.mark.parametrize("name", ["train_x", "train_y", "vectors"])
 def test_what_is_no_number_is_refused_wherever_numbers_belong(tmp_path, name, values):
     # Labels in words are told which argument takes them.
-    must = "must hold class numbers" if name == "train_y" and values.dtype.kind in "SU" else "must hold numbers"
+    must = "class numbers" if name == "train_y" and values.dtype.kind in "SU" else "numbers"
     assert must in refused(archive(tmp_path / "a.npz", **{name: values}))
 
 
 @pytest.mark.parametrize("name", ["train_x", "train_y", "train_client", "schema", "client_names", "targets", "vectors"])
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x93NUMPY", npy(X)[:-1]], ids=repr)
 def test_a_member_that_is_no_whole_array_is_refused(tmp_path, name, content):
-    assert "must be a whole .npz file" in refused(archive(tmp_path / "a.npz", **{name: content}))
+    assert has_all(refused(archive(tmp_path / "a.npz", **{name: content})), "a.npz", "whole .npz")
 
 
 def test_a_header_that_asks_for_more_than_there_is_allocates_nothing(tmp_path):
@@ -92,12 +93,12 @@ def test_an_archive_that_unpacks_into_far_more_than_itself_is_refused_unless_all
     monkeypatch.setenv(compressed.VARIABLE, "2000")
     assert up.data.load(path).train.num_rows == 2**17
     monkeypatch.setenv(compressed.VARIABLE, "many")
-    assert refused(path).endswith("UPCYCLED_MOST_UNPACKED is 'many', but it must be a whole number, such as 1000")
+    assert has_all(refused(path), "UPCYCLED_MOST_UNPACKED", "'many'", "1000")
 
 
 def test_an_archive_that_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(allocation, "memory_limit", lambda: 100)
-    assert "would need 1 GB of memory or more" in refused(archive(tmp_path / "a.npz", zipfile.ZIP_STORED))
+    assert has_all(refused(archive(tmp_path / "a.npz", zipfile.ZIP_STORED)), "1 GB", "memory")
 
 
 def idx(path, dimensions, data=b"", zipped=False):
@@ -108,17 +109,17 @@ def idx(path, dimensions, data=b"", zipped=False):
 
 @pytest.mark.parametrize(("dimensions", "data"), [([1] * 255, b"1"), ([0] * 255, b""), ([1] * 33, b"1")])
 def test_an_idx_of_too_many_dimensions_is_refused(tmp_path, dimensions, data):
-    with pytest.raises(InputError, match="not 0, 0, a type and a number of dimensions"):
+    with pytest.raises(InputError, match=r"0, 0.*dimensions"):
         read_idx(idx(tmp_path / "a.idx", dimensions, data))
 
 
 def test_an_idx_that_asks_for_more_than_it_has_is_refused_before_it_is_read(tmp_path):
-    with pytest.raises(InputError, match="its header asks for 4294967295 bytes, and it has 17"):
+    with pytest.raises(InputError, match=r"header.*4294967295 bytes.*17"):
         read_idx(idx(tmp_path / "a.idx", [2**32 - 1, 1], b"12345"))
 
 
 def test_a_gzipped_idx_that_unpacks_into_far_more_than_itself_is_refused(tmp_path):
-    with pytest.raises(InputError, match="unpacks into 4294967295, but it must be at most 100 times"):
+    with pytest.raises(InputError, match=r"4294967295.*100"):
         read_idx(idx(tmp_path / "a.gz", [2**32 - 1, 1], b"12345", zipped=True))
 
 
@@ -142,7 +143,7 @@ def test_what_no_file_system_could_have_is_refused(path):
 
 
 def test_saving_where_no_file_can_be_is_refused():
-    with pytest.raises(InputError, match="without a NUL character"):
+    with pytest.raises(InputError, match="NUL character"):
         up.data.save(up.data.synthetic("iid", clients=2, sizes=5), "a\0.npz")
 
 
@@ -168,7 +169,7 @@ def test_estimates_are_what_the_arrays_then_have(monkeypatch):
     monkeypatch.setattr(allocation, "memory_limit", lambda: 300 * 88)
     assert up.data.synthetic("iid", clients=3, sizes=100).train.num_rows == 270
     monkeypatch.setattr(allocation, "memory_limit", lambda: 300 * 88 - 1)
-    with pytest.raises(InputError, match="sizes is 100, but the samples"):
+    with pytest.raises(InputError, match=r"sizes.*100.*samples"):
         up.data.synthetic("iid", clients=3, sizes=100)
 
 

@@ -66,7 +66,7 @@ def test_a_gzipped_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factor
     path = tmp_path_factory.mktemp("idx") / "cut.gz"
     whole = gzip.compress(SOUND)
     path.write_bytes(whole[: min(cut, len(whole) - 1)])
-    with pytest.raises(InputError, match="cannot be read as IDX"):
+    with pytest.raises(InputError, match="IDX"):
         read_idx(path)
 
 
@@ -84,17 +84,17 @@ def test_any_bytes_are_an_array_or_one_sentence(tmp_path_factory, content):
 def test_a_header_that_promises_far_too_much_is_answered_by_one_sentence(tmp_path):
     path = tmp_path / "huge"
     path.write_bytes(bytes([0, 0, 8, 3]) + b"\xff" * 12 + b"abc")
-    with pytest.raises(InputError, match="its header asks for"):
+    with pytest.raises(InputError, match="header asks"):
         read_idx(path)
     path.write_bytes(bytes([0, 0, 8, 1]) + b"\xff" * 4 + b"abc")
-    with pytest.raises(InputError, match="its header asks for 4294967295 bytes, and it has 11"):
+    with pytest.raises(InputError, match=r"header.*4294967295 bytes.*11"):
         read_idx(path)
 
 
 def test_bytes_after_the_last_row_are_not_overlooked(tmp_path):
     path = tmp_path / "long"
     path.write_bytes(SOUND + b"x")
-    with pytest.raises(InputError, match="it goes on after its 4 rows"):
+    with pytest.raises(InputError, match="4 rows"):
         read_idx(path)
 
 
@@ -129,9 +129,9 @@ def test_the_letters_split_counts_from_one(tmp_path):
 def test_a_missing_companion_and_a_strange_name_are_named(tmp_path):
     path = byclass(tmp_path)
     (tmp_path / "emnist-byclass-test-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(InputError, match=r"test-labels-idx1-ubyte does not exist \(nor with .gz\)"):
+    with pytest.raises(InputError, match=r"test-labels-idx1-ubyte.*.gz\)"):
         read_emnist(path, 10)
-    with pytest.raises(InputError, match="not the training images of a split with letters"):
+    with pytest.raises(InputError, match=r"training images.*split.*letters"):
         read_emnist(tmp_path / "emnist-digits-train-images-idx3-ubyte.gz", 10)
 
 
@@ -139,5 +139,5 @@ def test_images_and_labels_must_be_as_many(tmp_path):
     path = byclass(tmp_path)
     short = gzip.compress(idx_bytes(np.zeros(3, dtype=np.uint8)))
     (tmp_path / "emnist-byclass-train-labels-idx1-ubyte.gz").write_bytes(short)
-    with pytest.raises(InputError, match="has 16 rows, but it must have as many as its labels, 3"):
+    with pytest.raises(InputError, match=r"16 rows.*labels, 3"):
         read_emnist(path, 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -48,17 +49,17 @@ def wrong(**changes):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "cannot be read as JSON"),
-        ('{"users": [', "cannot be read as JSON"),
-        ("[" * 100_000, "cannot be read as JSON"),
-        ("[1]", "is not LEAF's format"),
-        ("null", "is not LEAF's format"),
-        (wrong(users="gone"), "is not LEAF's format"),
-        (wrong(users=[1]), "is not LEAF's format"),
-        (wrong(user_data="gone"), "is not LEAF's format"),
-        (wrong(user_data={}), "is not LEAF's format"),
-        (wrong(user_data={"a": {"x": [[1]]}}), "is not LEAF's format"),
-        (wrong(user_data={"a": {"x": [[1], [2]], "y": [0]}}), "the user 'a' has 2 samples and 1 labels"),
+        ("", "JSON"),
+        ('{"users": [', "JSON"),
+        ("[" * 100_000, "JSON"),
+        ("[1]", "LEAF's format"),
+        ("null", "LEAF's format"),
+        (wrong(users="gone"), "LEAF's format"),
+        (wrong(users=[1]), "LEAF's format"),
+        (wrong(user_data="gone"), "LEAF's format"),
+        (wrong(user_data={}), "LEAF's format"),
+        (wrong(user_data={"a": {"x": [[1]]}}), "LEAF's format"),
+        (wrong(user_data={"a": {"x": [[1], [2]], "y": [0]}}), r"user 'a'.*2 samples.*1 labels"),
         (wrong(users=[], num_samples=[], user_data={}), "has no users"),
     ],
 )
@@ -68,7 +69,7 @@ def test_a_wrong_file_is_answered_by_one_sentence(tmp_path, content, words):
     with pytest.raises(InputError) as error:
         read_leaf(path)
     assert one_sentence(error.value).startswith(str(path))
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 @given(cut=st.integers(0, len(wrong()) - 1))
@@ -76,20 +77,20 @@ def test_a_wrong_file_is_answered_by_one_sentence(tmp_path, content, words):
 def test_a_file_cut_anywhere_is_answered_by_one_sentence(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("leaf") / "cut.json"
     path.write_text(wrong()[:cut])
-    with pytest.raises(InputError, match="cannot be read as JSON"):
+    with pytest.raises(InputError, match="JSON"):
         read_leaf(path)
 
 
 def test_a_user_in_two_files_is_refused(tmp_path):
     write_leaf(tmp_path / "a.json", USERS)
     write_leaf(tmp_path / "b.json", {"f_2": ([[1.0]], [0])})
-    with pytest.raises(InputError, match="has the user 'f_2' a second time"):
+    with pytest.raises(InputError, match=r"user 'f_2'.*second"):
         read_leaf(tmp_path)
 
 
 def test_a_train_folder_without_a_test_folder_is_refused(tmp_path):
     write_leaf(tmp_path / "train" / "a.json", USERS)
-    with pytest.raises(InputError, match="has a folder train but no folder test"):
+    with pytest.raises(InputError, match=r"train.*test"):
         read_leaf(tmp_path)
 
 

@@ -99,5 +99,5 @@ def test_the_seed_decides_everything():
 def test_a_pool_without_a_letter_is_named():
     pool = images(per_letter=5, letters=26)
     without = Images(pool.train_x[pool.train_y != 2], pool.train_y[pool.train_y != 2], pool.test_x, pool.test_y)
-    with pytest.raises(InputError, match=r"^the pool has no train image of the letter 'c', but"):
+    with pytest.raises(InputError, match=r"pool.*train.*letter 'c'"):
         deal(without, 26, np.array([5] * 4), 0)

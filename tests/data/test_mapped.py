@@ -52,10 +52,10 @@ def test_it_is_the_table_read_whole_whatever_the_parts(tmp_path, monkeypatch):
 WRONG = {
     "no such column": ({"client": "nobody"}, {}, "no such column"),
     "one for two": ({"client": "label"}, {}, "different columns"),
-    "words": ({}, {"age": ["old"] * 60}, "column 'age' must hold a number"),
-    "gaps": ({}, {"age": [None, *[1.0] * 59]}, "column 'age' must hold a number"),
+    "words": ({}, {"age": ["old"] * 60}, "column 'age'"),
+    "gaps": ({}, {"age": [None, *[1.0] * 59]}, "column 'age'"),
     "clients in words": ({}, {"site": ["ann"] * 60}, "whole numbers"),
-    "half a class": ({}, {"label": [0.5] * 60}, "whole numbers for classes"),
+    "half a class": ({}, {"label": [0.5] * 60}, r"numbers.*classes"),
     "labels": ({"targets": "labels"}, {}, "targets"),
 }
 
@@ -73,10 +73,10 @@ def test_what_does_not_fit_is_one_sentence(case, tmp_path):
 def test_files_that_are_there_are_not_written_over(tmp_path):
     frame().to_parquet(tmp_path / "t.parquet")
     up.data.load_mapped(tmp_path / "t.parquet", tmp_path / "to", client="site")
-    with pytest.raises(up.InputError, match=r"holds x\.npy already"):
+    with pytest.raises(up.InputError, match=r"x\.npy already"):
         up.data.load_mapped(tmp_path / "t.parquet", tmp_path / "to", client="site")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 is not all it takes")
-    with pytest.raises(up.InputError, match=r"broken\.parquet cannot be read"):
+    with pytest.raises(up.InputError, match=r"broken\.parquet.*read"):
         up.data.load_mapped(tmp_path / "broken.parquet", tmp_path / "other", client="site")
 
 

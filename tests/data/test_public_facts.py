@@ -1,5 +1,6 @@
 """One record never changes what is public: shapes, types, sizes, classes, and the samples of everybody else."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -243,32 +244,31 @@ def test_the_vectors_of_a_repaired_file_say_how_many_tokens_there_are(tmp_path):
     np.savez(tmp_path / "a.npz", **arrays, vectors=np.eye(4), num_classes=2)
     data = load(tmp_path / "a.npz", repair=True)
     assert (data.train.x.tolist(), data.vocabulary) == ([[1, 0]], 4)
-    with pytest.raises(InputError, match="vectors has 4 rows, but the token ids go from 0 to 8"):
+    with pytest.raises(InputError, match=r"vectors.*4 rows.*token ids.*0.*8"):
         load(tmp_path / "a.npz", repair=True, vocabulary=9)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"num_classes": 3, "label_names": ["a", "b"]}, "label_names has 2 names, but there are 3 classes"),
-        ({"label_names": ["a"]}, "label_names is ['a'], but it must be the names of two classes or more"),
-        ({"label_names": ["a", "a"]}, "label_names holds 'a' 2 times, but every name must be unique"),
-        ({"vocabulary": 0}, "vocabulary is 0, but it must be an integer >= 1"),
-        ({"num_classes": 2, "vocabulary": 2}, "x of client 0 is 2 at row 0, column 1 (counted from 0), but every "
-         "feature must be a token id from 0 to 1, because vocabulary is 2"),
-        ({"label_names": ["a", "b"]}, "y of client 0 is 'c' at row 1 (counted from 0), but it must be one of 'a', 'b'"),
+        ({"num_classes": 3, "label_names": ["a", "b"]}, r"label_names.*2.*3 classes"),
+        ({"label_names": ["a"]}, r"label_names.*\['a'\].*classes"),
+        ({"label_names": ["a", "a"]}, r"label_names.*'a' 2"),
+        ({"vocabulary": 0}, r"vocabulary.*0.*integer >= 1"),
+        ({"num_classes": 2, "vocabulary": 2}, r"client 0.*2.*row 0, column 1.*token \bid\b.*0.*1.*vocabulary.*2"),
+        ({"label_names": ["a", "b"]}, r"client 0.*'c'.*row 1.*'a', 'b'"),
     ],
 )  # fmt: skip
 def test_what_is_given_must_agree(options, sentence):
     labels = ["a", "c"] if options == {"label_names": ["a", "b"]} else [0, 1]
     with pytest.raises(InputError) as error:
         FederatedData.from_arrays([[[1, 2], [0, 1]]], [labels], **options)
-    assert str(error.value) == sentence
+    assert re.search(sentence, str(error.value))
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
 def test_an_unknown_label_name_in_a_file_is_refused_without_repair(kind, tmp_path):
-    with pytest.raises(InputError, match=r"is 'yes' at row 1 .counted from 0., but it must be one of 'no', 'maybe'"):
+    with pytest.raises(InputError, match=r"'yes'.*row 1.*'no', 'maybe'"):
         read(kind, tmp_path, NUMBERS, NAMES, label_names=["no", "maybe"], test_fraction=0.0)
 
 

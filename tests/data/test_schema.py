@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime
 
 import numpy as np
@@ -9,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from tests.wording import has_all
 from upcycled.core.errors import InputError
 from upcycled.data import Schema, load
 from upcycled.data.new_samples import features_by_schema
@@ -88,7 +90,7 @@ def test_a_gap_without_a_constant_is_the_middle_and_a_problem():
     made = encoded({"age": ["1"], "sex": ["f"], "seen": [""]})
     assert made.x[0, -1] == 0.0
     (problem,) = made.problems
-    assert problem.said == "column 'seen' has a gap, the first at row 0 (counted from 0), and no constant for them"
+    assert has_all(problem.said, "column 'seen'", "gap", "row 0")
     assert problem.mend == '[columns.seen] gap = 2020-01-06\nfrom_data = ["gap"]'
     assert schema(seen={"gap": "2020-01-06"}).columns["seen"].gap == date(2020, 1, 6)
 
@@ -98,17 +100,17 @@ def test_new_rows_with_a_value_in_other_capitals_are_warned_about_and_a_wrong_on
         rows = {"age": ["1"], "sex": ["F"], "seen": ["2020-01-02"]} | cells
         return RawTable("new.csv", None, {name: np.array(values, dtype=object) for name, values in rows.items()}, 1)
 
-    with pytest.warns(UserWarning, match="new.csv: column 'sex' holds 'F', which is not listed and counts as other"):
+    with pytest.warns(UserWarning, match=r"new.csv: column 'sex'.*'F'.*listed.*counts"):
         assert features_by_schema(table(), schema())[0, 2:5].tolist() == [0, 0, 1]
     said = message(lambda: features_by_schema(table(age=["old"]), schema()))
-    assert "column 'age' holds 'old'" in said
+    assert has_all(said, "column 'age'", "'old'")
     assert "schema:" not in said
 
 
 def test_new_rows_outside_of_bounds_are_answered_with_a_warning_for_each_column():
     columns = {"age": ["810", "1", "-3"], "sex": ["f"] * 3, "seen": ["2020-01-02", "2031-05-05", "2020-01-02"]}
     arrays = {name: np.array(values, dtype=object) for name, values in columns.items()}
-    with pytest.warns(UserWarning, match="they are clipped") as warned:
+    with pytest.warns(UserWarning, match="clipped") as warned:
         x = features_by_schema(RawTable("new.csv", None, arrays, 3), schema())
     assert [str(one.message).split(", outside of its bounds")[0] for one in warned] == [
         "new.csv: column 'age' holds '810' at row 0 (counted from 0) and 1 more such",
@@ -167,9 +169,7 @@ def test_repaired_data_of_any_content_have_the_same_shape_and_only_notes_tell():
         assert data.train.y.tolist() == [0, 1, 0]
     assert any("age" in words for words in data.notes)
     # The shape of a table is public, and refused.
-    assert "has no column 'age'" in message(
-        lambda: load(pd.DataFrame(rows).drop(columns="age"), schema=schema(), repair=True)
-    )
+    assert "column 'age'" in message(lambda: load(pd.DataFrame(rows).drop(columns="age"), schema=schema(), repair=True))
 
 
 def test_a_schema_comes_back_from_plain_values_and_from_its_file(tmp_path):
@@ -200,49 +200,47 @@ def test_marks_are_named():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"age": {"bounds": [5, 5]}}, "columns.age.bounds is [5, 5], but it must be two finite numbers, the smaller"),
-        ({"age": {"bounds": "old"}}, "columns.age.bounds is 'old', but it must be two finite numbers"),
-        ({"age": {"gap": 101}}, "columns.age.gap is 101, but it must be a number within the bounds, 0 to 100"),
+        ({"age": {"bounds": [5, 5]}}, r"columns\.age\.bounds.*\[5, 5\]"),
+        ({"age": {"bounds": "old"}}, r"columns\.age\.bounds.*'old'"),
+        ({"age": {"gap": 101}}, r"columns\.age\.gap.*101.*bounds, 0.*100"),
         (
             {"age": {"bound": [0, 1]}},
-            "columns.age.bound is no key of a column of kind 'number'; did you mean 'bounds'?",
+            r"columns\.age\.bound.*key.*column.*'number'; did you mean 'bounds'\?",
         ),
-        ({"sex": {"values": []}}, "columns.sex.values is [], but it must be a list of one or more texts"),
-        ({"sex": {"values": ["a", "a"]}}, "columns.sex.values holds 'a' twice"),
-        ({"sex": {"values": ["a", "other"]}}, "columns.sex.values holds 'other', which stands for all values"),
-        ({"sex": {"gap": "x"}}, "columns.sex.gap is 'x', but it must be one of 'f', 'm', 'other'"),
+        ({"sex": {"values": []}}, r"columns\.sex\.values.*texts"),
+        ({"sex": {"values": ["a", "a"]}}, r"columns\.sex\.values.*'a'"),
+        ({"sex": {"values": ["a", "other"]}}, r"columns\.sex\.values.*'other'.*values"),
+        ({"sex": {"gap": "x"}}, r"columns\.sex\.gap.*'x'.*'f', 'm', 'other'"),
         (
             {"seen": {"bounds": ["2021-01-01", "2020-01-01"]}},
-            "columns.seen.bounds is ['2021-01-01', '2020-01-01'], but",
+            r"columns\.seen\.bounds.*\['2021-01-01', '2020-01-01'\]",
         ),
-        ({"seen": {"formats": ["%Y"]}}, "columns.seen.formats is '%Y', but it must be a form of days"),
-        ({"seen": {"gap": "soon"}}, "columns.seen.gap is 'soon', but it must be a day within the bounds"),
-        ({"ill": {"classes": ["no"]}}, "columns.ill.classes is ['no'], but it must be a list of two or more texts"),
-        ({"ill": {"bounds": [0, 1]}}, "columns.ill.bounds is given beside classes"),
-        ({"new": {"kind": "client"}}, "columns.new has kind 'client', but so has columns.site"),
-        ({"new": {"kind": "label"}}, "columns.new is a second label, which only numbers may have"),
-        ({"new": {"kind": "nubmer"}}, "columns.new.kind is 'nubmer', but it must be known; did you mean 'number'?"),
-        ({"new": {}}, "columns.new.kind is missing, but it must be one of number, category"),
-        ({"new": {"kind": "number"}}, "columns.new.bounds is missing, but it must be two finite numbers"),
-        ({"age": {"from_data": ["size"]}}, "columns.age.from_data holds 'size', but it must list keys"),
+        ({"seen": {"formats": ["%Y"]}}, r"columns\.seen\.formats.*'%Y'.*form.*days"),
+        ({"seen": {"gap": "soon"}}, r"columns\.seen\.gap.*'soon'.*bounds"),
+        ({"ill": {"classes": ["no"]}}, r"columns\.ill\.classes.*\['no'\].*texts"),
+        ({"ill": {"bounds": [0, 1]}}, r"columns\.ill\.bounds.*beside classes"),
+        ({"new": {"kind": "client"}}, r"columns\.new.*'client'.*columns\.site"),
+        ({"new": {"kind": "label"}}, r"columns\.new.*second label"),
+        ({"new": {"kind": "nubmer"}}, r"columns\.new\.kind.*'nubmer'.*did you mean 'number'\?"),
+        ({"new": {}}, r"columns\.new\.kind.*missing.*category"),
+        ({"new": {"kind": "number"}}, r"columns\.new\.bounds.*missing"),
+        ({"age": {"from_data": ["size"]}}, r"columns\.age\.from_data.*'size'.*keys"),
     ],
 )
 def test_a_wrong_schema_is_one_sentence(change, sentence):
-    assert message(lambda: schema(**change)).startswith(sentence)
+    assert re.search(sentence, message(lambda: schema(**change)))
 
 
 def test_wrong_files_of_schemas_are_one_sentence(tmp_path):
     path = tmp_path / "s.toml"
     assert message(lambda: Schema.read(path)).startswith(f"{path} cannot be read (")
     path.write_text("columns = ")
-    assert message(lambda: Schema.read(path)).startswith(f"{path} must be valid TOML, but it is not: ")
+    assert has_all(message(lambda: Schema.read(path)), path, "TOML")
     path.write_text("format = 9\n")
-    assert message(lambda: Schema.read(path)) == f"{path}: format is 9, but it must be 1, which this version knows"
+    assert has_all(message(lambda: Schema.read(path)), f"{path}: format", "9", "1", "version")
     path.write_text('seperator = ";"\n')
-    assert "seperator is no key of a schema; did you mean 'separator'?" in message(lambda: Schema.read(path))
-    assert "label is 'y', but it must be left out: the schema says it" in message(
-        lambda: load(path, label="y", schema=schema())
-    )
+    assert has_all(message(lambda: Schema.read(path)), "seperator", "key", "schema; did you mean 'separator'?")
+    assert has_all(message(lambda: load(path, label="y", schema=schema())), "label", "'y'", "schema")
 
 
 def test_frames_of_pandas_and_polars_give_what_files_give(tmp_path):

@@ -94,7 +94,7 @@ def test_a_fraction_that_holds_nothing_out_leaves_no_test_part():
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
 def test_a_fraction_outside_its_range_is_refused(fraction):
-    with pytest.raises(InputError, match=r"test_fraction is .* but it must be a finite number >= 0 and < 1"):
+    with pytest.raises(InputError, match=r"test_fraction.*>= 0.*1"):
         numbered([5]).split(fraction)
     with pytest.raises(InputError, match="validation_fraction is"):
         numbered([5]).with_validation(fraction)
@@ -102,9 +102,9 @@ def test_a_fraction_outside_its_range_is_refused(fraction):
 
 def test_a_second_split_is_refused():
     once = numbered([10]).split(0.2).with_validation(0.25)
-    with pytest.raises(InputError, match=r"^test_fraction is 0.2, but the data already has 2 test samples"):
+    with pytest.raises(InputError, match=r"^test_fraction.*0.2.*data.*2 test samples"):
         once.split(0.2)
-    with pytest.raises(InputError, match=r"^validation_fraction is 0.3, but the data already has 2 validation samples"):
+    with pytest.raises(InputError, match=r"^validation_fraction.*0.3.*data.*2 validation samples"):
         once.with_validation(0.3)
 
 

@@ -1,9 +1,11 @@
+import re
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.wording import has_all
 from upcycled.core.errors import InputError
 from upcycled.data import load
 from upcycled.data.readers.tables import COLUMNS_AT_ONCE
@@ -117,75 +119,76 @@ def test_nullable_columns_are_read_and_missing_values_refused(tmp_path):
         (
             {},
             {"client": "clinet"},
-            "{}: client is 'clinet', but the file has no such column; did you mean 'client'? (known: client,",
+            r"client.*'clinet'.*column; did you mean 'client'\?.*client,",
         ),
-        ({}, {"label": "lable"}, "{}: label is 'lable', but the file has no such column; did you mean 'label'?"),
-        ({}, {"split": "spilt"}, "{}: split is 'spilt', but the file has no such column"),
-        ({}, {"features": ["heigth"]}, "{}: features holds 'heigth', but the file has no such column; did you mean"),
+        ({}, {"label": "lable"}, r"label.*'lable'.*column; did you mean 'label'\?"),
+        ({}, {"split": "spilt"}, r"split.*'spilt'.*column"),
+        ({}, {"features": ["heigth"]}, r"features.*'heigth'.*column; did you mean"),
         (
             {},
             {"features": ["label"]},
-            "{}: features holds 'label', but that column is already the client, label or split",
+            r"features.*'label'.*column.*client, label.*split",
         ),
         (
             {},
             {"features": ["age", "age"]},
-            "{}: features is ['age', 'age'], but it must be one or more different columns",
+            r"features.*\['age', 'age'\].*columns",
         ),
-        ({}, {"features": []}, "{}: features is [], but it must be one or more different columns"),
+        ({}, {"features": []}, r"features.*columns"),
         (
             {},
             {"label": "client"},
-            "{}: client, label and split are ['client', 'client'], but they must be different columns",
+            r"client, label.*split.*\['client', 'client'\].*columns",
         ),
-        ({}, {"name": "a"}, "{}: name is 'a', but it must be left out: it is for an .npz file"),
-        ({}, {}, "{} has columns that are not numbers: 'part' (such as 'train'), but features must be numbers;"),
+        ({}, {"name": "a"}, r"name.*'a'.*\.npz"),
+        ({}, {}, r"columns.*'part'.*'train'\).*features"),
         (
             {"age": ["30", "40", "old", "60", "70"]},
             {"split": "part"},
-            "{} has columns that are not numbers: 'age' (such as 'old'), but features must be numbers;",
+            r"columns.*'age'.*'old'\).*features",
         ),
         (
             {"label": ["cat", "dog", "cat", "dog", "cat"]},
             {"split": "part"},
-            "{} has 'cat' in label column 'label' at row 0 (counted from 0), but labels must be whole",
+            r"'cat'.*label column 'label'.*row 0.*labels",
         ),
         (
             {"label": [0, 1, 0.5, 1, 0]},
             {"features": ["age"]},
-            "{}: y of client 'bob' is 0.5 at row 1 (counted from 0), but labels must be whole numbers from 0 on",
+            r"client 'bob'.*0\.5.*row 1.*labels.*0",
         ),
         (
             {"label": [0, 1, None, 1, 0]},
             {"features": ["age"]},
-            "{}: y of client 'bob' is nan at row 1 (counted from 0), but labels must be whole numbers from 0 on",
+            r"client 'bob'.*nan.*row 1.*labels.*0",
         ),
         (
             {"height": [1.5, 1.6, np.inf, 1.8, 1.9]},
             {"features": ["age", "height"]},
-            "{}: x of client 'bob' is inf at row 1, column 'height' (counted from 0), "
-            "but every feature must be a finite number",
+            r"client 'bob'.*inf.*row 1, column 'height'",
         ),
         (
             {"client": ["bob", "ann", None, "ann", "bob"]},
             {"features": ["age"]},
-            "{} has no client in column 'client' at row 2 (counted from 0), but every row needs one",
+            r"client.*column 'client'.*row 2.*row",
         ),
         (
             {"part": ["train", "test", "train", "dev", "train"]},
             {"split": "part"},
-            "{} has 'dev' in split column 'part', but it must be 'train' or 'test', or 0 or 1",
+            r"'dev'.*split column 'part'.*'train'.*'test'.*0.*1",
         ),
         (
             {"part": ["train", "test", "train", "test", "train"]},
             {"split": "part"},
-            "{}: client 'ann' has test samples but no training samples, and it needs at least one",
+            r"client 'ann'.*test samples.*training samples",
         ),
     ],
 )
 def test_a_table_that_cannot_be_used_is_answered_by_its_sentence(file, change, options, sentence):
     path = file(FRAME.assign(**change))
-    assert message(lambda: load(path, **options)).startswith(sentence.format(path))
+    said = message(lambda: load(path, **options))
+    assert said.startswith(str(path))
+    assert re.search(sentence, said)
 
 
 def test_only_the_first_of_many_columns_are_listed(tmp_path):
@@ -198,13 +201,13 @@ def test_only_the_first_of_many_columns_are_listed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "cannot be read as .csv, but it must be a whole .csv file (No columns to parse from file)"),
-        ("client,label,a\n1,0,2\n1,0,2,9,9\n", "cannot be read as .csv"),
-        ("client,label,a\n1,0,2,9\n1,0,2,9\n", "has rows with more fields than its header, but they must be as many"),
-        ("client,label,a\n", "has no rows, but it must have at least one sample"),
-        ("client,label\n1,0\n", "has no columns beside client, label, but it must have features"),
+        ("", r"\.csv.*\.csv.*\(No columns.*parse"),
+        ("client,label,a\n1,0,2\n1,0,2,9,9\n", r"read.*\.csv"),
+        ("client,label,a\n1,0,2,9\n1,0,2,9\n", r"rows.*header"),
+        ("client,label,a\n", r"rows.*sample"),
+        ("client,label\n1,0\n", r"columns beside client, label.*features"),
         # cut off in the middle of the last row
-        ("client,label,a\n1,0,2\n2,1", "x of client 2 is nan at row 0, column 'a'"),
+        ("client,label,a\n1,0,2\n2,1", r"client 2.*nan.*row 0, column 'a'"),
     ],
 )
 def test_a_csv_that_is_not_whole_is_refused(tmp_path, text, sentence):
@@ -212,12 +215,12 @@ def test_a_csv_that_is_not_whole_is_refused(tmp_path, text, sentence):
     path.write_text(text)
     found = message(lambda: load(path))
     assert found.startswith(str(path))
-    assert sentence in found
+    assert re.search(sentence, found)
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"client,label,a\n\xff\xfe\x00\x81,0,1\n")
-    assert "is not UTF-8 text" in message(lambda: load(tmp_path / "a.csv"))
+    assert "UTF-8" in message(lambda: load(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
@@ -225,7 +228,7 @@ def test_a_truncated_parquet_is_refused(tmp_path, keep):
     path = write(FRAME, tmp_path / "a.parquet")
     raw = path.read_bytes()
     path.write_bytes(raw[: int(keep * len(raw)) if keep < 1 else keep])
-    assert message(lambda: load(path)).startswith(f"{path} cannot be read as .parquet, but it must be a whole .parquet")
+    assert has_all(message(lambda: load(path)), path, ".parquet", ".parquet")
 
 
 @pytest.mark.parametrize(
@@ -235,7 +238,7 @@ def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, name, missing,
     path = write(FRAME, tmp_path / name)
     for module in [m for m in sys.modules if m == missing or m.startswith(f"{missing}.")]:
         monkeypatch.setitem(sys.modules, module, None)
-    assert message(lambda: load(path)).startswith(f"{path} needs {needed}: pip install '.[data]'")
+    assert has_all(message(lambda: load(path)), path, needed, "'.[data]'")
 
 
 def test_a_client_may_be_called_like_a_missing_value(tmp_path):
@@ -251,17 +254,15 @@ def test_a_client_may_be_called_like_a_missing_value(tmp_path):
 @pytest.mark.parametrize("text", ["client,label,a\nx,0,1\n,1,2\n", "a,label,client\n1,0,x\n2,1\n"])
 def test_an_empty_cell_is_a_missing_client(tmp_path, text):
     (tmp_path / "a.csv").write_text(text)
-    assert message(lambda: load(tmp_path / "a.csv")) == (
-        f"{tmp_path / 'a.csv'} has no client in column 'client' at row 1 (counted from 0), but every row needs one"
+    assert has_all(
+        message(lambda: load(tmp_path / "a.csv")), tmp_path / "a.csv", "client", "column 'client'", "row 1", "row"
     )
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
 def test_another_encoding_is_refused_with_the_right_one(tmp_path, encoding):
     (tmp_path / "a.csv").write_bytes("client,label,a\nMüller,0,1\n".encode(encoding))
-    assert message(lambda: load(tmp_path / "a.csv")).startswith(
-        f"{tmp_path / 'a.csv'} is not UTF-8 text, but a .csv must be: save it again as UTF-8 ("
-    )
+    assert has_all(message(lambda: load(tmp_path / "a.csv")), tmp_path / "a.csv", "UTF-8", ".csv", "UTF-8")
 
 
 @pytest.mark.parametrize(("mark", "name"), [(";", "';'"), ("\t", "a tab")])
@@ -269,9 +270,7 @@ def test_another_encoding_is_refused_with_the_right_one(tmp_path, encoding):
 def test_another_separator_is_refused_with_the_right_one(tmp_path, mark, name, decimal):
     rows = (("client", "label", "a"), ("x", "0", f"1{decimal}5"), ("x", "1", f"2{decimal}5"))
     (tmp_path / "a.csv").write_text("".join(mark.join(row) + "\n" for row in rows))
-    assert message(lambda: load(tmp_path / "a.csv")) == (
-        f"{tmp_path / 'a.csv'} has {name} between its columns, but it must be a comma"
-    )
+    assert has_all(message(lambda: load(tmp_path / "a.csv")), tmp_path / "a.csv", name, "columns")
 
 
 @pytest.mark.parametrize(

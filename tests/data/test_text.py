@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -67,11 +69,11 @@ def test_gloves_text_file_gives_the_wanted_vectors(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "it is empty"),
-        ("the 0.5\n", "line 1: 1 numbers after a word, not 2"),
-        ("the 1 2 3\n", "line 1: 3 numbers after a word, not 2"),
-        (GLOVE + "cut 0.", "line 5: 1 numbers after a word, not 2"),
-        (GLOVE + "of x 1\n", "line 5: could not convert"),
+        ("", r"\bit\b.*\bempty\b"),
+        ("the 0.5\n", r"line 1: 1.*2"),
+        ("the 1 2 3\n", r"line 1: 3.*2"),
+        (GLOVE + "cut 0.", r"line 5: 1.*2"),
+        (GLOVE + "of x 1\n", "line 5"),
     ],
 )
 def test_a_wrong_line_of_vectors_is_named(tmp_path, content, words):
@@ -80,13 +82,13 @@ def test_a_wrong_line_of_vectors_is_named(tmp_path, content, words):
     with pytest.raises(InputError) as error:
         read_vectors(path, 2, {"of"})
     assert one_sentence(error.value).startswith(f"{path} cannot be read as word vectors")
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path):
     path = tmp_path / "glove.txt"
     path.write_bytes(b"the 1 2\n\xff\xfe 3\n")
-    with pytest.raises(InputError, match="cannot be read as word vectors"):
+    with pytest.raises(InputError, match=r"read.*vectors"):
         read_vectors(path, 2, {"of"})
 
 
@@ -95,9 +97,9 @@ def test_vectors_of_an_npz(tmp_path):
     np.savez(path, words=np.array(["a", "b"]), vec50=np.ones((2, 50), np.float16), vec100=np.ones((2, 3)))
     assert read_words(path) == ("a", "b")
     assert read_vectors(path, 50, {"b", "c"})["b"].tolist() == [1.0] * 50
-    with pytest.raises(InputError, match=r"vec100 of shape \(2, 3\), but it must be 100 numbers for each of 2"):
+    with pytest.raises(InputError, match=r"vec100.*shape \(2, 3\).*100.*2"):
         read_vectors(path, 100, {"b"})
-    with pytest.raises(InputError, match="has no array vec300"):
+    with pytest.raises(InputError, match="array vec300"):
         read_vectors(path, 300, {"b"})
 
 
@@ -109,12 +111,12 @@ def test_padding_and_unknown_words_are_zeros():
 def test_vectors_are_looked_for_in_the_ready_file_then_in_gloves_own(tmp_path, monkeypatch):
     monkeypatch.setenv("UPCYCLED_DATA", str(tmp_path))
     monkeypatch.setenv("UPCYCLED_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(InputError, match=r"dimension 50 is not on this machine: none of glove6B.*glove\.6B\.50d\.txt"):
+    with pytest.raises(InputError, match=r"dimension 50.*glove6B.*glove\.6B\.50d\.txt"):
         find_vectors(50)
     (tmp_path / "glove.6B").mkdir()
     (tmp_path / "glove.6B" / "glove.6B.50d.txt").write_text("")
     assert find_vectors(50).name == "glove.6B.50d.txt"
     np.savez(tmp_path / READY, words=np.array(["a"]), vec50=np.zeros((1, 50)))
     assert find_vectors(50).name == READY
-    with pytest.raises(InputError, match=r"of dimension 300 is not on this machine: none of glove\.6B\.300d\.txt is"):
+    with pytest.raises(InputError, match=r"dimension 300.*glove\.6B\.300d\.txt"):
         find_vectors(300)

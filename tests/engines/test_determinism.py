@@ -26,7 +26,7 @@ def test_one_thread_inside_and_the_callers_setting_after_an_error():
     def fail():
         raise RuntimeError(f"with {torch.get_num_threads()} thread")
 
-    with pytest.raises(RuntimeError, match="with 1 thread"):
+    with pytest.raises(RuntimeError, match="1 thread"):
         fail()
     assert torch.get_num_threads() == 2
 

@@ -251,9 +251,9 @@ class NumpyDropout(nn.Module):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (Centred, "change with the samples beside it"),
-        (CentredInTraining, "change with the samples beside it"),
-        (TimeFirst, "change with the samples beside it"),
+        (Centred, r"change.*samples beside"),
+        (CentredInTraining, r"change.*samples beside"),
+        (TimeFirst, r"change.*samples beside"),
         (NumpyDropout, "not torch's"),
     ],
 )

@@ -83,7 +83,7 @@ def test_the_vectorised_engine_works_where_it_was_told_to(changes, came_back):
 
 
 def test_engines_without_a_device_say_so():
-    with pytest.raises(InputError, match="the fused engine runs on the cpu, not on meta"):
+    with pytest.raises(InputError, match="fused engine"):
         train("fused", model="logistic")
-    with pytest.raises(InputError, match="DP-SGD runs on the cpu, not on meta"):
+    with pytest.raises(InputError, match=r"DP-SGD.*meta"):
         train("sequential", privacy=up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0))

@@ -9,6 +9,7 @@ import tomli_w
 import torch
 
 import upcycled as up
+from tests.wording import has_all
 from upcycled.auditing.explain import explain
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
@@ -72,10 +73,10 @@ def test_a_run_with_real_noise_refuses_what_was_read_off_in_one_sentence():
     split = up.FederatedData.from_arrays(X, Y, num_classes=2).split(0.4)
     assert "how many samples are held out (give repair=True, or has_copies=False before the split" in refused(split)
     listed = up.FederatedData.from_arrays([x.tolist() for x in X], Y, num_classes=2)
-    assert "whether features are whole numbers (give repair=True" in refused(listed)
+    assert has_all(refused(listed), "features", "repair=True")
     both = up.FederatedData.from_arrays([x.tolist() for x in X], Y)
-    assert "the number of classes" in refused(both)
-    assert " and whether features are whole numbers" in refused(both)
+    assert has_all(refused(both), "number", "classes")
+    assert "whether features" in refused(both)
 
 
 def test_a_run_with_real_noise_refuses_tables_that_nobody_has_described(tmp_path):
@@ -93,7 +94,7 @@ def test_a_run_with_real_noise_refuses_tables_that_nobody_has_described(tmp_path
     assert up.data.load(tmp_path / "a.npz").schema == told.schema
     columns["f"]["from_data"] = ["bounds"]
     drafted = up.data.load(frame, schema={"columns": columns})
-    assert "what their schema marks as from_data (put public knowledge in its place" in refused(drafted)
+    assert has_all(refused(drafted), "schema marks", "from_data", "public", "place")
     assert planned(drafted, noise="seeded").facts.classes == 2
     assert planned(up.data.load(frame, schema={"columns": columns}, public=True)).facts.classes == 2
 
@@ -125,7 +126,7 @@ def test_a_private_sample_is_not_what_a_model_is_tried_on():
     tokens = [np.zeros_like(x) for x in TOKENS]
     short = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Flatten(), torch.nn.Linear(4, 2))
     data = up.FederatedData.from_arrays(tokens, Y, num_classes=2, vocabulary=9)
-    assert "model does not take samples of shape (2,)" in refused(data, short)
+    assert has_all(refused(data, short), "model", "samples", "shape (2,)")
     facts = Facts((2,), np.dtype(np.int64), 2, np.array([4]), 1, vocabulary=1)
     model = torch.nn.Sequential(torch.nn.Embedding(1, 2), torch.nn.Flatten(), torch.nn.Linear(4, 2))
     prepare_model(model, facts, up.losses.CrossEntropy(), 0)
@@ -149,15 +150,13 @@ def test_a_restricted_file_reads_any_record_alike(tmp_path, last):
 def test_an_unrestricted_file_refuses_what_is_wrong_as_ever(tmp_path):
     path = file_of(tmp_path, [*ROWS[:-1], ("b", "nan", 3, 1)])
     for told in (["data.classes=3"], ["privacy.noise=system", "data.public=true"]):
-        with pytest.raises(InputError, match="is nan at row 2, column 'f'"):
+        with pytest.raises(InputError, match=r"nan.*row 2, column 'f'"):
             load_config(path, told).build_data()
 
 
 def test_a_restricted_file_without_its_classes_is_refused_and_nothing_is_written(tmp_path):
     experiment = load_config(file_of(tmp_path), ["privacy.noise=system"])
-    with pytest.raises(
-        InputError, match=r"a.toml: data were looked at to find the number of classes .give num_classes"
-    ):
+    with pytest.raises(InputError, match=r"a.toml: data.*classes .give num_classes"):
         run_experiment(experiment, "a.toml")
     assert not (tmp_path / "results").exists()
     public = load_config(file_of(tmp_path), ["privacy.noise=system", "data.public=true"])
@@ -169,9 +168,9 @@ def test_names_of_labels_in_a_file(tmp_path):
     told = ["privacy.noise=system", 'data.labels=["no", "yes"]']
     data = load_config(file_of(tmp_path, rows), told).build_data()
     assert (data.num_classes, data.label_names) == (2, ("no", "yes"))
-    with pytest.raises(InputError, match=r"data.labels has 2 names, but there are 3 classes"):
+    with pytest.raises(InputError, match=r"data.labels.*2.*3 classes"):
         load_config(file_of(tmp_path, rows), [*told, "data.classes=3"]).build_data()
-    with pytest.raises(InputError, match=r"data.labels is \['no'\], but it must be a list of the names of two classes"):
+    with pytest.raises(InputError, match=r"data.labels.*\['no'\].*classes"):
         load_config(file_of(tmp_path, rows), ['data.labels=["no"]'])
 
 
@@ -190,7 +189,7 @@ def test_published_sets_are_declared_public_before_any_is_read(tmp_path, source)
     start, end = text.index("[data]"), text.index("[algorithm]")
     path = tmp_path / "b.toml"
     path.write_text(f'{text[:start]}[data]\nsource = "{source}"\npath = "nowhere"\n{text[end:]}')
-    with pytest.raises(InputError, match=f"data.public is False, but with real noise it must be true: {source} is a"):
+    with pytest.raises(InputError, match=rf"data.public.*False.*noise.*{source}"):
         load_config(path, ["privacy.noise=system"]).build_data()
     with pytest.raises(InputError, match="a file or a folder that exists"):
         load_config(path, ["privacy.noise=system", "data.public=true"]).build_data()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import upcycled as up
+from tests.wording import has_all
 from upcycled.cli.main import main
 
 SITES = ("bern", "lyon", "oslo", "riga", "rome", "turin")
@@ -90,7 +91,7 @@ def hospitals(tmp_path, monkeypatch, capsys):
     assert main(["data", "schema", "sites", "--label", "diagnosis"]) == 0
     draft = Path("schema.toml").read_text()
     assert main(["run", "run.toml", "privacy.noise=system", "--quiet"]) == 2
-    assert "what their schema marks as from_data" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "schema marks", "from_data")
     edited = draft
     for taken, known in PUBLIC.items():
         assert taken in edited
@@ -130,8 +131,8 @@ def test_a_seeded_run_is_that_of_data_scaled_by_hand(hospitals, capsys):
     assert main(["run", "run.toml", "--quiet"]) == 0  # it is there already
     Path("schema.toml").write_text(Path("schema.toml").read_text().replace("[0, 110]", "[0, 120]"))
     assert main(["run", "run.toml", "--quiet"]) == 2
-    assert (
-        "data.schema.columns.age.bounds is [0.0, 120.0], but results/hospitals/seed-0 holds" in capsys.readouterr().err
+    assert has_all(
+        capsys.readouterr().err, "data.schema.columns.age.bounds", "[0.0, 120.0]", "results/hospitals/seed-0"
     )
 
 
@@ -210,7 +211,7 @@ def test_new_rows_that_do_not_fit_are_one_sentence(hospitals, capsys):
     Path("bad.csv").write_text("age,sex,admitted,creatinin\nold,f,2020-01-01,1\n,f,,2\n")
     assert main(["predict", "results/hospitals", "bad.csv"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: bad.csv: has no column 'creatinine', which the schema asks for; has a column ")
+    assert has_all(said, "error: bad.csv", "column 'creatinine'", "schema", "column")
     for words in (
         "'creatinin' that the schema does not know",
         "column 'age' holds 'old'",
@@ -225,5 +226,5 @@ def test_new_rows_that_do_not_fit_are_one_sentence(hospitals, capsys):
     assert predictor.predict(frame.drop(columns="patient")).shape == (2,)
     card = Path("results/hospitals/seed-0/model.json")
     card.write_text(card.read_text().replace("110.0", "111.0"))
-    with pytest.raises(up.InputError, match="the schema is not the one that the model was trained with"):
+    with pytest.raises(up.InputError, match=r"schema.*model.*trained"):
         up.load("results/hospitals")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -51,15 +52,15 @@ def test_the_command_says_it_in_a_table(folders, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["vanilla"], "two results folders"),
-        (["vanilla", "nowhere"], "no finished seed"),
-        (["vanilla", "upcycled", "--metric", "auroc"], "no finished seed in common"),
+        (["vanilla"], "results folders"),
+        (["vanilla", "nowhere"], "finished seed"),
+        (["vanilla", "upcycled", "--metric", "auroc"], r"seed.*common"),
     ],
 )
 def test_what_cannot_be_compared_is_one_sentence(folders, capsys, arguments, said):
     places = [str(folders / one) if "-" not in one and one != "auroc" else one for one in arguments]
     assert main(["compare", *places]) == 2
-    assert said in capsys.readouterr().err
+    assert re.search(said, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])

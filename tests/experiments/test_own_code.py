@@ -80,11 +80,11 @@ def test_a_run_from_before_an_edit_is_neither_reused_nor_continued_unasked(here)
     before = run()
     assert run().seeds[0].status == "reused"
     edit(here)
-    with pytest.raises(up.InputError, match=r"holds a run from before module 'edited_rule' was edited: choose another"):
+    with pytest.raises(up.InputError, match=r"module 'edited_rule'"):
         run()
     assert run(anyway=True).seeds[0].summary["loss"] == before.seeds[0].summary["loss"]
     (before.seeds[0].folder / "summary.json").unlink()  # not finished: it would go on from its checkpoint
-    with pytest.raises(up.InputError, match=r"was written before module 'edited_rule' was edited, which may give"):
+    with pytest.raises(up.InputError, match=r"module 'edited_rule'"):
         run()
     assert run(anyway=True).seeds[0].summary["loss"] == before.seeds[0].summary["loss"]
     assert run("name=other").seeds[0].summary["loss"] != before.seeds[0].summary["loss"]
@@ -95,7 +95,7 @@ def test_after_an_edit_nobody_is_advised_to_remove_the_ledger_of_real_noise(here
     private += ['privacy.noise="system"', "data.public=true"]
     run(*private)
     edit(here)
-    with pytest.raises(up.InputError, match="was edited: choose another name or results folder and keep") as refused:
+    with pytest.raises(up.InputError, match=r"edited.*results") as refused:
         run(*private)
     assert "remove" not in str(refused.value)
 
@@ -108,7 +108,7 @@ def test_a_result_that_python_kept_is_not_given_back_after_an_edit(here):
 
     assert (kept().params == kept().params).all()
     edit(here)
-    with pytest.raises(up.InputError, match="before module 'edited_rule' was edited"):
+    with pytest.raises(up.InputError, match="module 'edited_rule'"):
         kept()
 
 

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 import upcycled as up
 from tests.experiments.small import everything_under
 from tests.experiments.test_run import refuse_to_train
+from tests.wording import has_all
 from upcycled.auditing.attack import audit
 from upcycled.auditing.explain import explain
 from upcycled.cli.main import main
@@ -97,9 +98,9 @@ def test_the_same_command_says_it_again_and_runs_nothing(here, noise, capsys, mo
     assert main(["run", "b.toml", "--quiet"]) == 1
     err = capsys.readouterr().err
     assert f"seed 0 stopped: {REASON}" in err
-    assert f"in an earlier command, which kept it in {FOLDER}; to run it again, choose another name" in err
+    assert has_all(err, "command", FOLDER)
     # The folder of real noise holds the only record of what was spent.
-    assert ("keep that folder" in err, "remove" in err) == ((True, False) if noise == "system" else (False, True))
+    assert (has_all(err, "keep", "folder"), "remove" in err) == ((True, False) if noise == "system" else (False, True))
     assert everything_under(here / "results") == before
 
 
@@ -119,8 +120,8 @@ def test_a_report_names_what_stopped_and_counts_it_nowhere(here, capsys):
     run_experiment(load_config("b.toml", ["seeds=[0]"]), "b.toml")
     assert main(["report", "results/b"]) == 2
     said = capsys.readouterr().err
-    assert "results/b holds no finished run, but it must hold a finished run" in said
-    assert f"seed-0 stopped after iteration 2: {REASON}" in said
+    assert has_all(said, "results/b", "finished")
+    assert has_all(said, "seed-0 stopped", f"iteration 2: {REASON}")
     # Another seed with more room finishes.
     (here / "more.toml").write_text((here / "b.toml").read_text().replace("epsilon = 3.0", "epsilon = 12.0"))
     run_experiment(load_config("more.toml", ["seeds=[1]"]), "more.toml")
@@ -172,19 +173,19 @@ def test_explain_stops_where_the_run_stops_and_says_the_budget(here, capsys):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["privacy.budget=3"], "privacy.budget is 3, but it must be a table such as { epsilon = 2.0, delta = 1e-5 }"),
-        (["privacy.budget.epsilon=-1"], "privacy.budget is {'epsilon': -1, 'delta': 1e-05}, but it must be a table"),
-        (["privacy.budget={epsilon=1.0}"], "privacy.budget is {'epsilon': 1.0}, but it must be a table such as"),
-        (["privacy.budget={epsilon=1.0, delta=0.1, x=2}"], "'x': 2}, but it must be a table such as"),
-        (["privacy.budget.delta=0.0"], "privacy.budget.delta is 0.0, but Gaussian noise reaches no epsilon at delta"),
-        (["privacy.budget.delta=0.5"], "privacy.budget.delta is 0.5, but it must be below 1/n"),
-        (["privacy.mechanism=dpsgd", "privacy.noise_std=1"], "privacy.noise_std"),
+        (["privacy.budget=3"], r"privacy\.budget.*3.*table.*\{ epsilon = 2\.0, delta = 1e-5 \}"),
+        (["privacy.budget.epsilon=-1"], r"privacy\.budget.*\{'epsilon': -1, 'delta': 1e-05\}.*table"),
+        (["privacy.budget={epsilon=1.0}"], r"privacy\.budget.*\{'epsilon': 1\.0\}.*table"),
+        (["privacy.budget={epsilon=1.0, delta=0.1, x=2}"], r"'x': 2\}.*table"),
+        (["privacy.budget.delta=0.0"], r"privacy\.budget\.delta.*0\.0.*Gaussian noise.*epsilon.*delta"),
+        (["privacy.budget.delta=0.5"], r"privacy\.budget\.delta.*0\.5.*1/n"),
+        (["privacy.mechanism=dpsgd", "privacy.noise_std=1"], r"privacy\.noise_std"),
     ],
 )
 def test_a_wrong_budget_gets_one_sentence_with_its_key(here, changes, words):
     with pytest.raises(InputError) as error:
         explain(load_config("b.toml", changes), "b.toml")
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 @pytest.mark.parametrize("noise", ["seeded"])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import upcycled as up
 from tests.experiments.small import everything_under, small_file, spec_in
 from tests.experiments.test_run import failed, refuse_to_train
+from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.config.ranges import Range
@@ -210,12 +211,12 @@ def test_a_point_that_diverges_comes_last_and_is_not_chosen(here, monkeypatch):
     found = sweep()
     assert [dict(r.point.values)["local.lr"] for r in found.ranking] == [0.001, 0.5]
     assert found.as_json()["ranking"][1]["failed"] == [1]
-    assert any("1 of 2 settings diverged" in note for note in found.notes)
+    assert any(has_all(note, "1", "2 settings") for note in found.notes)
 
 
 def test_a_sweep_in_which_everything_diverges_says_so(here):
     sweep_file(here, '\n[sweep]\n"local.lr" = [1e38]\n')
-    with pytest.raises(UpcycledError, match="every one of 1 settings diverged"):
+    with pytest.raises(UpcycledError, match="1 settings"):
         sweep()
 
 
@@ -260,7 +261,7 @@ def test_the_table_shows_the_best_with_their_settings(here, capsys):
     (here / "my code").mkdir()
     assert main(["sweep", "small.toml", "--top", "2", "--path", "my code"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("6 settings x 2 seeds = 12 runs\n")
+    assert has_all(err, "6 settings", "2 seeds = 12")
     document = json.loads((here / "results" / "small" / "sweep" / "sweep.json").read_text())
     assert "the best 2 of 6 settings" in out
     lines = [line.split() for line in out.splitlines() if line[:1] in "12"]
@@ -323,7 +324,7 @@ def test_optuna_that_is_missing_is_one_sentence(here, monkeypatch, capsys):
     sweep_file(here, RANGES)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(["sweep", "small.toml", "--optuna", "5"]) == 2
-    assert capsys.readouterr().err.startswith("error: --optuna needs optuna: pip install '.[sweep]'")
+    assert has_all(capsys.readouterr().err, "error: --optuna", "optuna", "'.[sweep]'")
     assert not (here / "results").exists()
 
 

@@ -42,7 +42,7 @@ def test_a_site_lets_nothing_leave_that_its_account_cannot_pay_for(mechanism, fe
     """One data round that costs far more than the account has."""
     experiment = experiment_of(**dear_tables_of(mechanism), iterations=1)
     sites = sites_of(federation, tmp_path, {"epsilon": 1.0, "delta": 1e-3})
-    with pytest.raises(NotEnoughError, match="this site's account cannot pay for data round 1"):
+    with pytest.raises(NotEnoughError, match=r"site's account.*pay.*data round 1"):
         run_over(Mail(sites), experiment)
     for site in NAMES:
         own = account_of(tmp_path, site)  # and it can be read

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
 from tests.flower.real_federation import RAW, free_port
+from tests.wording import has_all
 from upcycled.config.experiment import parse
 from upcycled.flower.certificates import make_authority, make_secret, public_line, site_key
 from upcycled.flower.federation_folder import invite, let_in, make_folder
@@ -43,12 +44,12 @@ def connect(folder, key, certificate=None):
 
 def test_a_key_is_let_in_once_it_is_registered_and_not_before(folder, tmp_path):
     key = site_key(tmp_path / "key")
-    with pytest.raises(ConnectionLostError, match="does not let this site's key in"):
+    with pytest.raises(ConnectionLostError, match="site's key"):
         connect(folder, key)
     let_in(folder, "site-0", public_line(key))
     assert register(folder, "site-0")
     assert connect(folder, key) == connect(folder, key)
-    with pytest.raises(ConnectionLostError, match="does not let this site's key in"):
+    with pytest.raises(ConnectionLostError, match="site's key"):
         connect(folder, site_key(tmp_path / "another"))
 
 
@@ -87,7 +88,7 @@ def test_a_runs_seat_needs_the_key_too(folder, tmp_path):
     wrong = replace(folder.link, key=tmp_path / "key")
     with pytest.raises(Exception, match=r"401|403"):
         wrong._token(1)
-    with pytest.raises(ConnectionLostError, match="says no: status 403"):
+    with pytest.raises(ConnectionLostError, match="status 403"):
         wrong.nodes()
 
 
@@ -103,7 +104,7 @@ def test_check_says_one_sentence_for_each_thing(folder, tmp_path):
         "columns": True,
         "account": True,
     }
-    assert "clocks differ by" in found["certificate and clock"].said
+    assert "clocks differ" in found["certificate and clock"].said
     let_in(folder, "site-1", public_line(site_key(policy.state(tmp_path) / "node.key")))
     register(folder, "site-1")
     assert all(one.is_right for one in check_joining(invitation, policy, tmp_path))
@@ -114,7 +115,7 @@ def test_check_says_one_sentence_for_each_thing(folder, tmp_path):
     make_authority("another", tmp_path / "ca.crt", tmp_path / "ca.key")
     other = replace(invitation, certificate=(tmp_path / "ca.crt").read_text())
     found = {one.what: one for one in check_joining(other, policy, tmp_path)}
-    assert "the server's certificate is not the invitation's" in found["certificate and clock"].said
+    assert has_all(found["certificate and clock"].said, "server's certificate", "invitation's")
     assert not next(iter(check_joining(replace(invitation, site="site-2"), policy, tmp_path))).is_right
 
 

@@ -250,6 +250,6 @@ def test_a_charge_keeps_its_question_and_a_line_with_another_form_of_it_is_damag
     assert list(line)[:4] == ["kind", "study", "question", "entry"]
     account = Account.read(place)
     (charged,) = account.charges
-    with pytest.raises(Exception, match="its question is 'x', expected 64 hexadecimal digits"):
+    with pytest.raises(Exception, match=r"question.*'x', expected 64.*digits"):
         account.pay(1, charged.entry, None, "x")
     assert charges(place) == 1

@@ -147,7 +147,7 @@ def test_a_round_without_enough_answers_is_repeated_with_other_draws_and_not_ski
 
 def test_a_run_with_too_few_answers_stops_in_one_sentence(sites):
     mail = Mail(sites, lambda site, fields, d: [] if fields["kind"] == "ask" else [d])
-    with pytest.raises(NotEnoughError, match="data round 1 had too few answers 3 times"):
+    with pytest.raises(NotEnoughError, match=r"data round 1.*answers.*3"):
         run_over(mail, experiment_of(), attempts=3)
 
 
@@ -169,20 +169,20 @@ def test_nobody_is_asked_for_a_round_that_cannot_have_enough_answers(sites):
 def test_a_run_begins_when_all_sites_are_there_and_says_who_is_missing(sites):
     mail = Mail(sites)
     mail.offline = {"cem"}
-    with pytest.raises(up.InputError, match="1 of 4 sites cannot take part: 'cem': not connected"):
+    with pytest.raises(up.InputError, match=r"1.*4 sites.*'cem'.*connected"):
         run_over(mail, experiment_of())
 
 
 def test_sites_that_disagree_are_named(federation, sites, tmp_path):
     other = replace(federation, num_classes=5)
     sites["cem"] = make_site(other, 2, tmp_path / "other")
-    with pytest.raises(up.InputError, match="classes is 5 at 'cem' and 3 at 'ann'"):
+    with pytest.raises(up.InputError, match=r"classes.*5.*'cem'.*3.*'ann'"):
         run_over(Mail(sites), experiment_of())
 
 
 def test_a_site_with_anothers_name_takes_no_part(federation, sites, tmp_path):
     sites["cem"] = make_site(federation, 1, tmp_path / "other")
-    with pytest.raises(up.InputError, match="'cem': it calls itself 'bob'"):
+    with pytest.raises(up.InputError, match=r"'cem'.*'bob'"):
         run_over(Mail(sites), experiment_of())
 
 
@@ -223,14 +223,14 @@ def test_a_site_that_fell_silent_when_a_run_began_is_asked_again_until_the_time_
     # Nobody else is asked twice.
     assert [site for site, fields in mail.sent if fields["kind"] == "hello"] == [*NAMES, "bob", "bob"]
     mail = Mail(sites, lambda site, fields, d: [Delivery(d.replies_to, None, "its node is gone")])
-    with pytest.raises(up.InputError, match="4 of 4 sites cannot take part: 'ann': its node is gone"):
+    with pytest.raises(up.InputError, match=r"4.*4 sites.*'ann'"):
         run_over(mail, experiment_of())
 
 
 def test_a_site_that_says_no_when_a_run_begins_is_not_asked_again(federation, sites, tmp_path):
     sites["bob"] = make_site(federation, 1, tmp_path / "other", privacy={})
     mail = Mail(sites)
-    with pytest.raises(up.InputError, match="1 of 4 sites cannot take part: 'bob': it refused: what would leave"):
+    with pytest.raises(up.InputError, match=r"1.*4 sites.*'bob'.*refused"):
         run_over(mail, experiment_of())
     assert len(mail.sent) == 4
 

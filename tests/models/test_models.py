@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -91,17 +93,17 @@ def tokens(options):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: up.models.mlp((5,), 3, hidden=[]), "model hidden is empty"),
-        (lambda: up.models.mlp((5,), 3, hidden=[0]), "model hidden is 0"),
-        (lambda: up.models.lstm(2), "model vocabulary is missing"),
-        (lambda: up.models.lstm(2, vocabulary=5, dropout=1.0), "model dropout is 1.0"),
-        (lambda: up.models.lstm(2, vectors=np.zeros(5)), "model vectors has shape (5,)"),
-        (lambda: tokens({"hiden": 3}), "'lstm' has no such option; did you mean 'hidden'?"),
-        (lambda: tokens({"vocabulary": 5}), "the data goes up to id 5: it must have at least 6"),
-        (lambda: tokens({"vectors": np.zeros((5, 2))}), "the data goes up to id 5: it must have at least 6"),
+        (lambda: up.models.mlp((5,), 3, hidden=[]), "model hidden"),
+        (lambda: up.models.mlp((5,), 3, hidden=[0]), r"model hidden.*0"),
+        (lambda: up.models.lstm(2), r"model vocabulary.*missing"),
+        (lambda: up.models.lstm(2, vocabulary=5, dropout=1.0), r"model dropout.*1\.0"),
+        (lambda: up.models.lstm(2, vectors=np.zeros(5)), r"model vectors.*shape \(5,\)"),
+        (lambda: tokens({"hiden": 3}), r"'lstm'.*did you mean 'hidden'\?"),
+        (lambda: tokens({"vocabulary": 5}), r"data.*\bid\b 5.*6"),
+        (lambda: tokens({"vectors": np.zeros((5, 2))}), r"data.*\bid\b 5.*6"),
     ],
 )
 def test_a_wrong_option_is_named(make, words):
     with pytest.raises(up.InputError) as error:
         make()
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))

@@ -122,7 +122,7 @@ def run(data, model, privacy, **options):
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_an_embedding_with_max_norm_is_rejected(kind, mechanism):
-    with pytest.raises(up.InputError, match=rf"'table' \({kind.__name__}\) has max_norm=20, .*expected max_norm=None"):
+    with pytest.raises(up.InputError, match=rf"'table' \({kind.__name__}\).*max_norm=20, .*expected max_norm=None"):
         run(tokens(), Bag(kind, max_norm=20.0), MECHANISMS[mechanism])
 
 
@@ -135,7 +135,7 @@ def test_frozen_rows_with_max_norm_are_rejected():
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_norm_that_only_large_weights_reach_is_rejected(mechanism):
-    with pytest.raises(up.InputError, match=r"model: 'table\.weight' changed in a forward and backward pass"):
+    with pytest.raises(up.InputError, match=r"model: 'table\.weight' changed"):
         run(tokens(), Functional(), MECHANISMS[mechanism])
 
 
@@ -144,7 +144,7 @@ def test_a_norm_that_only_large_weights_reach_is_rejected(mechanism):
 def test_dpsgd_rejects_gradients_that_are_not_a_samples_own_or_not_dense(kind, option):
     options = {"mode": "sum"} if kind is nn.EmbeddingBag else {}
     model = Bag(kind, **{option: True}, **options)
-    with pytest.raises(up.InputError, match=rf"has {option}=True.*expected {option}=False with DPSGD"):
+    with pytest.raises(up.InputError, match=rf"{option}=True.*expected {option}=False.*DPSGD"):
         run(tokens(), model, MECHANISMS["dpsgd"])
     run(tokens(), model, MECHANISMS["update_clipping"])
 
@@ -184,7 +184,7 @@ def test_a_weight_norm_that_is_a_parametrisation_trains(mechanism):
 def test_a_module_that_cannot_be_copied_is_rejected_with_the_other_weight_norm(privacy):
     with pytest.warns(FutureWarning, match="deprecated"):
         model = nn.utils.weight_norm(nn.Linear(6, 2))
-    with pytest.raises(up.InputError, match=r"cannot be copied.*use torch\.nn\.utils\.parametrizations\.weight_norm"):
+    with pytest.raises(up.InputError, match=r"copied.*use torch\.nn\.utils\.parametrizations\.weight_norm"):
         run(numbers(), model, privacy)
 
 

@@ -70,7 +70,7 @@ def test_one_round_by_hand_with_and_without_cover() -> None:
     assert acc.objective_round_epsilon(**args) == pytest.approx(plain)
     covered = acc.objective_round_epsilon(**args, gamma=1e-10, cover_alpha=2.5e6)
     assert covered - plain == pytest.approx(0.001, rel=1e-9)
-    with pytest.raises(InputError, match="cover_alpha is 0"):
+    with pytest.raises(InputError, match=r"cover_alpha.*0"):
         acc.objective_round_epsilon(**args, gamma=1e-10)
 
 
@@ -88,7 +88,7 @@ def test_softmax_is_the_ranked_bound_with_evenly_shared_curvature() -> None:
 
 
 def test_a_rank_is_a_whole_number() -> None:
-    with pytest.raises(InputError, match=r"rank is 1\.5, but it must be an integer >= 1"):
+    with pytest.raises(InputError, match=r"rank.*1\.5.*integer >= 1"):
         acc.ranked_objective_epsilon(alpha=3, u1=2, u2=1, rank=1.5, n=50, a=0.1, rounds=4)  # type: ignore[arg-type]
 
 
@@ -113,7 +113,7 @@ def test_the_rate_for_an_epsilon_spends_it_and_never_more(delta: float) -> None:
 
 def test_an_epsilon_that_no_noise_reaches_is_refused() -> None:
     # The determinant alone: 40 * ln(1 + 1/112) = 0.3556
-    with pytest.raises(InputError, match=r"epsilon is 0\.3 .*no noise reaches it.*raise a or take fewer rounds"):
+    with pytest.raises(InputError, match=r"epsilon.*0\.3 .*no noise.*it.*raise.*rounds"):
         acc.objective_alpha(epsilon=0.3, **RUN)
     assert acc.objective_alpha(epsilon=0.36, **RUN) > 0
 
@@ -121,13 +121,13 @@ def test_an_epsilon_that_no_noise_reaches_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"alpha": 0}, "alpha is 0"),
-        ({"classes": 1}, "classes is 1"),
-        ({"norm_bound_squared": 0}, "norm_bound_squared is 0"),
-        ({"n": 0}, "n is 0"),
-        ({"a": 0}, "a is 0, but it must be a finite number > 0"),
-        ({"rounds": -1}, "rounds is -1"),
-        ({"delta": 1}, "delta is 1"),
+        ({"alpha": 0}, r"alpha.*0"),
+        ({"classes": 1}, r"classes.*1"),
+        ({"norm_bound_squared": 0}, r"norm_bound_squared.*0"),
+        ({"n": 0}, r"\bn\b.*\b0\b"),
+        ({"a": 0}, r"\ba\b.*0.*finite.*0"),
+        ({"rounds": -1}, r"rounds.*-1"),
+        ({"delta": 1}, r"delta.*1"),
     ],
 )
 def test_wrong_numbers_are_named(change: dict[str, float], words: str) -> None:

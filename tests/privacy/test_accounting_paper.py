@@ -31,7 +31,7 @@ def test_output_perturbation_by_hand() -> None:
 
 def test_the_papers_delta_is_refused_below_a() -> None:
     # a = 40 * 100 / (2 * 0.64 * 224^2) = 0.06228
-    with pytest.raises(InputError, match=r"epsilon is 0\.05, but .* = 0\.0622"):
+    with pytest.raises(InputError, match=r"epsilon.*0\.05.*= 0\.0622"):
         acc.paper_delta(**RUN, noise_std=0.8, epsilon=0.05)
     a = 40 * 100 / (2 * 0.64 * 224**2)
     assert acc.paper_delta(**RUN, noise_std=0.8, epsilon=a) == pytest.approx(1.0)
@@ -67,7 +67,7 @@ def test_objective_perturbation_both_ways_by_hand() -> None:
 
 
 def test_objective_perturbation_outside_its_theorem_is_refused() -> None:
-    with pytest.raises(InputError, match=r"u2 is 3.0, but the paper's theorem needs u2 <= 0.5 n mu = 2.5"):
+    with pytest.raises(InputError, match=r"u2.*3.0.*paper's.*u2 <= 0.5.*\bmu\b = 2.5"):
         acc.paper_objective_epsilon(alpha=4, u1=1, u2=3, n=10, mu=0.5, rounds=3)
     with pytest.raises(InputError, match=r"alone costs 1\.68"):
         acc.paper_objective_alpha(epsilon=1, u1=1, u2=1, n=10, mu=0.5, rounds=3)
@@ -75,11 +75,11 @@ def test_objective_perturbation_outside_its_theorem_is_refused() -> None:
 
 def test_one_client_outside_the_theorem_is_enough_to_refuse() -> None:
     run = {"u1": 1, "u2": 0.11, "mu": 0.2, "rounds": 80}
-    with pytest.raises(InputError, match=r"u2 is 0\.11, .* = 0\.1$"):  # 0.5 * 1 * 0.2: the client that is furthest off
+    with pytest.raises(InputError, match=r"u2.*0\.11.*= 0\.1$"):  # 0.5 * 1 * 0.2: the client that is furthest off
         acc.paper_objective_alpha(epsilon=8, n=[224, 1], **run)
-    with pytest.raises(InputError, match=r"u2 is 20\.0, .* = 19$"):  # 20 - 19 is more than 3 - 2.5
+    with pytest.raises(InputError, match=r"u2.*20\.0.*= 19$"):  # 20 - 19 is more than 3 - 2.5
         acc.paper_objective_epsilon(alpha=4, u1=1, u2=[3, 20], n=[10, 76], mu=0.5, rounds=3)
-    with pytest.raises(InputError, match=r"epsilon is 0\.001"):  # 2.8 u2 M/(n mu) = 0.55
+    with pytest.raises(InputError, match=r"epsilon.*0\.001"):  # 2.8 u2 M/(n mu) = 0.55
         acc.paper_objective_alpha(epsilon=[8, 0.001], n=224, **run)
 
 
@@ -93,12 +93,12 @@ def test_every_paper_docstring_says_that_it_is_not_to_be_relied_on() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rounds": -1}, "rounds is -1"),
-        ({"clip_norm": 0}, "clip_norm is 0"),
-        ({"n": 0}, "n is 0"),
-        ({"n": 2.5}, "n is 2.5, but it must be an integer"),
-        ({"noise_std": 0}, "noise_std is 0"),
-        ({"delta": 2}, "delta is 2"),
+        ({"rounds": -1}, r"rounds.*-1"),
+        ({"clip_norm": 0}, r"clip_norm.*0"),
+        ({"n": 0}, r"\bn\b.*\b0\b"),
+        ({"n": 2.5}, r"\bn\b.*2.5.*integer"),
+        ({"noise_std": 0}, r"noise_std.*0"),
+        ({"delta": 2}, r"delta.*2"),
     ],
 )
 def test_wrong_numbers_are_named(change: dict[str, float], words: str) -> None:

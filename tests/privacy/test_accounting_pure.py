@@ -178,11 +178,11 @@ def test_equal_rounds_never_add_up_to_more_than_was_asked_by_rounding() -> None:
 @pytest.mark.parametrize(
     ("epsilons", "delta", "words"),
     [
-        ([0.1, -0.1], 0.0, r"epsilons\[1\] is -0.1"),
-        ([0.1, math.inf], 0.0, r"epsilons\[1\] is inf"),
-        ([0.1], 1.0, "delta is 1.0"),
-        ([0.1], -1e-5, "delta is -1e-05"),
-        ("0.1", 0.0, "epsilons is '0.1'"),
+        ([0.1, -0.1], 0.0, r"epsilons\[1\].*-0.1"),
+        ([0.1, math.inf], 0.0, r"epsilons\[1\].*inf"),
+        ([0.1], 1.0, r"delta.*1.0"),
+        ([0.1], -1e-5, r"delta.*-1e-05"),
+        ("0.1", 0.0, r"epsilons.*'0.1'"),
     ],
 )
 def test_wrong_numbers_are_named(epsilons: object, delta: float, words: str) -> None:

@@ -65,10 +65,10 @@ def test_the_papers_count_and_sampled_steps_invert_their_formulas() -> None:
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
-        (2.0, r"budget is 2.0, but it must be the pair \(epsilon, delta\)"),
+        (2.0, r"budget.*2.0.*pair \(epsilon, delta\)"),
         ((1, 2, 3), "budget is"),
-        ((0, 1e-5), "budget's epsilon is 0"),
-        ((1, 0), "budget's delta is 0"),
+        ((0, 1e-5), r"budget's epsilon.*0"),
+        ((1, 0), r"budget's delta.*0"),
     ],
 )
 def test_a_wrong_budget_is_named(budget: object, words: str) -> None:

@@ -124,11 +124,11 @@ def test_refinement_agrees_with_a_very_fine_grid(q: float, z: float, steps: int)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"q": 1.5}, "q is 1.5"),
-        ({"noise_multiplier": 0}, "noise_multiplier is 0"),
-        ({"steps": 1.5}, "steps is 1.5"),
-        ({"delta": 0}, "delta is 0, but it must be a finite number >= 1e-12"),
-        ({"adjacency": "add-remove"}, "adjacency is 'add-remove', but it must be known; did you mean 'add_remove'"),
+        ({"q": 1.5}, r"\bq\b.*\b1.5\b"),
+        ({"noise_multiplier": 0}, r"noise_multiplier.*0"),
+        ({"steps": 1.5}, r"steps.*1.5"),
+        ({"delta": 0}, r"delta.*0.*>= 1e-12"),
+        ({"adjacency": "add-remove"}, r"adjacency.*'add-remove'.*did you mean 'add_remove'"),
     ],
 )
 def test_wrong_numbers_are_named(change: dict[str, object], words: str) -> None:

@@ -48,7 +48,7 @@ def test_softmax_constants_by_hand() -> None:
     assert acc.softmax_constants(classes=10, norm_bound=3, bias=False) == pytest.approx((math.sqrt(18), 4.5))
     assert acc.softmax_constants(classes=2, norm_bound=3, bias=True) == pytest.approx((math.sqrt(20), 5))
     assert acc.softmax_constants(classes=2, norm_bound=3, bias=False, single_vector=True) == pytest.approx((3, 2.25))
-    with pytest.raises(InputError, match="classes is 3"):
+    with pytest.raises(InputError, match=r"classes.*3"):
         acc.softmax_constants(classes=3, norm_bound=1, bias=False, single_vector=True)
 
 
@@ -157,7 +157,7 @@ def test_sgd_forgets_only_where_the_rate_is_small_enough() -> None:
     convex = 2 * 10 * 2 * 1.2 / 32
     assert acc.sgd_sensitivity(lr=1.2, smoothness=1.0, **args) == pytest.approx(convex)  # 1/1.5 < 1.2 <= 2/1.5
     assert acc.sgd_sensitivity(lr=0.6, smoothness=1.0, **args) < 2 * 10 * 2 * 0.6 / 32
-    with pytest.raises(InputError, match=r"lr is 1.4, but it must be at most 2/\(smoothness \+ a\) = 1.333"):
+    with pytest.raises(InputError, match=r"\blr\b.*1.4.*2/\(smoothness.*= 1.333"):
         acc.sgd_sensitivity(lr=1.4, smoothness=1.0, **args)
     # A batch larger than the client: floor(n/batch) = 0, nothing is forgotten.
     tiny = acc.sgd_sensitivity(lipschitz=2, lr=0.05, passes=10, batch=32, n=20, a=0.5)
@@ -190,27 +190,27 @@ def test_sensitivities_take_one_size_per_client() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: acc.erm_sensitivity(lipschitz=2, n=10, a=0), "a is 0, but it must be a finite number > 0"),
-        (lambda: acc.erm_sensitivity(lipschitz=2, n=[10, 0], a=1), r"n\[1\] is 0"),
-        (lambda: acc.erm_sensitivity(lipschitz=-2, n=10, a=1), "lipschitz is -2"),
-        (lambda: acc.erm_sensitivity(lipschitz=2, n=10, a=1, gamma=-1), "gamma is -1"),
-        (lambda: acc.gd_sensitivity(lipschitz=2, n=10, a=1, steps=5), "step_size is None"),
+        (lambda: acc.erm_sensitivity(lipschitz=2, n=10, a=0), r"\ba\b.*0.*finite.*0"),
+        (lambda: acc.erm_sensitivity(lipschitz=2, n=[10, 0], a=1), r"n\[1\].*0"),
+        (lambda: acc.erm_sensitivity(lipschitz=-2, n=10, a=1), r"lipschitz.*-2"),
+        (lambda: acc.erm_sensitivity(lipschitz=2, n=10, a=1, gamma=-1), r"gamma.*-1"),
+        (lambda: acc.gd_sensitivity(lipschitz=2, n=10, a=1, steps=5), r"step_size.*None"),
         (
             lambda: acc.gd_sensitivity(lipschitz=2, n=10, a=1, steps=5, smoothness=1, step_size=0.6),
-            r"step_size is 0.6, but it must be at most 1/\(smoothness \+ a\) = 0.5",
+            r"step_size.*0.6.*1/\(smoothness.*= 0.5",
         ),
-        (lambda: acc.gd_sensitivity(lipschitz=2, n=10, a=1, steps=5, step_size=1.1), "at most 1/a = 1"),
-        (lambda: acc.sgd_sensitivity(lipschitz=2, lr=0.1, passes=1, batch=4, a=0.5), "n is None"),
-        (lambda: acc.sgd_sensitivity(lipschitz=2, lr=0.1, passes=1, batch=0), "batch is 0"),
-        (lambda: acc.sgd_sensitivity(lipschitz=2, lr=3, passes=1, batch=4, smoothness=1), "lr is 3"),
+        (lambda: acc.gd_sensitivity(lipschitz=2, n=10, a=1, steps=5, step_size=1.1), "1/a = 1"),
+        (lambda: acc.sgd_sensitivity(lipschitz=2, lr=0.1, passes=1, batch=4, a=0.5), r"\bn\b.*\bNone\b"),
+        (lambda: acc.sgd_sensitivity(lipschitz=2, lr=0.1, passes=1, batch=0), r"batch.*0"),
+        (lambda: acc.sgd_sensitivity(lipschitz=2, lr=3, passes=1, batch=4, smoothness=1), r"\blr\b.*\b3\b"),
         # The one that is furthest off is named.
         (
             lambda: acc.sgd_sensitivity(lipschitz=2, lr=[0.1, 5.0, 3.0], passes=1, batch=4, smoothness=1),
-            r"lr is 5\.0, but it must be at most 2/\(smoothness \+ a\) = 2",
+            r"\blr\b.*5\.0.*2/\(smoothness.*= 2",
         ),
-        (lambda: acc.gd_distance(lipschitz=2, smoothness=1, a=0, steps=5), "a is 0"),
-        (lambda: acc.softmax_constants(classes=1, norm_bound=1, bias=True), "classes is 1"),
-        (lambda: acc.softmax_constants(classes=2, norm_bound=-1, bias=True), "norm_bound is -1"),
+        (lambda: acc.gd_distance(lipschitz=2, smoothness=1, a=0, steps=5), r"\ba\b.*\b0\b"),
+        (lambda: acc.softmax_constants(classes=1, norm_bound=1, bias=True), r"classes.*1"),
+        (lambda: acc.softmax_constants(classes=2, norm_bound=-1, bias=True), r"norm_bound.*-1"),
     ],
 )
 def test_what_the_bounds_need_is_checked(call: object, words: str) -> None:

@@ -192,7 +192,7 @@ def test_pots_are_filled_by_their_own_kinds_and_add_up(tmp_path):
         run.pay(entry(pure([0], 0.1)))
     assert not run.fits(pure([0], 0.001)).any()
     assert run.fits(gaussian([0], 0.05)).all()
-    with pytest.raises(up.InputError, match="open a mixed account"):
+    with pytest.raises(up.InputError, match=r"open.*account"):
         run.pay(entry(sampled([0], 0.1, 2.0, 3)))
 
 
@@ -212,10 +212,10 @@ def test_draws_are_counted_against_what_was_committed(tmp_path):
         ({"kind": "other"}, "kind"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 0.0}, "pure"),
-        ({"kind": "pure"}, "0 for pure"),
+        ({"kind": "pure"}, r"0.*pure"),
         ({"kind": "gaussian", "order": 3.0}, "order"),
         ({"order": 1.0}, "order"),
-        ({"order": 1.001}, "nothing would be left"),
+        ({"order": 1.001}, r"nothing.*left"),
         ({"unit": "person"}, "unit"),
         ({"epsilon": None}, "epsilon"),
         ({"draws": -1}, "draws"),
@@ -439,7 +439,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained_or_written(tmp_
     each = float(((charge := plan.mechanism.charge(_all(4))).sensitivity / charge.noise_std).max() ** 2)
     left = account.terms.pots[0].limit - 2 * each
     monkeypatch.setattr("upcycled.engines.sequential.Sequential.train", None)
-    with pytest.raises(up.InputError, match=f"which buys {int(left / each)} of its 4000 data rounds"):
+    with pytest.raises(up.InputError, match=rf"{int(left / each)}.*4000 data rounds"):
         up.train(data, **asked, account=account.folder, ledger=tmp_path / "ledger.jsonl", checkpoint=tmp_path / "c")
     assert account.content == before
     assert not (tmp_path / "ledger.jsonl").exists()
@@ -470,11 +470,11 @@ def test_secret_draws_charge_everybody_and_scores_are_charged_too(tmp_path):
 def test_an_account_refuses_what_it_cannot_vouch_for(tmp_path):
     data = wide()
     clients = opened(tmp_path / "clients", unit="client", delta=1e-3)
-    with pytest.raises(up.InputError, match="protects records only"):
+    with pytest.raises(up.InputError, match="protects records"):
         up.train(data, **study(), account=clients.folder)
     gaussians = opened(tmp_path / "gaussians", kind="gaussian")
     objective = up.privacy.ObjectivePerturbation(20.0, norm_bound=1.0)
-    with pytest.raises(up.InputError, match="open a mixed account"):
+    with pytest.raises(up.InputError, match=r"open.*account"):
         up.train(data, **study(privacy=objective), account=gaussians.folder)
     wasteful = opened(tmp_path / "wasteful", delta=0.5)
     with pytest.raises(up.InputError, match="below 1/n"):
@@ -487,7 +487,7 @@ def test_an_account_refuses_what_it_cannot_vouch_for(tmp_path):
         up.train(data, **study(), account=gaussians.folder)
     with pytest.raises(up.InputError, match="without privacy"):
         up.train(data, algorithm=up.FedAvg(), account=clients.folder, **QUIET)
-    with pytest.raises(up.InputError, match="has an account already"):
+    with pytest.raises(up.InputError, match="account already"):
         opened(tmp_path / "clients")
 
 
@@ -650,7 +650,7 @@ def test_costs_of_several_runs_are_checked_together(tmp_path):
     cost = Cost(NAMES, gaussian([0, 1], 0.1), np.array([most // 2, 1]))
     account.check([cost, cost])
     assert account.share_of([cost, cost]) == pytest.approx(2 * (most // 2) * 0.01 / account.terms.pots[0].limit)
-    with pytest.raises(up.InputError, match=f"these runs: client 'ann' .* buys {most} of its {3 * (most // 2)} data"):
+    with pytest.raises(up.InputError, match=rf"client 'ann'.*{most}.*{3 * (most // 2)} data"):
         account.check([cost] * 3, "these runs")
 
 
@@ -675,14 +675,14 @@ def test_a_closed_account_pays_for_nothing_any_more_and_is_closed_once(tmp_path)
     account.close()
     assert account.content == closed
     assert run.fits(charge).tolist() == [False, False]
-    with pytest.raises(up.BudgetSpentError, match="client 'ann' is left, and the account is closed"):
+    with pytest.raises(up.BudgetSpentError, match=r"client 'ann'.*account.*closed"):
         run.pay(entry(charge, 2))
-    with pytest.raises(up.InputError, match="is closed, but a run would be charged"):
+    with pytest.raises(up.InputError, match=r"closed.*charged"):
         begun(account, "another")
     assert begun(account).study == run.study  # begun before: what it was charged for stays its own
     # A run that charges nobody needs no account that is open.
     account.check([Cost(NAMES, charge, np.array([0, 0]))])
-    with pytest.raises(up.InputError, match="is closed, but this run would be charged"):
+    with pytest.raises(up.InputError, match=r"closed.*charged"):
         account.check([Cost(NAMES, charge, np.array([0, 1]))])
     assert account.content == closed
 
@@ -690,7 +690,7 @@ def test_a_closed_account_pays_for_nothing_any_more_and_is_closed_once(tmp_path)
 def test_whoever_is_in_no_round_of_a_run_needs_no_budget_for_it(tmp_path):
     account = opened(tmp_path / "a", kind="gaussian", epsilon=1.0)
     dear = gaussian([0, 1], 100.0)
-    with pytest.raises(up.InputError, match="client 'bob' has 100 %"):
+    with pytest.raises(up.InputError, match=r"client 'bob'.*100"):
         account.check([Cost(NAMES, dear, np.array([0, 1]))])
     # Bob would have no noise at all, but Ann alone is in that round; nobody is in the others, and sampled releases are
     # not the account's at all.
@@ -699,7 +699,7 @@ def test_whoever_is_in_no_round_of_a_run_needs_no_budget_for_it(tmp_path):
     nobodys = [Cost(NAMES, charge, np.array([0, 0])) for charge in (dear, sampled([0, 1], 0.1, 2.0, 3))]
     account.check([*nobodys, paid])
     assert account.share_of([*nobodys, paid]) == pytest.approx(0.01 / account.terms.pots[0].limit)
-    with pytest.raises(up.InputError, match="client 'ann' has 100 %"):
+    with pytest.raises(up.InputError, match=r"client 'ann'.*100"):
         account.check([Cost(NAMES, cheap, np.array([0, 1000]))])
 
 
@@ -707,18 +707,18 @@ def test_a_refusal_says_when_numbers_of_real_noise_are_what_is_short(tmp_path):
     account = opened(tmp_path / "a", kind="gaussian", draws=1000)
     begun(account).pay(entry(gaussian([0], 0.01, draws=600)))
     cost = Cost(NAMES, gaussian([0], 0.01, draws=150), np.array([3]))
-    with pytest.raises(up.InputError, match=r"left and 400 of its numbers of real noise, which buys 2 of its 3 data"):
+    with pytest.raises(up.InputError, match=r"400.*noise.*2.*3 data"):
         account.check([cost])
     account.check([Cost(NAMES, gaussian([0], 0.01, draws=150), np.array([2]))])
 
 
 def test_two_clients_of_one_name_and_a_charge_without_a_claim_are_refused(tmp_path):
     account = opened(tmp_path / "a")
-    with pytest.raises(up.InputError, match="two of this run have the same"):
+    with pytest.raises(up.InputError, match=r"two.*same"):
         begun(account, clients=("ann", "bob", "ann"))
     assert not account.studies
     run, ones = begun(account), np.ones(1)
-    with pytest.raises(up.InputError, match="holds to an epsilon, but this mechanism claims none"):
+    with pytest.raises(up.InputError, match=r"epsilon.*mechanism"):
         run.pay(entry(Charge("none", np.array([0]), ones, ones)))
     assert not Account.read(account.folder).charges
 
@@ -739,7 +739,7 @@ def test_pay_rejects_what_readers_would_reject_and_writes_nothing(tmp_path, name
     account = opened(tmp_path / "a")
     run, (wrong, words) = begun(account), UNREADABLE[name]
     before = account.content
-    with pytest.raises(up.InputError, match=f"that could not be read back .*{words}"):
+    with pytest.raises(up.InputError, match=rf"back .*{words}"):
         run.pay(wrong)
     assert account.content == before
     assert Account.read(account.folder).charges == account.charges == ()
@@ -748,7 +748,7 @@ def test_pay_rejects_what_readers_would_reject_and_writes_nothing(tmp_path, name
 
 
 def test_an_entry_is_about_the_clients_of_its_charge():
-    with pytest.raises(up.InputError, match="the charge is about other clients than the entry"):
+    with pytest.raises(up.InputError, match=r"charge.*clients.*entry"):
         Entry(1, "data", 1, 0, np.array([1]), gaussian([0], 0.1))
 
 
@@ -787,7 +787,7 @@ def test_the_statement_says_what_adds_up_and_whose_server_is_trusted(tmp_path):
             [{"kind": "pure", "epsilon": 1.0, "delta": 0.0}, {"kind": "pure", "epsilon": 2.0, "delta": 0.0}],
             "of its own",
         ),
-        ([{"kind": "pure", "epsilon": 1.0, "delta": 0.0, "sigma": 2.0}], "has 'sigma', but it takes kind, epsilon"),
+        ([{"kind": "pure", "epsilon": 1.0, "delta": 0.0, "sigma": 2.0}], r"'sigma'.*epsilon"),
     ],
 )
 def test_pots_that_no_account_can_have_are_refused(tmp_path, pots, words):
@@ -801,16 +801,16 @@ def test_a_mixed_pot_pays_for_so_many_draws_and_not_for_one_more():
     most = int(2.0**-10 * 1e-5 * 2.0**125 / (1 + math.exp(40.0)))
     assert make_pot("mixed", 40.0, 1e-5).draws == pytest.approx(most, rel=1e-12)
     make_pot("mixed", 40.0, 1e-5, draws=int(most * (1 - 1e-9)))
-    with pytest.raises(up.InputError, match="their sampler's end would not fit in delta"):
+    with pytest.raises(up.InputError, match=r"sampler's.*delta"):
         make_pot("mixed", 40.0, 1e-5, draws=int(most * (1 + 1e-9)))
 
 
 def test_terms_are_read_as_an_account_writes_them_and_not_otherwise(tmp_path):
     written = opened(tmp_path / "a").terms.to_json()
     assert commitment_of(written).to_json() == written
-    with pytest.raises(ValueError, match="its id is 7"):
+    with pytest.raises(ValueError, match=r"\bid\b.*7"):
         commitment_of(written | {"id": 7})
     (pot,) = written["pots"]
     for other in (written | {"note": "x"}, written | {"pots": [{name: pot[name] for name in pot if name != "draws"}]}):
-        with pytest.raises(ValueError, match="not as an account writes them"):
+        with pytest.raises(ValueError, match="account writes"):
             commitment_of(other)

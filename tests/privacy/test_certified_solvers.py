@@ -235,7 +235,7 @@ def test_a_run_whose_public_vectors_grow_out_of_reach_of_float64_stops_in_one_se
     module = nn.Linear(5, 3)
     with torch.no_grad():
         module.weight.fill_(1e9)
-    with pytest.raises(up.DivergedError, match="no longer covered by its promise"):
+    with pytest.raises(up.DivergedError, match=r"covered.*promise"):
         up.train(
             federation,
             algorithm=up.FedProx(),

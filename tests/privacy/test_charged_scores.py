@@ -321,7 +321,7 @@ class Centred(torch.nn.Module):
 
 
 REFUSED = {
-    "mixed samples": ({"model": Centred()}, "change with the samples beside it"),
+    "mixed samples": ({"model": Centred()}, r"change.*samples beside"),
     "pure": (
         {"privacy": up.privacy.ObjectivePerturbation(norm_bound=1.0, alpha=5.0, prox_mu=1.0)},
         "cannot be charged",
@@ -330,10 +330,10 @@ REFUSED = {
     "central": ({"privacy": up.privacy.CentralDPFedAvg(1.0, 1.0)}, "cannot be charged"),
     "another loss": ({"loss": "binary_cross_entropy"}, "for the loss 'cross_entropy', but the loss is 'binary_cross"),
     "personal": ({"algorithm": up.PFedMe(lam=2.0)}, "never released"),
-    "no privacy": ({"privacy": None}, "is given without privacy"),
+    "no privacy": ({"privacy": None}, "without privacy"),
     "no room": ({"privacy": ModelClipping(1.0, epsilon=0.05, delta=DELTA)}, "less than a hundredth"),
-    "no room made": ({"privacy": LeavesNoRoom()}, "leaves no room"),
-    "more classes": ({"scores": ChargedScores(1.0, counts="histogram"), "data": federation(3)}, "needs 2 classes"),
+    "no room made": ({"privacy": LeavesNoRoom()}, r"leaves.*room"),
+    "more classes": ({"scores": ChargedScores(1.0, counts="histogram"), "data": federation(3)}, "2 classes"),
     "batch norm": (
         {"model": torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2, track_running_stats=False))},
         "batch norm",
@@ -351,7 +351,7 @@ def test_what_cannot_be_charged_is_refused_in_one_sentence(case):
 
 def test_data_without_held_out_samples_are_refused():
     data = replace(federation(), test=None)
-    with pytest.raises(InputError, match="no test part"):
+    with pytest.raises(InputError, match="test part"):
         trained(ChargedScores(2.0), data=data)
 
 
@@ -412,11 +412,11 @@ def test_a_file_asks_for_scores_and_explains_the_epsilon_that_its_run_states(tmp
 @pytest.mark.parametrize(
     ("scores", "sentence"),
     [
-        ("{ noise_std = 0.0 }", r"privacy\.scores is .* with a noise_std > 0"),
-        ("{ noise_std = 1.0, bins = 5 }", r"privacy\.scores\.bins is 5"),
-        ('{ noise_std = 1.0, counts = "some" }', r"privacy\.scores\.counts is 'some'"),
+        ("{ noise_std = 0.0 }", r"privacy\.scores.*noise_std.*0"),
+        ("{ noise_std = 1.0, bins = 5 }", r"privacy\.scores\.bins.*5"),
+        ('{ noise_std = 1.0, counts = "some" }', r"privacy\.scores\.counts.*'some'"),
         ("{ noise_std = 1.0, evry = 2 }", "evry"),
-        ("3", r"privacy\.scores is 3"),
+        ("3", r"privacy\.scores.*3"),
     ],
 )
 def test_a_wrong_value_in_a_file_is_named_by_its_key(tmp_path, scores, sentence):

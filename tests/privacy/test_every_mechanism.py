@@ -57,7 +57,7 @@ def test_run_ledger_and_account_hold_the_same_bits(mechanism, data, tmp_path):
 @EVERY_MECHANISM
 def test_an_account_refuses_a_run_that_it_cannot_pay_for(mechanism, data, tmp_path):
     account = Account.open(tmp_path / "account", epsilon=1.0, delta=DELTA)
-    with pytest.raises(up.InputError, match="cannot pay for this run"):
+    with pytest.raises(up.InputError, match=r"pay.*run"):
         trained(data, dear_tables_of(mechanism), tmp_path, account=account.folder)
     assert Account.read(account.folder).charges == ()
 

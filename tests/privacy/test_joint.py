@@ -10,6 +10,7 @@ import pytest
 
 import upcycled as up
 from tests.privacy.runs import cohort, setting, unplanned
+from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.core.mechanism import Charge
 from upcycled.privacy import DPSGD, CentralDPFedAvg, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
@@ -95,15 +96,15 @@ def test_events_avoid_the_librarys_pitfalls():
 
 def test_what_cannot_be_added_up_is_refused_in_a_sentence():
     one = ledger(ModelClipping(1.0, 8.0), 3)
-    with pytest.raises(up.InputError, match="each run counts once"):
+    with pytest.raises(up.InputError, match="counts once"):
         joint_epsilon([one, one], DELTA)
-    with pytest.raises(up.InputError, match="3 and 2 clients"):
+    with pytest.raises(up.InputError, match=r"3.*2 clients"):
         joint_epsilon([one, ledger(ModelClipping(1.0, 8.0), 2, clients=(0, 1), sizes=[50, 50])], DELTA)
     # The same clients in another order: the sum would be one client's first study and another's second.
-    with pytest.raises(up.InputError, match=r"client 0 has .* samples in one ledger and 7 in another"):
+    with pytest.raises(up.InputError, match=r"client 0.*samples.*ledger.*7"):
         joint_epsilon([one, ledger(ModelClipping(1.0, 8.0), 2, sizes=[7, *one.sizes[1:].tolist()])], DELTA)
     clients = ledger(CentralDPFedAvg(1.0, 4.0), 2)
-    with pytest.raises(up.InputError, match="a record and a client"):
+    with pytest.raises(up.InputError, match=r"record.*client"):
         joint_epsilon([one, clients], 1e-5)
 
 
@@ -142,14 +143,14 @@ def test_the_command_holds_a_ledger_against_the_head_in_the_summary_beside_it(tm
 
     file.write_bytes(whole[: whole[:-1].rindex(b"\n") + 1])  # the last charge is gone
     assert main(["privacy", "ledger", str(file)]) == 2
-    assert "has 3 whole lines, but it had 4 by its head" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "3", "lines", "4", "head")
     file.write_bytes(whole[:-5])  # the last charge is torn
     assert main(["privacy", "ledger", str(tmp_path)]) == 2
 
     # A summary without a head still says what the run spent.
     summed_up(made, file, head=None)
     assert main(["privacy", "ledger", str(file)]) == 2
-    assert "but the run's summary states" in capsys.readouterr().err
+    assert "run's summary" in capsys.readouterr().err
 
 
 def test_a_summarys_head_is_of_the_last_attempt_and_made_by_the_holders_key_where_that_is_there(tmp_path, capsys):
@@ -164,7 +165,7 @@ def test_a_summarys_head_is_of_the_last_attempt_and_made_by_the_holders_key_wher
     assert main(["privacy", "ledger", str(last)]) == 2  # no key made this head
     (tmp_path / "summary.json").write_text("{")
     assert main(["privacy", "ledger", str(last)]) == 2
-    assert "expected a summary with the head that" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "expected", "summary", "head")
 
 
 def test_a_group_of_records_counts_as_often_as_it_has_records():
@@ -192,7 +193,7 @@ def test_what_moves_nothing_is_no_event_and_what_is_not_proven_has_delta_one():
     assert deltas_of_events(None, 0, [0.1, 1.0]).tolist() == [1.0, 1.0]
     found = deltas_of_events({("GaussianDpEvent", 4.0, 1.0): 4}, 0, [0.5, 1.0])
     assert found == pytest.approx([up.privacy.gdp_delta(mu=1.0, epsilon=epsilon) for epsilon in (0.5, 1.0)])
-    with pytest.raises(up.InputError, match="one ledger at least"):
+    with pytest.raises(up.InputError, match="one ledger"):
         joint_epsilon([], DELTA)
 
 

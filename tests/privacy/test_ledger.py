@@ -44,7 +44,7 @@ def test_the_papers_number_stands_beside_it_and_is_smaller(federation):
     paper = up.privacy.paper_epsilon(rounds=3, clip_norm=10.0, noise_std=0.8, n=federation.train.sizes, delta=DELTA)
     assert np.allclose(ledger.paper_epsilon(DELTA), paper)
     assert (ledger.paper_epsilon(DELTA) < ledger.epsilon(DELTA)).all()
-    with pytest.raises(up.InputError, match="the paper states no epsilon for 'update_clipping'"):
+    with pytest.raises(up.InputError, match=r"paper.*epsilon.*'update_clipping'"):
         run(federation, privacy=up.privacy.UpdateClipping(1.0, 1.0)).privacy.paper_epsilon(DELTA)
 
 
@@ -123,7 +123,7 @@ def test_a_client_that_cannot_pay_is_left_out_and_the_run_says_so(federation):
 
 
 def test_a_run_that_nobody_can_pay_for_stops_in_one_sentence(federation):
-    with pytest.raises(BudgetSpentError, match="no client of data round 1 can pay"):
+    with pytest.raises(BudgetSpentError, match=r"client.*data round 1.*pay"):
         run(federation, budget=Budget(1.0, DELTA))
 
 
@@ -219,7 +219,7 @@ def test_a_repeated_simulation_finds_its_own_lines_and_another_run_is_refused(fe
     assert [line for line in path.read_text().splitlines() if '"data"' in line] == charges
     assert again.rounds.tolist() == [3] * 4
     for other in ({"seed": 1}, {"noise": "system"}):
-        with pytest.raises(up.InputError, match="holds the charges of another run"):
+        with pytest.raises(up.InputError, match=r"charges.*another"):
             run(federation, ledger=path, **other)
 
 

@@ -109,7 +109,7 @@ def test_a_line_cut_off_by_a_kill_was_never_released_and_is_cut_away(tmp_path):
 @pytest.mark.parametrize("content", [b"my notes", b"\0", b'{"kind":"other","run":"r"', b"{}{", b"\xff\xfe"])
 def test_a_file_that_is_no_ledger_is_refused_and_not_touched(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(up.InputError, match=r"is damaged in line 1 \(.+\): give the run another file$"):
+    with pytest.raises(up.InputError, match=r"damaged.*line 1"):
         opened(tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == content
 
@@ -122,7 +122,7 @@ def test_damage_in_the_middle_is_refused_in_one_sentence_and_not_touched(tmp_pat
     lines = path.read_bytes().splitlines()
     content = b"\n".join([*lines[:2], line, *lines[3:]]) + b"\n"
     path.write_bytes(content)
-    with pytest.raises(up.InputError, match=r"^ledger '.*' is damaged in line 3 \(.+\): give the run another file$"):
+    with pytest.raises(up.InputError, match=r"^ledger '.*'.*damaged.*line 3"):
         opened(path, noise=noise)
     assert path.read_bytes() == content
 
@@ -131,7 +131,7 @@ def test_a_charge_that_lost_a_client_is_damage(tmp_path):
     path = tmp_path / "a"
     spend(opened(path), MECHANISMS[0], [1])
     path.write_text(path.read_text().replace('"noise_std":[0.8,0.8]', '"noise_std":[0.8]'))
-    with pytest.raises(up.InputError, match="is damaged in line 2"):
+    with pytest.raises(up.InputError, match=r"damaged.*line 2"):
         opened(path)
 
 
@@ -150,7 +150,7 @@ def test_another_runs_file_is_refused_and_not_touched(tmp_path, other):
     spend(opened(path), MECHANISMS[0], [1])
     path.write_bytes(path.read_bytes()[:-3])
     before = path.read_bytes()
-    with pytest.raises(up.InputError, match="holds the charges of another run"):
+    with pytest.raises(up.InputError, match=r"charges.*another"):
         opened(path, **other)
     assert path.read_bytes() == before
 
@@ -165,7 +165,7 @@ def test_a_run_goes_on_under_the_account_that_paid_and_no_other(tmp_path):
     spend(Ledger(**asked, account=payers[0]), mechanism, [1])
     before = path.read_bytes()
     for payer, name in ((payers[1], accounts[1].id), (None, "none")):
-        with pytest.raises(up.InputError, match=f"account is '{name}', but it must be {accounts[0].id}: ledger"):
+        with pytest.raises(up.InputError, match=rf"account.*'{name}'.*{accounts[0].id}"):
             Ledger(**asked, account=payer)
     assert path.read_bytes() == before
     assert Ledger(**asked, account=payers[0]).rounds.tolist() == [0, 1, 1]

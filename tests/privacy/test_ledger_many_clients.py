@@ -126,7 +126,7 @@ def test_delta_is_held_against_the_largest_client_charged_or_not(tmp_path):
     spend(opened(tmp_path / "a", sizes=np.append(5_000, SIZES[1:])))
     read = Ledger.read(tmp_path / "a")
     assert read.sizes.max() < 5_000
-    with pytest.raises(up.InputError, match=r"below 1/n = 0.0002 \(5000 = n of the largest client\)"):
+    with pytest.raises(up.InputError, match=r"1/n = 0.0002 \(5000 =.*largest client\)"):
         read.epsilon(1e-3)
 
 
@@ -178,7 +178,7 @@ def test_a_run_of_other_sizes_is_refused_and_its_file_not_touched(tmp_path, clie
     before = path.read_bytes()
     sizes = SIZES.copy()
     sizes[client] += 1
-    with pytest.raises(up.InputError, match="holds the charges of another run"):
+    with pytest.raises(up.InputError, match=r"charges.*another"):
         opened(path, noise=noise, sizes=sizes)
     assert path.read_bytes() == before
 
@@ -252,7 +252,7 @@ def test_what_no_ledger_writes_is_refused_whoever_chained_it(tmp_path, name):
     chain = lines[number - 1].pop("chain")
     lines[number - 1] |= change | {"chain": chain}
     path.write_text(chained(lines))
-    with pytest.raises(up.InputError, match=rf"^ledger '.*' is damaged in line {number} \(.*{sentence}"):
+    with pytest.raises(up.InputError, match=rf"^ledger '.*'.*damaged.*line {number} \(.*{sentence}"):
         Ledger.read(path)
 
 

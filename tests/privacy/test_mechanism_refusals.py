@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -37,88 +38,88 @@ def one_sentence(error):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"clip_norm": None, "noise_std": 1.0}, "noise without clipping"),
-        ({"clip_norm": float("inf"), "noise_std": 1.0}, "noise without clipping"),
-        ({"clip_norm": 1.0}, "has no noise, but it must have noise_std=, or epsilon and delta="),
+        ({"clip_norm": None, "noise_std": 1.0}, r"noise.*clipping"),
+        ({"clip_norm": float("inf"), "noise_std": 1.0}, r"noise.*clipping"),
+        ({"clip_norm": 1.0}, r"noise.*noise_std=.*epsilon.*delta="),
         ({"clip_norm": 1.0, "noise_std": 1.0, "epsilon": 1.0, "delta": 1e-5}, "not both"),
         ({"clip_norm": 1.0, "noise_std": 1.0, "delta": 1e-5}, "not both"),
-        ({"clip_norm": 1.0, "epsilon": 1.0}, "epsilon without delta"),
-        ({"clip_norm": 1.0, "epsilon": 0, "delta": 1e-5}, "epsilon is 0"),
-        ({"clip_norm": 1.0, "epsilon": 1.0, "delta": 0}, "delta is 0"),
-        ({"clip_norm": 1.0, "noise_std": -1.0}, "noise_std is -1.0"),
+        ({"clip_norm": 1.0, "epsilon": 1.0}, r"epsilon.*delta"),
+        ({"clip_norm": 1.0, "epsilon": 0, "delta": 1e-5}, r"epsilon.*0"),
+        ({"clip_norm": 1.0, "epsilon": 1.0, "delta": 0}, r"delta.*0"),
+        ({"clip_norm": 1.0, "noise_std": -1.0}, r"noise_std.*-1\.0"),
     ],
 )
 def test_noise_is_given_in_exactly_one_way_and_never_without_clipping(kind, arguments, words):
     with pytest.raises(up.InputError) as error:
         kind(**arguments)
-    assert words in one_sentence(error)
+    assert re.search(words, one_sentence(error))
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ErmOutput(0.0, 1.0), "norm_bound is 0.0"),
-        (lambda: ErmOutput(1.0, 1.0, prox_mu=-1), "prox_mu is -1"),
-        (lambda: ErmOutput(1.0, 1.0, steps=5, gamma=1e-9), "steps and gamma"),
-        (lambda: ErmOutput(1.0, 1.0, steps=0), "steps is 0"),
+        (lambda: ErmOutput(0.0, 1.0), r"norm_bound.*0\.0"),
+        (lambda: ErmOutput(1.0, 1.0, prox_mu=-1), r"prox_mu.*-1"),
+        (lambda: ErmOutput(1.0, 1.0, steps=5, gamma=1e-9), r"steps.*gamma"),
+        (lambda: ErmOutput(1.0, 1.0, steps=0), r"steps.*0"),
         (lambda: ErmOutput(1.0), "has no noise"),
         (lambda: BoltOnSGD(1.0), "has no noise"),
-        (lambda: DPSGD(None, 1.0), "noise without clipping"),
+        (lambda: DPSGD(None, 1.0), r"noise.*clipping"),
         (lambda: DPSGD(1.0, 1.0, epsilon=1.0), "not both"),
-        (lambda: CentralDPFedAvg(None, 1.0), "noise without clipping"),
+        (lambda: CentralDPFedAvg(None, 1.0), r"noise.*clipping"),
         (lambda: CentralDPFedAvg(1.0), "has no noise"),
         (lambda: ObjectivePerturbation(10.0), "no norm_bound"),
-        (lambda: ObjectivePerturbation(norm_bound=1.0), "has no noise, but it must have alpha=, or epsilon="),
+        (lambda: ObjectivePerturbation(norm_bound=1.0), r"noise.*alpha=.*epsilon="),
         (lambda: ObjectivePerturbation(10.0, norm_bound=1.0, epsilon=1.0), "not both"),
-        (lambda: ObjectivePerturbation(0.0, norm_bound=1.0), "alpha is 0.0"),
-        (lambda: ObjectivePerturbation(epsilon=1.0, paper_mode=True), "paper mode claims no epsilon"),
-        (lambda: ObjectivePerturbation(10.0, norm_bound=1.0, gamma=0), "gamma is 0"),
-        (lambda: Budget(0, 1e-5), "Budget epsilon is 0"),
+        (lambda: ObjectivePerturbation(0.0, norm_bound=1.0), r"alpha.*0\.0"),
+        (lambda: ObjectivePerturbation(epsilon=1.0, paper_mode=True), r"paper.*epsilon"),
+        (lambda: ObjectivePerturbation(10.0, norm_bound=1.0, gamma=0), r"gamma.*0"),
+        (lambda: Budget(0, 1e-5), r"Budget epsilon.*0"),
     ],
 )
 def test_a_wrong_hyper_parameter_is_named(make, words):
     with pytest.raises(up.InputError) as error:
         make()
-    assert words in one_sentence(error)
+    assert re.search(words, one_sentence(error))
 
 
 @pytest.mark.parametrize(
     ("mechanism", "facts", "words"),
     [
-        (ERM, {"convex": None}, "needs a linear model"),
-        (ERM, NO_PENALTY, "a quadratic term a > 0, but fedavg has none here: give ErmOutput a prox_mu > 0"),
+        (ERM, {"convex": None}, "linear model"),
+        (ERM, NO_PENALTY, r"0.*ErmOutput.*prox_mu.*0"),
         (ERM, PERSONAL, "pFedMe"),
-        (ERM, GIVEN, "brings its own local solver"),
-        (ErmOutput(1.0, 0.5, gamma=1e-9), {"stragglers": 0.5}, "stragglers is 0.5"),
+        (ERM, GIVEN, "local solver"),
+        (ErmOutput(1.0, 0.5, gamma=1e-9), {"stragglers": 0.5}, r"stragglers.*0\.5"),
         (BoltOnSGD(1.0, 0.5), {"convex": None}, "no dropout"),
         (BoltOnSGD(1.0, 0.5), PERSONAL, "pFedMe"),
-        (BoltOnSGD(1.0, 0.5), {"local": up.LocalSGD(momentum=0.5)}, "local.momentum is 0.5"),
+        (BoltOnSGD(1.0, 0.5), {"local": up.LocalSGD(momentum=0.5)}, r"local\.momentum.*0\.5"),
         # S = 1 with a bias at R = 1, a = 0.5: 2/(S + a) = 4/3.
-        (BoltOnSGD(1.0, 0.5), {"local": up.LocalSGD(lr=1.34)}, "at most 2/(S + a) = 1.33333"),
-        (OBJECTIVE, {"convex": None}, "needs a linear model"),
-        (OBJECTIVE, NO_PENALTY, "prox_mu > 0"),
+        (BoltOnSGD(1.0, 0.5), {"local": up.LocalSGD(lr=1.34)}, r"2/\(S.*= 1\.33333"),
+        (OBJECTIVE, {"convex": None}, "linear model"),
+        (OBJECTIVE, NO_PENALTY, r"prox_mu.*0"),
         (OBJECTIVE, PERSONAL, "pFedMe"),
-        (OBJECTIVE, {"stragglers": 0.1}, "stragglers is 0.1"),
-        (OBJECTIVE, GIVEN, "brings its own local solver"),
+        (OBJECTIVE, {"stragglers": 0.1}, r"stragglers.*0\.1"),
+        (OBJECTIVE, GIVEN, "local solver"),
         (ObjectivePerturbation(10.0, paper_mode=True), PERSONAL, "pFedMe"),
-        (ObjectivePerturbation(norm_bound=1.0, epsilon=0.01), {}, "no noise reaches it"),
+        (ObjectivePerturbation(norm_bound=1.0, epsilon=0.01), {}, "noise reaches"),
         (DPSGD(1.0, 1.0), {"has_batch_norm": True}, "batch norm"),
         (
             CentralDPFedAvg(1.0, 1.0),
             {"algorithm": "scaffold", "remembers": ("c_i",)},
-            "scaffold uses each client's own",
+            r"scaffold.*client's",
         ),
-        (CentralDPFedAvg(1.0, 1.0), {"algorithm": "fednova", "uses_releases": True}, "fednova uses each client's own"),
-        (CentralDPFedAvg(1.0, 1.0), {"algorithm": "feddyn", "remembers": ("h_i",)}, "feddyn uses each client's own"),
-        (CentralDPFedAvg(1.0, 1.0), PERSONAL, "pfedme uses each client's own"),
+        (CentralDPFedAvg(1.0, 1.0), {"algorithm": "fednova", "uses_releases": True}, r"fednova.*client's"),
+        (CentralDPFedAvg(1.0, 1.0), {"algorithm": "feddyn", "remembers": ("h_i",)}, r"feddyn.*client's"),
+        (CentralDPFedAvg(1.0, 1.0), PERSONAL, r"pfedme.*client's"),
         (CentralDPFedAvg(1.0, 1.0, secret_sampling=True), {"participation": 0.3}, "sampling='poisson'"),
-        (CentralDPFedAvg(1.0, 1.0, secret_sampling=True), {"sampling": "poisson"}, "participation < 1"),
+        (CentralDPFedAvg(1.0, 1.0, secret_sampling=True), {"sampling": "poisson"}, r"participation.*1"),
     ],
 )
 def test_a_mechanism_refuses_a_run_for_which_it_is_not_sound(mechanism, facts, words):
     with pytest.raises(up.InputError) as error:
         mechanism.fit(setting(**facts))
-    assert words in one_sentence(error)
+    assert re.search(words, one_sentence(error))
 
 
 CALIBRATED = [
@@ -134,9 +135,9 @@ CALIBRATED = [
 @pytest.mark.parametrize("make", CALIBRATED)
 def test_delta_of_one_over_n_is_refused_and_one_of_a_tenth_of_that_is_warned_about(make):
     sizes = {"sizes": [100, 50], "rounds": np.ones(2, dtype=np.int64), "local": up.LocalSGD(batch_size=None)}
-    with pytest.raises(up.InputError, match=r"below 1/n = 0\.01 \(100 = n of the largest client\)"):
+    with pytest.raises(up.InputError, match=r"1/n = 0\.01 \(100 =.*largest client\)"):
         make(0.01).fit(setting(**sizes))
-    with pytest.warns(UserWarning, match=r"more than 1/\(10 n\) = 0\.001"):
+    with pytest.warns(UserWarning, match=r"1/\(10.*= 0\.001"):
         make(0.0011).fit(setting(**sizes))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -144,7 +145,7 @@ def test_delta_of_one_over_n_is_refused_and_one_of_a_tenth_of_that_is_warned_abo
 
 
 def test_at_client_level_delta_is_held_against_the_number_of_clients():
-    with pytest.raises(up.InputError, match=r"below 1/n = 0\.333 \(3 = N clients\)"):
+    with pytest.raises(up.InputError, match=r"1/n = 0\.333 \(3 = N clients\)"):
         CentralDPFedAvg(1.0, epsilon=1.0, delta=0.4).fit(setting())
     with pytest.warns(UserWarning, match="N clients"):
         CentralDPFedAvg(1.0, epsilon=1.0, delta=0.1).fit(setting())
@@ -160,21 +161,21 @@ class FitsToNothing:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"privacy": ErmOutput(1.0, 0.5), "algorithm": up.FedAvg()}, "prox_mu > 0"),
-        ({"privacy": ErmOutput(1.0, 0.5), "algorithm": up.FedProx(mu=0.0)}, "prox_mu > 0"),
+        ({"privacy": ErmOutput(1.0, 0.5), "algorithm": up.FedAvg()}, r"prox_mu.*0"),
+        ({"privacy": ErmOutput(1.0, 0.5), "algorithm": up.FedProx(mu=0.0)}, r"prox_mu.*0"),
         ({"privacy": ErmOutput(1.0, 0.5, prox_mu=1.0), "algorithm": up.PFedMe()}, "pFedMe"),
-        ({"privacy": ErmOutput(1.0, 0.5), "model": "mlp"}, "needs a linear model"),
-        ({"privacy": ErmOutput(1.0, 0.5), "local": up.LocalSGD(epochs=3)}, "own local solver"),
+        ({"privacy": ErmOutput(1.0, 0.5), "model": "mlp"}, "linear model"),
+        ({"privacy": ErmOutput(1.0, 0.5), "local": up.LocalSGD(epochs=3)}, "local solver"),
         ({"privacy": BoltOnSGD(1.0, 0.5), "model": nn.Sequential(nn.Dropout(0.5), nn.Linear(5, 3))}, "no dropout"),
         ({"privacy": DPSGD(1.0, 1.0), "model": nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False),
                                                               nn.Linear(5, 3))}, "batch norm"),
-        ({"privacy": DPSGD(1.0, 1.0), "budget": Budget(1.0, 1e-5)}, "a budget cannot be enforced for 'dpsgd'"),
-        ({"privacy": ModelClipping(1.0, 1.0), "budget": Budget(1.0, 0.0)}, "budget.delta is 0.0"),
-        ({"privacy": ModelClipping(1.0, 1.0), "budget": Budget(1.0, 0.5)}, "budget.delta is 0.5, but it must be below"),
-        ({"budget": Budget(1.0, 1e-5)}, "budget is given without privacy"),
-        ({"ledger": "x.jsonl"}, "ledger is given without privacy"),
-        ({"privacy": ModelClipping}, "privacy is <class"),
-        ({"privacy": FitsToNothing()}, "whose fit returns an up.Fitted, not NoneType"),
+        ({"privacy": DPSGD(1.0, 1.0), "budget": Budget(1.0, 1e-5)}, r"budget.*'dpsgd'"),
+        ({"privacy": ModelClipping(1.0, 1.0), "budget": Budget(1.0, 0.0)}, r"budget\.delta.*0\.0"),
+        ({"privacy": ModelClipping(1.0, 1.0), "budget": Budget(1.0, 0.5)}, r"budget\.delta.*0\.5"),
+        ({"budget": Budget(1.0, 1e-5)}, r"budget.*privacy"),
+        ({"ledger": "x.jsonl"}, r"ledger.*privacy"),
+        ({"privacy": ModelClipping}, r"privacy.*<class"),
+        ({"privacy": FitsToNothing()}, r"up\.Fitted.*NoneType"),
         ({"privacy": OBJECTIVE, "stragglers": 0.5}, "stragglers"),
         ({"privacy": ErmOutput(1.0, 0.5, steps=1), "stragglers": 0.5}, "must be at least 2"),
     ],
@@ -182,7 +183,7 @@ class FitsToNothing:
 def test_train_refuses_it_before_any_work(federation, arguments, words):
     with pytest.raises(up.InputError) as error:
         up.train(federation, **({"algorithm": up.FedProx(), "iterations": 2} | QUIET | arguments))
-    assert words in one_sentence(error)
+    assert re.search(words, one_sentence(error))
 
 
 def test_default_local_settings_are_not_held_against_a_solver_of_its_own():

@@ -12,6 +12,7 @@ import pytest
 import upcycled as up
 from tests.flower.in_process import experiment_of, make_site
 from tests.flower.test_hostile_server import question, said
+from tests.wording import has_all
 from upcycled.privacy import Ledger, ModelClipping
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.ledger.joint import joint_epsilon
@@ -78,16 +79,16 @@ def test_only_some_rounds_without_a_charge_are_rejected(data):
             return replace(fitted, charge=lambda cohort: None if 0 in cohort.clients else fitted.charge(cohort))
 
     asked = {"algorithm": up.FedAvg(), "privacy": Sometimes(), "iterations": 8, "participation": 0.5}
-    with pytest.raises(up.InputError, match=r"a charge is '(gaussian|none)', but it must be '(none|gaussian)'"):
+    with pytest.raises(up.InputError, match=r"charge.*'(gaussian|none)'.*'(none|gaussian)'"):
         up.train(data, **asked, progress=False)
 
 
 def test_an_account_and_a_budget_refuse_it_before_anything_is_trained(data, tmp_path):
     account = Account.open(tmp_path / "account", epsilon=5.0, delta=DELTA)
-    with pytest.raises(up.InputError, match="holds to an epsilon, but this mechanism claims none"):
+    with pytest.raises(up.InputError, match=r"epsilon.*mechanism"):
         run(data, noise="system", account=account.folder)
     assert Account.read(account.folder).charges == ()
-    with pytest.raises(up.InputError, match="a budget cannot be enforced for 'free'"):
+    with pytest.raises(up.InputError, match=r"budget.*'free'"):
         run(data, budget=up.privacy.Budget(5.0, DELTA))
 
 
@@ -97,7 +98,7 @@ def test_a_site_refuses_it(federation, tmp_path, monkeypatch):
     limits = {"mechanisms": ["free"], "least_noise": 0.1, "code": ["free_parts:Free"]}
     site = make_site(federation, 0, tmp_path, simulation=False, privacy=limits)
     experiment = experiment_of(privacy={"mechanism": "free_parts:Free", "noise": "system"})
-    assert "'free' claims no epsilon" in said(site, question(site, federation, experiment))
+    assert has_all(said(site, question(site, federation, experiment)), "'free'", "epsilon")
 
 
 def test_summary_and_report_say_infinity(data, tmp_path):

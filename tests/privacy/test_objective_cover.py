@@ -326,5 +326,5 @@ def test_a_linear_term_that_the_fold_would_eat_stops_the_run_in_one_sentence():
     b[0, 0] = room * 0.999
     fitted.problem(Problem(0.5, b), sent, cohort([0]), source)
     b[0, 0] = room * 1.001
-    with pytest.raises(up.DivergedError, match="a linear term has grown so far"):
+    with pytest.raises(up.DivergedError, match=r"linear.*grown"):
         fitted.problem(Problem(0.5, b), sent, cohort([0]), source)

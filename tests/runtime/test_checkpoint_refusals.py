@@ -29,23 +29,23 @@ from upcycled.support.lock import InUseError, locked
     [
         (
             {"seed": 1},
-            "^seed is 1, but checkpoint folder '.*' holds a run with 0: choose another folder, or remove that",
+            r"^seed.*1.*checkpoint.*'.*'.*0",
         ),
         (
             {"algorithm": up.FedProx(mu=0.5)},
-            r"^algorithm is FedProx\(mu=0.5\), but .* holds a run with FedAvg\(server_lr",
+            r"^algorithm.*FedProx\(mu=0.5\).*FedAvg\(server_lr",
         ),
-        ({"iterations": 5}, "^iterations is 5, but .* holds a run with 6"),
-        ({"iterations": 7}, "^iterations is 7, but .* holds a run with 6"),
-        ({"eval_every": 2}, "^eval_every is 2"),
-        ({"local": up.LocalSGD(lr=0.5)}, "^local is LocalSGD"),
-        ({"upcycle": 0.5}, "^upcycle is 0.5, but .* with None"),
-        ({"engine": "vectorised"}, "^engine is 'vectorised', but .* with 'sequential'"),
-        ({"model": "mlp"}, "holds a run with other model than"),
-        ({"privacy": up.privacy.ModelClipping(1.0, 1.0)}, "^privacy is ModelClipping"),
-        ("weights", "holds a run with other initial weights than this one's"),
-        ("training data", "holds a run with other training data than this one's"),
-        ("test data", "holds a run with other test data than this one's"),
+        ({"iterations": 5}, r"^iterations.*5.*6"),
+        ({"iterations": 7}, r"^iterations.*7.*6"),
+        ({"eval_every": 2}, r"^eval_every.*2"),
+        ({"local": up.LocalSGD(lr=0.5)}, r"^local.*LocalSGD"),
+        ({"upcycle": 0.5}, r"^upcycle.*0.5.*None"),
+        ({"engine": "vectorised"}, r"^engine.*'vectorised'.*'sequential'"),
+        ({"model": "mlp"}, "other model"),
+        ({"privacy": up.privacy.ModelClipping(1.0, 1.0)}, r"^privacy.*ModelClipping"),
+        ("weights", "initial weights"),
+        ("training data", "training data"),
+        ("test data", "test data"),
     ],
 )
 def test_a_folder_of_another_run_is_refused_in_one_sentence_and_not_touched(federation, tmp_path, changes, words):
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_another_format_is_refused(federation, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr("upcycled.runtime.checkpointing.snapshot.FORMAT", 1)
         up.train(federation, checkpoint=tmp_path, **QUIET)
-    with pytest.raises(up.InputError, match="has format 1, but this version of upcycled reads format 2"):
+    with pytest.raises(up.InputError, match=r"format 1.*version.*upcycled.*format 2"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
 
 
@@ -92,7 +92,7 @@ def test_a_schedule_given_as_a_function_is_known_again_by_its_name(federation, t
 def test_a_function_without_a_name_trains_and_cannot_be_kept(federation, tmp_path):
     nameless = QUIET | {"upcycle": up.coefficients.LambdaHalf(lambda m: 1 / m)}
     assert len(up.train(federation, **nameless).history) == 6
-    with pytest.raises(up.InputError, match=r"<lambda> \(given as upcycle\) has no name that a later"):
+    with pytest.raises(up.InputError, match=r"<lambda>.*upcycle\)"):
         up.train(federation, checkpoint=tmp_path / "kept", **nameless)
     assert not (tmp_path / "kept").exists()
 
@@ -101,7 +101,7 @@ def test_a_run_kept_by_other_versions_goes_on_only_when_told_to(federation, tmp_
     with monkeypatch.context() as patch:
         patch.setattr("upcycled.runtime.checkpointing.identity.versions", lambda: {**versions(), "torch": "1.0"})
         stop_at(federation, 3, checkpoint=tmp_path, **QUIET)
-    with pytest.raises(up.InputError, match=r"was written with torch 1\.0, but this is .* say resume_anyway=True"):
+    with pytest.raises(up.InputError, match=r"1\.0.*resume_anyway=True"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
     whole = up.train(federation, **QUIET)
     assert torch.equal(up.train(federation, checkpoint=tmp_path, resume_anyway=True, **QUIET).params, whole.params)
@@ -121,9 +121,7 @@ def test_a_disk_that_fills_up_ends_the_run_in_one_sentence(federation, tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, full)
-        with pytest.raises(
-            WriteError, match=r"iteration-000006-.* cannot be written \(No space left on device\): free "
-        ):
+        with pytest.raises(WriteError, match=r"iteration-000006-.*\(No space left on device\)"):
             up.train(federation, **arguments)
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"} == files
     assert len(up.train(federation, **arguments).history) == 6
@@ -139,7 +137,7 @@ def test_a_ledger_that_cannot_be_written_ends_the_run_before_its_release_leaves(
     with monkeypatch.context() as patch:
         patch.setattr("upcycled.privacy.mechanisms.clipping.Clipped.release", pytest.fail)
         patch.setattr("upcycled.privacy.ledger.ledger_file.os.fsync", full)
-        with pytest.raises(WriteError, match=r"ledger\.jsonl cannot be written \(No space left on device\)"):
+        with pytest.raises(WriteError, match=r"ledger\.jsonl.*\(No space left on device\)"):
             up.train(federation, **arguments)
     assert kept_iterations(tmp_path) == [3]
 
@@ -148,7 +146,7 @@ def test_a_file_in_the_folders_place_is_told_before_any_work(federation, tmp_pat
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr(importlib.import_module("upcycled.runtime.train"), "iterate", pytest.fail)
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
-        with pytest.raises(WriteError, match=r"file.* cannot be written"):
+        with pytest.raises(WriteError, match=r"file.*written"):
             up.train(federation, checkpoint=folder, **QUIET)
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -215,7 +213,7 @@ def test_nobody_is_advised_to_remove_a_folder_that_holds_the_ledger_of_real_nois
     arguments |= {"noise": "system", "checkpoint": tmp_path}
     stop_at(federation, 4, **arguments)
     for changes in ({"seed": 1}, {"noise": "seeded"}, {"iterations": 12}):
-        with pytest.raises(up.InputError, match="choose another folder and keep that folder") as refused:
+        with pytest.raises(up.InputError, match="choose another") as refused:
             up.train(federation, **arguments | changes)
         assert "remove" not in str(refused.value)
 
@@ -244,7 +242,7 @@ def test_the_ledger_of_another_private_run_is_refused(federation, tmp_path):
     stop_at(federation, 4, checkpoint=tmp_path / "a", **arguments)
     up.train(federation, checkpoint=tmp_path / "b", **arguments)
     (tmp_path / "b" / "ledger.jsonl").replace(tmp_path / "a" / "ledger.jsonl")
-    with pytest.raises(up.InputError, match="holds the charges of another run"):
+    with pytest.raises(up.InputError, match=r"charges.*another"):
         up.train(federation, checkpoint=tmp_path / "a", **arguments)
 
 
@@ -255,7 +253,7 @@ def test_more_iterations_do_not_go_on_in_a_ledger_that_planned_fewer(federation,
     for path in tmp_path.glob("iteration-*"):
         path.unlink()
     charged = (tmp_path / "ledger.jsonl").read_bytes()
-    with pytest.raises(up.InputError, match="holds the charges of another run"):
+    with pytest.raises(up.InputError, match=r"charges.*another"):
         up.train(federation, **arguments | {"iterations": 7})
     assert (tmp_path / "ledger.jsonl").read_bytes() == charged
     assert up.train(federation, **arguments).privacy.rounds.tolist() == [8] * 4

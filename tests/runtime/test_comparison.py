@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import upcycled as up
+from tests.wording import has_all
 
 QUICK = {"algorithm": up.FedProx(mu=0.5), "iterations": 8, "seeds": (0, 1, 2), "progress": False}
 
@@ -32,7 +34,7 @@ def test_the_interval_is_students_on_the_paired_differences(data):
     assert found.paired.mean == pytest.approx(d.mean())
     assert found.paired.interval == pytest.approx((d.mean() - half, d.mean() + half), rel=1e-6)
     assert found.paired.is_significant == (abs(d.mean()) > half)
-    assert "95 % interval" in str(found)
+    assert has_all(str(found), "95", "interval")
 
 
 def test_equal_epsilon_gives_both_the_same_epsilon_and_upcycled_less_noise_by_the_root_of_two(data):
@@ -58,24 +60,24 @@ class WithoutEpsilon:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"equal": "works"}, "did you mean 'work'?"),
-        ({"seeds": (0,)}, "two or more different ones"),
-        ({"upcycle": None}, "upcycle is None"),
+        ({"equal": "works"}, r"did you mean 'work'\?"),
+        ({"seeds": (0,)}, "different"),
+        ({"upcycle": None}, r"upcycle.*None"),
         ({"equal": "epsilon"}, "given epsilon="),
         ({"equal": "epsilon", "privacy": up.privacy.ModelClipping(1.0, 1.0)}, "given epsilon="),
         ({"equal": "epsilon", "privacy": WithoutEpsilon()}, "given epsilon="),
-        ({"iterations": 1}, "iterations is 1"),
-        ({"participation": 2.0}, "participation is 2.0"),
+        ({"iterations": 1}, r"iterations.*1"),
+        ({"participation": 2.0}, r"participation.*2\.0"),
     ],
 )
 def test_a_wrong_comparison_is_refused_in_one_sentence(data, wrong, words):
     with pytest.raises(up.InputError) as error:
         up.compare(data, **(QUICK | wrong))
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_a_comparison_needs_test_samples_and_says_so(data):
-    with pytest.raises(up.InputError, match="data has no test part, but a comparison needs one"):
+    with pytest.raises(up.InputError, match=r"data.*test"):
         up.compare(replace(data, test=None), **QUICK)
 
 
@@ -93,5 +95,5 @@ def test_an_overview_has_the_epsilon_of_private_runs_and_no_scores_of_restricted
 
 
 def test_one_seed_is_no_argument_of_a_comparison(data):
-    with pytest.raises(TypeError, match=r"compare\(\) has no argument 'seed'; did you mean 'seeds'\?"):
+    with pytest.raises(TypeError, match=r"compare\(\).*'seed'; did you mean 'seeds'\?"):
         up.compare(data, **QUICK, seed=3)

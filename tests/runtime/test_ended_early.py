@@ -31,7 +31,7 @@ def begun(federation):
 
 def test_a_budget_that_pays_for_no_round_gives_the_first_model_and_the_ledger(federation):
     budget = up.Budget(epsilon=cost(federation, 1) * 0.9, delta=DELTA)
-    with pytest.raises(up.BudgetSpentError, match="no client of data round 1 can pay") as caught:
+    with pytest.raises(up.BudgetSpentError, match=r"client.*data round 1.*pay") as caught:
         up.train(federation, privacy=CLIPPING, budget=budget, **QUIET)
     result = caught.value.result
     assert result.error is caught.value

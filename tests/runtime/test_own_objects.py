@@ -64,18 +64,18 @@ class TwoArguments(Own):
 @pytest.mark.parametrize(
     ("algorithm", "words"),
     [
-        (NoSolver(), "^algorithm is a NoSolver, which has no 'solver', but must have one$"),
+        (NoSolver(), r"^algorithm.*NoSolver.*'solver'"),
         (
             Typo(),
-            "^algorithm.moves is 'momentm', but it must be a vector that start gives the server; did you mean",
+            r"^algorithm.moves.*'momentm'.*vector.*start.*server; did you mean",
         ),
-        (Unsent(), "^algorithm.sends is 'momentm', but it must be a vector that start gives"),
-        (OneName(), r"^algorithm.moves is 'momentum', but it must be a tuple of names, such as \('momentum',\)$"),
-        (NoServer(), r"^algorithm.start\(model\) is array.*, but it must be up.Server"),
-        (OtherShape(), r"^algorithm.start\(model\) gives a model of shape \(1,\), but it must be \("),
+        (Unsent(), r"^algorithm.sends.*'momentm'.*vector.*start"),
+        (OneName(), r"^algorithm.moves.*'momentum'.*\('momentum',\)$"),
+        (NoServer(), r"^algorithm.start\(model\).*array.*up.Server"),
+        (OtherShape(), r"^algorithm.start\(model\).*model.*shape \(1,\)"),
         (
             TwoArguments(),
-            r"whose server_step takes \(server, arrived\), but it is called as server_step\(server, m",
+            r"server_step.*\(server, arrived\).*server_step\(server",
         ),
     ],
 )
@@ -123,17 +123,17 @@ class Short(Rule):
 @pytest.mark.parametrize(
     ("upcycle", "words"),
     [
-        (Late, r"but it must be an object of this class, such as Late\(\)$"),
+        (Late, r"class.*Late\(\)$"),
         (
             OneArgument(),
-            r"^upcycle is a OneArgument, whose rho takes \(data_round\), but it is called as rho\(data",
+            r"^upcycle.*OneArgument.*rho.*\(data_round\)",
         ),
-        (NotANumber(), r"^upcycle rho\(1, \d+\) is nan, but it must be a finite number$"),
-        (Nothing(), r"^upcycle rho\(1, \d+\) is None, but it must be a finite number$"),
-        (Rule, r"such as Rule\(\)$"),
-        (Rule(), r"^upcycle.move\(...\) is Server\(.*, but it must be a pair: up.Move"),
-        (Short(), r"^upcycle.move\(...\) gives a model of shape \(1,\), but it must be"),
-        ("signal", r"^upcycle is 'signal', but it must be the object itself, up.coefficients.Signal\(...\)$"),
+        (NotANumber(), r"^upcycle rho\(1, \d+\).*nan"),
+        (Nothing(), r"^upcycle rho\(1, \d+\).*None"),
+        (Rule, r"Rule\(\)$"),
+        (Rule(), r"^upcycle.move\(...\).*Server\(.*pair: up.Move"),
+        (Short(), r"^upcycle.move\(...\).*model.*shape \(1,\)"),
+        ("signal", r"^upcycle.*'signal'.*up.coefficients.Signal\(...\)$"),
     ],
 )
 def test_a_rule_without_its_contract_is_refused(federation, upcycle, words):

@@ -165,7 +165,7 @@ def test_other_engines_answer_for_one_client_too(engine, federation):
 def test_a_client_is_told_nobody_elses_size(federation):
     facts = federation.facts().of_client(2, {})
     assert facts.sizes.tolist() == [int(federation.train.sizes[2])]
-    with pytest.raises(up.InputError, match=r"clients \[1\] are asked, but \[2\] are here"):
+    with pytest.raises(up.InputError, match=r"clients \[1\].*\[2\]"):
         facts.rows_of(np.array([1]))
 
 
@@ -210,7 +210,7 @@ def test_nobody_is_asked_who_is_not_in_the_cohort(federation):
     plan = make_plan(federation, spec_for(up.FedAvg(), participation=0.5))
     asked = ask(plan, start_run(plan))
     absent = next(i for i in range(4) if i not in asked.cohort.clients)
-    with pytest.raises(up.InputError, match=f"client {absent} is not in the cohort of data round 1"):
+    with pytest.raises(up.InputError, match=rf"client {absent}.*cohort.*data round 1"):
         asked.of(absent)
 
 

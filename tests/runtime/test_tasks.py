@@ -38,7 +38,7 @@ def test_a_regression_gets_close_and_every_engine_that_takes_it_agrees(loss):
     found = {}
     for engine in ("sequential", "vectorised", "fused"):
         if engine == "fused" and loss not in ("mse", "huber"):
-            with pytest.raises(up.InputError, match="cross-entropy, binary, squared and Huber loss"):
+            with pytest.raises(up.InputError, match="Huber loss"):
                 up.train(data, loss=loss, engine=engine, local=LOCAL, **QUIET)
             continue
         result = up.train(data, loss=loss, engine=engine, local=LOCAL, **(QUIET | {"iterations": 20}))
@@ -103,19 +103,19 @@ def test_scaffold_divides_by_the_rate_of_the_round():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"loss": "hinge"}, "loss is 'hinge', but it must be known"),
-        ({"loss": 3}, "loss is 3, but it must be one of cross_entropy"),
-        ({"loss": "multilabel"}, "is for several labels of 0 or 1 a sample, but the data have class labels"),
-        ({"loss": "binary_cross_entropy"}, "is for 2 classes, but there are 3"),
-        ({"loss": functional.cross_entropy}, "it must return a loss for each sample"),
-        ({"loss": up.losses.CrossEntropy(class_weight=[1, 2])}, "class_weight is .* a list of 3 numbers"),
-        ({"loss": "mse", "model": nn.Linear(5, 4)}, "outputs of shape .4,. a sample, but its target has shape ..:"),
-        ({"algorithm": up.Scaffold(), "local": up.LocalAdam()}, "up.LocalSGD without max_grad_norm with Scaffold"),
-        ({"algorithm": up.PFedMe(), "local": up.LocalSGD(weight_decay=0.1)}, "with PFedMe, which has steps of its own"),
-        ({"privacy": up.privacy.DPSGD(1.0, 1.0), "local": up.LocalAdamW()}, "DPSGD takes steps of SGD"),
-        ({"privacy": up.privacy.ErmOutput(1.0, noise_std=1.0), "loss": "mse"}, "needs a linear model"),
-        ({"local": up.LocalOptimizer(lambda p: None), "engine": "sequential"}, "must return a torch optimiser"),
-        ({"local": up.LocalSGD(lr=lambda m, rounds: 1.0 - m), "engine": "sequential"}, "data round 1 of 3"),
+        ({"loss": "hinge"}, r"loss.*'hinge'"),
+        ({"loss": 3}, r"loss.*3.*cross_entropy"),
+        ({"loss": "multilabel"}, r"several labels.*0.*1.*sample.*data.*class labels"),
+        ({"loss": "binary_cross_entropy"}, r"2 classes.*3"),
+        ({"loss": functional.cross_entropy}, r"loss.*sample"),
+        ({"loss": up.losses.CrossEntropy(class_weight=[1, 2])}, r"class_weight.*3"),
+        ({"loss": "mse", "model": nn.Linear(5, 4)}, r"outputs.*shape .4,..*sample.*target.*shape"),
+        ({"algorithm": up.Scaffold(), "local": up.LocalAdam()}, r"up.LocalSGD.*max_grad_norm.*Scaffold"),
+        ({"algorithm": up.PFedMe(), "local": up.LocalSGD(weight_decay=0.1)}, r"PFedMe.*steps"),
+        ({"privacy": up.privacy.DPSGD(1.0, 1.0), "local": up.LocalAdamW()}, r"DPSGD.*steps.*SGD"),
+        ({"privacy": up.privacy.ErmOutput(1.0, noise_std=1.0), "loss": "mse"}, "linear model"),
+        ({"local": up.LocalOptimizer(lambda p: None), "engine": "sequential"}, r"return.*optimiser"),
+        ({"local": up.LocalSGD(lr=lambda m, rounds: 1.0 - m), "engine": "sequential"}, r"data round 1.*3"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:24],
 )
@@ -129,12 +129,12 @@ def test_what_does_not_fit_together_is_one_sentence(arguments, words):
 @pytest.mark.parametrize(
     ("ys", "options", "words"),
     [
-        ([[0.5, 1.0]], {}, "labels must be whole numbers from 0 on .or targets='numbers'"),
-        ([[0.5, np.nan]], {"targets": "numbers"}, "is nan at row 1 .* targets must be a finite float32"),
-        ([[[0, 2], [1, 0]]], {"targets": "labels"}, "targets must be 0 or 1"),
-        ([[0.5, 1.0]], {"targets": "number"}, "targets is 'number', but it must be known; did you mean 'numbers'"),
-        ([[0.5, 1.0]], {"targets": "numbers", "num_classes": 2}, "num_classes is 2, but it must be left out"),
-        ([[[0.5], [1.0]]], {}, "it must have one label per sample"),
+        ([[0.5, 1.0]], {}, r"labels.*0.*.or targets='numbers'"),
+        ([[0.5, np.nan]], {"targets": "numbers"}, r"nan.*row 1.*targets.*float32"),
+        ([[[0, 2], [1, 0]]], {"targets": "labels"}, r"targets.*0.*1"),
+        ([[0.5, 1.0]], {"targets": "number"}, r"targets.*'number'.*did you mean 'numbers'"),
+        ([[0.5, 1.0]], {"targets": "numbers", "num_classes": 2}, r"num_classes.*2"),
+        ([[[0.5], [1.0]]], {}, r"label.*sample"),
     ],
 )
 def test_targets_that_are_none_are_refused(ys, options, words):

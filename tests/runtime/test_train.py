@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 import upcycled as up
 from tests.conftest import ragged
+from tests.wording import has_all
 
 QUICK = {"iterations": 3, "engine": "sequential", "progress": False}
 
@@ -178,8 +181,8 @@ def test_a_diverging_run_stops_with_the_iteration_and_what_to_lower(federation):
             local=up.LocalSGD(lr=10.0, epochs=20),
             **(QUICK | {"iterations": 50}),
         )
-    assert "not finite after iteration 1;" in str(error.value)
-    assert "lower the local learning rate" in str(error.value)
+    assert "iteration 1;" in str(error.value)
+    assert has_all(str(error.value), "local", "rate")
 
 
 def test_the_record_of_a_run_is_a_table(federation):
@@ -193,33 +196,33 @@ def test_the_record_of_a_run_is_a_table(federation):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"data": [1, 2]}, "data is list, but it must be a FederatedData"),
-        ({"algorithm": "fedavg"}, "algorithm is 'fedavg', but it must be an algorithm such as up.FedAvg()"),
-        ({"algorithm": up.FedAvg}, "algorithm is <class"),
-        ({"local": {"lr": 0.1}}, "but it must be up.LocalSGD(...)"),
-        ({"iterations": 0}, "iterations is 0, but it must be an integer >= 1"),
-        ({"iterations": 2.5}, "iterations is 2.5"),
-        ({"eval_every": 0}, "eval_every is 0"),
-        ({"seed": -1}, "seed is -1"),
-        ({"participation": 0}, "participation is 0"),
-        ({"stragglers": 2}, "stragglers is 2"),
-        ({"stragglers": 0.5, "local": up.LocalSGD(epochs=1)}, "local.epochs is 1 and must be at least 2"),
-        ({"sampling": "fix"}, "did you mean 'fixed'?"),
-        ({"engine": "fussed"}, "engine is 'fussed', but it must be known; did you mean 'fused'?"),
-        ({"upcycle": float("nan")}, "upcycle is nan"),
-        ({"upcycle": "automatic"}, "upcycle is 'automatic', but it must be None, 'auto', a number"),
-        ({"noise": "loud"}, "noise is 'loud'"),
-        ({"progress": 1}, "progress is 1, but it must be True or False"),
-        ({"checkpoint_every": "often"}, "checkpoint_every is 'often', but it must be a number of data rounds"),
-        ({"privacy": "clip"}, "privacy is 'clip'"),
-        ({"model": "logistics"}, "did you mean 'logistic'?"),
-        ({"model": "lstm"}, "needs integer token ids"),
-        ({"model": nn.Linear(5, 2)}, "the labels need one logit for each of 3 classes"),
-        ({"model": nn.Linear(4, 3)}, "model does not take samples of shape (5,)"),
-        ({"model": nn.Sequential(nn.Linear(5, 3), nn.utils.spectral_norm(nn.Linear(3, 3)))}, "changes in training"),
-        ({"model": nn.Flatten()}, "model has no trainable parameter"),
+        ({"data": [1, 2]}, r"data.*FederatedData"),
+        ({"algorithm": "fedavg"}, r"algorithm.*'fedavg'.*algorithm.*up\.FedAvg\(\)"),
+        ({"algorithm": up.FedAvg}, r"algorithm.*<class"),
+        ({"local": {"lr": 0.1}}, r"up\.LocalSGD\(\.\.\.\)"),
+        ({"iterations": 0}, r"iterations.*0.*integer >= 1"),
+        ({"iterations": 2.5}, r"iterations.*2\.5"),
+        ({"eval_every": 0}, r"eval_every.*0"),
+        ({"seed": -1}, r"seed.*-1"),
+        ({"participation": 0}, r"participation.*0"),
+        ({"stragglers": 2}, r"stragglers.*2"),
+        ({"stragglers": 0.5, "local": up.LocalSGD(epochs=1)}, r"local\.epochs.*1.*2"),
+        ({"sampling": "fix"}, r"did you mean 'fixed'\?"),
+        ({"engine": "fussed"}, r"engine.*'fussed'.*did you mean 'fused'\?"),
+        ({"upcycle": float("nan")}, r"upcycle.*nan"),
+        ({"upcycle": "automatic"}, r"upcycle.*'automatic'.*None, 'auto'"),
+        ({"noise": "loud"}, r"noise.*'loud'"),
+        ({"progress": 1}, r"progress.*1.*True.*False"),
+        ({"checkpoint_every": "often"}, r"checkpoint_every.*'often'.*data rounds"),
+        ({"privacy": "clip"}, r"privacy.*'clip'"),
+        ({"model": "logistics"}, r"did you mean 'logistic'\?"),
+        ({"model": "lstm"}, "integer token ids"),
+        ({"model": nn.Linear(5, 2)}, r"labels.*3 classes"),
+        ({"model": nn.Linear(4, 3)}, r"model.*samples.*shape \(5,\)"),
+        ({"model": nn.Sequential(nn.Linear(5, 3), nn.utils.spectral_norm(nn.Linear(3, 3)))}, r"changes.*training"),
+        ({"model": nn.Flatten()}, r"model.*trainable"),
         ({"model": nn.Linear(5, 3).double()}, "model"),
-        ({"algorithm": up.PFedMe(), "local": up.LocalSGD(momentum=0.5)}, "pFedMe uses no momentum"),
+        ({"algorithm": up.PFedMe(), "local": up.LocalSGD(momentum=0.5)}, r"pFedMe.*momentum"),
     ],
 )
 def test_bad_input_is_answered_by_one_sentence_before_any_work(federation, wrong, words):
@@ -227,31 +230,31 @@ def test_bad_input_is_answered_by_one_sentence_before_any_work(federation, wrong
     with pytest.raises(up.InputError) as error:
         up.train(**arguments)
     message = str(error.value)
-    assert words in message
+    assert re.search(words, message)
     assert "\n" not in message
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: up.LocalSGD(lr=0), "LocalSGD lr is 0"),
-        (lambda: up.LocalSGD(lr=-0.1), "LocalSGD lr is -0.1, but it must be a finite number > 0"),
-        (lambda: up.LocalSGD(momentum=1), "LocalSGD momentum is 1"),
-        (lambda: up.LocalSGD(epochs=0), "LocalSGD epochs is 0"),
-        (lambda: up.LocalSGD(batch_size=0), "LocalSGD batch_size is 0"),
-        (lambda: up.FedProx(mu=-1), "FedProx mu is -1"),
-        (lambda: up.FedDyn(alpha=0), "FedDyn alpha is 0"),
-        (lambda: up.FedAvg(server_lr="fast"), "FedAvg server_lr is 'fast'"),
-        (lambda: up.FedAvgM(server_momentum=1.0), "FedAvgM server_momentum is 1.0"),
-        (lambda: up.PFedMe(lam=float("inf")), "PFedMe lam is inf"),
-        (lambda: up.FedYogi(beta1=1.5), "FedYogi beta1 is 1.5"),
-        (lambda: up.privacy.ModelClipping(clip_norm=0, noise_std=1), "ModelClipping clip_norm is 0"),
+        (lambda: up.LocalSGD(lr=0), r"LocalSGD \blr\b.*0"),
+        (lambda: up.LocalSGD(lr=-0.1), r"LocalSGD \blr\b.*-0\.1.*0"),
+        (lambda: up.LocalSGD(momentum=1), r"LocalSGD momentum.*1"),
+        (lambda: up.LocalSGD(epochs=0), r"LocalSGD epochs.*0"),
+        (lambda: up.LocalSGD(batch_size=0), r"LocalSGD batch_size.*0"),
+        (lambda: up.FedProx(mu=-1), r"FedProx \bmu\b.*-1"),
+        (lambda: up.FedDyn(alpha=0), r"FedDyn alpha.*0"),
+        (lambda: up.FedAvg(server_lr="fast"), r"FedAvg server_lr.*'fast'"),
+        (lambda: up.FedAvgM(server_momentum=1.0), r"FedAvgM server_momentum.*1\.0"),
+        (lambda: up.PFedMe(lam=float("inf")), "PFedMe lam"),
+        (lambda: up.FedYogi(beta1=1.5), r"FedYogi beta1.*1\.5"),
+        (lambda: up.privacy.ModelClipping(clip_norm=0, noise_std=1), r"ModelClipping clip_norm.*0"),
     ],
 )
 def test_a_wrong_hyper_parameter_is_named_where_it_is_made(make, words):
     with pytest.raises(up.InputError) as error:
         make()
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
 
 
 def test_labels_that_are_counted_from_1_are_warned_of_unless_classes_were_given():

@@ -14,6 +14,7 @@ from torch import nn
 
 import upcycled as up
 from tests.serving import own_models
+from tests.wording import has_all
 from upcycled.core.errors import InputError
 from upcycled.core.objective import like_targets
 
@@ -129,14 +130,14 @@ def test_a_module_of_the_users_comes_back_by_its_factory_with_its_buffers(tmp_pa
 def test_a_function_of_the_script_is_said_to_be_found_by_nobody_else(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(own_models.make, "__module__", "__main__")
     trained(federation(), model=own_models.make, seed=7).save(tmp_path)
-    assert "'make', which made the model, is in the script itself" in capsys.readouterr().err
+    assert has_all(capsys.readouterr().err, "'make'", "model")
 
 
 def test_a_module_without_a_name_comes_back_into_another_like_it(tmp_path):
     data, own = federation(), own_models.make()
     result = trained(data, model=own)
     result.save(tmp_path)
-    with pytest.raises(InputError, match=r"has no name to be made by: give one .* up.load\(DIR, model=module\)"):
+    with pytest.raises(InputError, match=r"up.load\(DIR, model=module\)"):
         up.load(tmp_path)
     given = own_models.Counted()
     before = {name: value.clone() for name, value in given.state_dict().items()}
@@ -144,17 +145,17 @@ def test_a_module_without_a_name_comes_back_into_another_like_it(tmp_path):
         assert_same(up.load(tmp_path, model=model), result, data.test.x)
     assert all(torch.equal(before[name], value) for name, value in given.state_dict().items())
     unnamed = trained(data, model=lambda: own_models.Counted())
-    with pytest.raises(InputError, match="has no name to be made by"):
+    with pytest.raises(InputError, match=r"name.*made"):
         up.load(unnamed.save(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        (nn.Linear(3, 2), "'weight' is in the module, but not in the folder"),
-        (own_models.Counted(4, 2), r"'linear.weight' is \(2, 3\) in the folder, but \(2, 4\) in it"),
-        (own_models.fails, r"calling it failed with RuntimeError: no weights today"),
-        (dict, "it returned dict"),
+        (nn.Linear(3, 2), r"'weight'.*module"),
+        (own_models.Counted(4, 2), r"'linear.weight'.*\(2, 3\).*\(2, 4\)"),
+        (own_models.fails, r"RuntimeError.*weights"),
+        (dict, "returned dict"),
     ],
 )
 def test_a_module_that_does_not_fit_is_refused_in_a_sentence(tmp_path, model, said):
@@ -196,7 +197,7 @@ def test_numbers_are_answered_by_numbers_and_have_no_probabilities(tmp_path, los
     assert loaded.predict(data.test.x) == pytest.approx(np.exp(raw) if loss == "poisson" else raw)
     assert loaded.predict(data.test.x).shape == data.test.y.shape
     assert loaded.classes is None
-    with pytest.raises(InputError, match=r"answers in numbers, which have no probabilities: use predict"):
+    with pytest.raises(InputError, match=r"probabilities.*predict"):
         loaded.predict_proba(data.test.x)
 
 
@@ -223,7 +224,7 @@ def test_a_loss_of_the_users_answers_by_the_largest_output_where_there_are_sever
     assert loaded.predict(data.test.x).tolist() == outputs_of(loaded.model, data.test.x).argmax(1).tolist()
     assert loaded.card.loss == {"name": "doubled", "function": f"{__name__}:doubled"}
     single = up.load(trained(data, loss=margin, model=nn.Linear(3, 1)).save(tmp_path / "b"), model=nn.Linear(3, 1))
-    with pytest.raises(InputError, match=r"'margin', which does not say what class they mean: use the outputs"):
+    with pytest.raises(InputError, match=r"'margin'.*class.*mean.*outputs"):
         single.predict(data.test.x)
 
 
@@ -245,9 +246,9 @@ def test_arrays_tensors_lists_and_tables_give_the_same_answers(tmp_path):
     for samples in (*same, pandas.DataFrame(columns), polars.DataFrame(columns)):
         assert np.array_equal(loaded.predict_proba(samples), expected)
     frame = pandas.DataFrame(columns)
-    with pytest.raises(InputError, match=r"^x has no column 'dose', but the model was trained on it; did you mean"):
+    with pytest.raises(InputError, match=r"^x.*column 'dose'.*model.*trained.*did you mean"):
         loaded.predict(frame.rename(columns={"dose": "doses"}))
-    with pytest.raises(InputError, match=r"^x has a column 'height', but the model was not trained on it"):
+    with pytest.raises(InputError, match=r"^x.*column 'height'.*model.*trained"):
         loaded.predict(frame.assign(height=1.0))
 
 
@@ -262,14 +263,14 @@ def test_many_samples_are_answered_in_pieces_alike(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("x", "said"),
     [
-        (np.zeros(3), r"^x has shape \(3,\), but it must be \(samples, 3\)$"),
-        (np.zeros((2, 4)), r"^x has shape \(2, 4\), but it must be \(samples, 3\)$"),
-        (np.zeros((0, 3)), r"^x has no samples"),
-        (np.zeros((2, 3), dtype=np.uint8), r"^x is of type uint8, but the model was trained on float32"),
-        ([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]], r"^x is nan at row 1, column 1 \(counted from 0\), but every feature"),
-        ([[1.0, 2.0, 1e39]], r"^x is 1e\+39 at row 0, column 2"),
-        ([["a", "b", "c"]], r"^x holds values of type <U1, but it must hold numbers$"),
-        ([[1.0], [1.0, 2.0]], r"^x is ragged"),
+        (np.zeros(3), r"^x.*shape \(3,\).*\(samples, 3\)$"),
+        (np.zeros((2, 4)), r"^x.*shape \(2, 4\).*\(samples, 3\)$"),
+        (np.zeros((0, 3)), r"^x.*samples"),
+        (np.zeros((2, 3), dtype=np.uint8), r"^x.*uint8.*model.*trained.*float32"),
+        ([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]], r"^x.*nan.*row 1, column 1"),
+        ([[1.0, 2.0, 1e39]], r"^x.*1e\+39.*row 0, column 2"),
+        ([["a", "b", "c"]], r"values.*<U1"),
+        ([[1.0], [1.0, 2.0]], r"^x.*ragged"),
     ],
 )
 def test_samples_that_do_not_fit_are_refused_in_a_sentence(tmp_path, x, said):
@@ -281,7 +282,7 @@ def test_samples_that_do_not_fit_are_refused_in_a_sentence(tmp_path, x, said):
 def test_token_ids_are_whole_numbers_within_the_vocabulary(tmp_path):
     loaded = up.load(trained(tokens(), model="lstm", model_options={"hidden": 2}, iterations=1).save(tmp_path))
     assert loaded.predict([[0, 11, 3, 3, 1]]).shape == (1,)
-    with pytest.raises(InputError, match="needs integer token ids"):
+    with pytest.raises(InputError, match="integer token ids"):
         loaded.predict([[0.5, 1, 2, 3, 4]])
     with pytest.raises(InputError, match="does not take these samples"):
         loaded.predict([[0, 1, 2, 3, 12]])
@@ -311,7 +312,7 @@ def test_personal_models_come_back_by_number_and_by_name(tmp_path):
     assert_same(loaded, result, data.test.x)
     absent = next(client for client in range(3) if client not in took_part)
     for called in (absent, data.name_of(absent), 17, "zoe", ""):
-        with pytest.raises(InputError, match=r"^client is .*, but it has no personal model in .*, as only clients"):
+        with pytest.raises(InputError, match=r"^client.*personal model.*clients"):
             loaded.personal(called)
 
 
@@ -331,7 +332,7 @@ def test_personal_models_of_a_restricted_run_are_in_the_holders_folder_alone(tmp
     own.unlink()
     own.parent.rmdir()
     assert_same(up.load(folder), result, data.test.x)
-    with pytest.raises(InputError, match="holds no personal models"):
+    with pytest.raises(InputError, match="personal models"):
         loaded.personal(client)
 
 
@@ -340,7 +341,7 @@ def test_personal_models_of_another_model_are_refused(tmp_path):
     result.save(tmp_path)
     _, other = personal_run(seed=3)
     loaded = up.load(replace(other, personal_models=None).save(tmp_path))
-    with pytest.raises(InputError, match=r"personal.safetensors: damaged \(it belongs to another model.safetensors"):
+    with pytest.raises(InputError, match=r"personal.safetensors: damaged.*model.safetensors"):
         loaded.personal(min(result.personal_models))
 
 
@@ -403,11 +404,11 @@ def cut(name, keep=20):
     [
         (
             spoil_weights,
-            r"model.safetensors: damaged \(it is not the one that model.json was written for\)",
+            r"model.safetensors: damaged.*model.json",
         ),
         (
             other_weights,
-            r"model.safetensors: damaged \(it is not the one that model.json was written for\)",
+            r"model.safetensors: damaged.*model.json",
         ),
         (cut("model.safetensors"), "model.safetensors: damaged"),
         (cut("model.json"), "model.json: damaged"),
@@ -419,12 +420,12 @@ def cut(name, keep=20):
         (change(link="cosine"), "model.json: damaged"),
         (change(shape="wide"), "model.json: damaged"),
         (change(privacy={}), "model.json: damaged"),
-        (change(options={"bias": True}), r"damaged \(KeyError: 'outputs'\); expected the options of a model"),
-        (change(shape=[4]), r"'weight' is \(2, 3\) in the folder, but \(2, 4\) in it"),
-        (change(format=3), "model.json has format 3, but this version of upcycled reads format 2: use the"),
-        (change(format="1"), "model.json has format '1', but"),
-        (without("model.json"), "holds no model.json"),
-        (without("model.safetensors"), r"model.safetensors: cannot be read \(No such file or directory\)"),
+        (change(options={"bias": True}), r"damaged \(KeyError: 'outputs'\); expected.*options.*model"),
+        (change(shape=[4]), r"'weight'.*\(2, 3\).*\(2, 4\)"),
+        (change(format=3), r"model.json.*format 3.*version.*upcycled.*format 2"),
+        (change(format="1"), r"model.json.*format '1'"),
+        (without("model.json"), r"model.json"),
+        (without("model.safetensors"), r"model.safetensors.*\(No such file or directory\)"),
     ],
 )
 def test_damage_is_said_in_one_sentence(tmp_path, harm, said):
@@ -445,7 +446,7 @@ def test_a_damaged_file_of_personal_models_is_said_in_one_sentence(tmp_path):
 
 
 def test_a_folder_must_hold_one_model(tmp_path):
-    with pytest.raises(InputError, match=r"holds no model.json, but it must be the folder of a finished run"):
+    with pytest.raises(InputError, match=r"model.json.*finished"):
         up.load(tmp_path)
     with pytest.raises(InputError, match="is no folder"):
         up.load(tmp_path / "nowhere")
@@ -456,7 +457,7 @@ def test_a_folder_must_hold_one_model(tmp_path):
     result.save(results / "seed-0" / "private")
     assert up.load(results).folder == results / "seed-0"
     result.save(results / "seed-1")
-    with pytest.raises(InputError, match=r"holds 2 models, so it must be one of: .*seed-0, .*seed-1$"):
+    with pytest.raises(InputError, match=r"2 models.*seed-0, .*seed-1$"):
         up.load(results)
 
 
@@ -466,7 +467,7 @@ def test_a_factory_that_is_not_there_is_one_sentence_with_a_way_out(tmp_path):
         change(factory=name)(tmp_path)
         with pytest.raises(InputError, match=said) as raised:
             up.load(tmp_path, allow=name.partition(":")[0])
-        assert "; or give the module as up.load(DIR, model=module)" in str(raised.value)
+        assert has_all(str(raised.value), "module", "up.load(DIR, model=module)")
 
 
 @pytest.fixture
@@ -488,7 +489,7 @@ def planted(tmp_path, monkeypatch):
 def test_code_that_is_not_allowed_is_neither_imported_nor_called(planted, name, allow):
     trained(federation(), model=own_models.make, iterations=1).save(planted / "model")
     change(factory=name)(planted / "model")
-    with pytest.raises(InputError, match=rf"names the function '{name}'.*pass allow='{name.partition(':')[0]}'"):
+    with pytest.raises(InputError, match=rf"'{name}'.*pass allow='{name.partition(':')[0]}'"):
         up.load(planted / "model", **({"allow": allow} if allow else {}))
     assert not (planted / "imported").exists()
     assert not (planted / "called").exists()
@@ -498,7 +499,7 @@ def test_code_that_is_not_allowed_is_neither_imported_nor_called(planted, name, 
 def test_a_function_of_another_package_is_not_run(tmp_path, name):
     trained(federation(), model=own_models.make, iterations=1).save(tmp_path)
     change(factory=name)(tmp_path)
-    with pytest.raises(InputError, match="expected code that you allow"):
+    with pytest.raises(InputError, match="expected code"):
         up.load(tmp_path, allow="tests.serving.own_models")
 
 
@@ -506,7 +507,7 @@ def test_an_allowed_module_does_not_allow_what_it_imports(planted):
     trained(federation(), model=own_models.make, iterations=1).save(planted / "model")
     for name in ("planted_package.planted:make", "planted_package.planted:Path.cwd"):
         change(factory=name)(planted / "model")
-        with pytest.raises(InputError, match="is not defined in an allowed module"):
+        with pytest.raises(InputError, match="allowed module"):
             up.load(planted / "model", allow="planted_package")
     change(factory="planted_package.planted:make")(planted / "model")
     up.load(planted / "model", allow="planted_package.planted:make")
@@ -516,7 +517,7 @@ def test_an_allowed_module_does_not_allow_what_it_imports(planted):
 @pytest.mark.parametrize("allow", ["", [""], [None], {"a": 1}])
 def test_what_is_no_name_of_a_module_allows_nothing(tmp_path, allow):
     folder = trained(federation(), model=own_models.make, iterations=1).save(tmp_path)
-    with pytest.raises(InputError, match="expected code that you allow"):
+    with pytest.raises(InputError, match="expected code"):
         up.load(folder, allow=allow)
 
 

@@ -22,6 +22,7 @@ from studies.paper.spec import Spec, check_cell
 from studies.paper.tables import fill
 from studies.paper.timing import timed
 from tests.studies.test_paper import SETS, write_synthetic
+from tests.wording import has_all
 from upcycled.core.errors import InputError
 from upcycled.runtime.checkpointing.fingerprint import hash_of_data
 
@@ -54,9 +55,7 @@ def small_data(tmp_path, monkeypatch):
 )
 def test_known_names_that_a_table_lacks_leave_nothing_of_it(what, only, tmp_path):
     assert pieces(load_settings(), Asked(what, only=only)) == []
-    with pytest.raises(
-        InputError, match=rf"{what} has nothing of --only {' '.join(only)} to compute: --only must name"
-    ):
+    with pytest.raises(InputError, match=rf"{what}.*--only {' '.join(only)}.*--only"):
         run(Asked(what, only=only, results=tmp_path / "cells"), print)
     assert not (tmp_path / "cells").exists()
 
@@ -105,7 +104,7 @@ def test_the_small_version_is_blamed_only_where_the_whole_one_has_something(what
     with pytest.raises(InputError) as caught:
         run(Asked(what, quick=True, only=only, results=tmp_path), print)
     assert ("without --quick" in str(caught.value)) == is_blamed
-    assert ("must name its data sets or methods" in str(caught.value)) != is_blamed
+    assert (has_all(str(caught.value), "data sets", "methods")) != is_blamed
 
 
 # ---------------------------------------------------------------- which data cells come from
@@ -147,7 +146,7 @@ def test_another_share_of_validation_samples_is_other_data_for_tries_only(small_
     other = Sources(replace(settings, validation_fraction=0.3))
     check_data(store, other, "syn_iid", "test")
     check_data(store, other, "syn_iid", "seeds")
-    with pytest.raises(InputError, match=r"the validation samples of Syn\(iid\) on this machine differ"):
+    with pytest.raises(InputError, match=r"validation samples.*Syn\(iid\)"):
         check_data(store, other, "syn_iid", "validation")
 
 
@@ -173,7 +172,7 @@ def test_a_damaged_file_of_fingerprints_is_one_sentence(small_data, content):
     store = Store(small_data / "cells", settings)
     store.folder.mkdir()
     (store.folder / DATA).write_bytes(content)
-    with pytest.raises(InputError, match=r"data\.json cannot be read, but it must be as it was written"):
+    with pytest.raises(InputError, match=r"data\.json.*written"):
         check_data(store, Sources(settings), "syn_iid", "test")
     assert (store.folder / DATA).read_bytes() == content
 
@@ -230,7 +229,7 @@ def test_a_line_that_is_no_cell_is_named_with_its_file_and_nothing_is_computed(s
     path.write_bytes(whole + b"\n" + line + b"\n")
     with pytest.raises(InputError) as caught:
         compute_some(small_data / "cells")
-    assert str(caught.value).startswith(f"{path}: line 2 is not a cell")
+    assert has_all(str(caught.value), f"{path}: line 2", "cell")
     assert "\n" not in str(caught.value)
     assert path.read_bytes() == whole + b"\n" + line + b"\n"
 

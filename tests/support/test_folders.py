@@ -56,9 +56,7 @@ def test_a_user_without_a_home_is_told_to_name_a_folder(home, monkeypatch):
     monkeypatch.setattr(Path, "home", homeless)
     assert cache_folder() is None
     assert folders() == []
-    with pytest.raises(
-        InputError, match="there is no home folder to keep data in, so UPCYCLED_DATA must name a folder"
-    ):
+    with pytest.raises(InputError, match=r"there.*home.*data.*UPCYCLED_DATA"):
         fetched_folder()
 
 
@@ -82,5 +80,5 @@ def test_data_is_looked_for_in_the_named_folder_then_in_the_cache(home, monkeypa
 
 def test_a_named_folder_that_is_none_is_refused(home, monkeypatch):
     monkeypatch.setenv("UPCYCLED_DATA", str(home / "no"))
-    with pytest.raises(InputError, match=r"^UPCYCLED_DATA is '.*no', but it must be a folder$"):
+    with pytest.raises(InputError, match=r"^UPCYCLED_DATA.*'.*no'"):
         chosen_folder()

@@ -93,7 +93,7 @@ def test_a_kernel_is_compiled_once_and_a_damaged_cache_only_costs_the_compilatio
         path.write_bytes(whole[:length])
         out, err = run(small, folder)
         assert out == "0 1"
-        assert "cannot use the cached kernels" in err
+        assert "cached kernels" in err
         path.write_bytes(whole)
     assert run(small, folder) == ("1 0", "")
 

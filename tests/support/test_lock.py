@@ -48,7 +48,7 @@ def test_without_working_locks_no_account_is_opened_read_or_charged(tmp_path, no
         lambda: Account.read(tmp_path / "a"),
         lambda: Account.open(tmp_path / "b", epsilon=2.0, delta=1e-5),
     ):
-        with pytest.raises(WriteError, match="file locks do not work here"):
+        with pytest.raises(WriteError, match=r"locks.*work"):
             refused()
     assert account.content == before
     assert not (tmp_path / "b" / "account.jsonl").exists()
@@ -78,7 +78,7 @@ def test_a_lock_file_that_was_removed_while_it_was_waited_for_is_not_taken(tmp_p
         with locked(tmp_path, is_private=is_private, waits=True):
             patch.undo()
             assert len(set(taken)) == 2
-            with pytest.raises(InUseError, match="is in use by process"), locked(tmp_path, is_private=is_private):
+            with pytest.raises(InUseError, match=r"use.*process"), locked(tmp_path, is_private=is_private):
                 pass
 
 
@@ -89,7 +89,7 @@ def test_a_lock_file_that_is_replaced_every_time_is_refused(tmp_path, monkeypatc
 
     monkeypatch.setattr(lock, "lock_descriptor", always_removed)
     os.close(before := os.open(os.devnull, os.O_RDONLY))
-    with pytest.raises(InUseError, match="is replaced again and again"), locked(tmp_path, waits=True):
+    with pytest.raises(InUseError, match="replaced"), locked(tmp_path, waits=True):
         pass
     os.close(after := os.open(os.devnull, os.O_RDONLY))
     assert after == before  # no handle is left open
@@ -108,7 +108,7 @@ def test_an_account_does_not_cut_off_a_charge_that_came_in_spite_of_the_lock(tmp
         return fits(self, *arguments)
 
     monkeypatch.setattr(Account, "_fits", beside)
-    with pytest.raises(InputError, match="another process wrote in spite of the lock"):
+    with pytest.raises(InputError, match=r"process.*lock"):
         pay(account, 3)
     assert [charged.entry.round for charged in Account.read(tmp_path).charges] == [1, 2]
     pay(account, 3)
@@ -118,5 +118,5 @@ def test_an_account_does_not_cut_off_a_charge_that_came_in_spite_of_the_lock(tmp
 def test_an_account_that_cannot_be_written_does_not_advise_another_folder(tmp_path, monkeypatch):
     account = Account.open(tmp_path, epsilon=2.0, delta=1e-5)
     monkeypatch.setattr(os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left")))
-    with pytest.raises(WriteError, match=r"check permissions and free disk space$"):
+    with pytest.raises(WriteError, match=r"permissions.*space$"):
         pay(account, 1)

@@ -92,11 +92,11 @@ def test_the_corollary_s_rate_is_of_the_order_of_one_over_the_root_of_m():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"mu": 0, "rounds": 3}, "mu is 0"),
-        ({"mu": 1, "rounds": 0}, "rounds is 0"),
-        ({"mu": 1, "rounds": 4, "c": 2.5}, "c is 2.5, but it must be at most 2"),
+        ({"mu": 0, "rounds": 3}, r"\bmu\b.*\b0\b"),
+        ({"mu": 1, "rounds": 0}, r"rounds.*0"),
+        ({"mu": 1, "rounds": 4, "c": 2.5}, r"\bc\b.*2.5.*2"),
         ({"mu": 1, "rounds": 4, "c": 1.5, "open_ended": True}, "at most 1"),
-        ({"mu": 1, "rounds": 4, "c": 0}, "c is 0"),
+        ({"mu": 1, "rounds": 4, "c": 0}, r"\bc\b.*\b0\b"),
     ],
 )
 def test_schedules_that_would_need_a_negative_lambda_are_refused(arguments, words):
@@ -130,11 +130,11 @@ def test_each_round_s_terms_meet_that_round_s_lambda():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"h1": [1.0]}, "h1 has 1 rounds, but h2 has 2"),
-        ({"h1": [1.0, -1.0]}, "h1 must be a list of finite numbers >= 0"),
-        ({"h1": [1.0, 1.0, 1.0], "h2": [1.0, 1.0, 1.0]}, "lam has 2 rounds, but h1 has 3"),
-        ({"floor": 2.0}, "floor is 2.0, but it must be at most initial_loss"),
-        ({"initial_loss": math.nan}, "initial_loss is nan"),
+        ({"h1": [1.0]}, r"h1.*1 rounds.*h2.*2"),
+        ({"h1": [1.0, -1.0]}, r"h1.*finite.*>= 0"),
+        ({"h1": [1.0, 1.0, 1.0], "h2": [1.0, 1.0, 1.0]}, r"lam.*2 rounds.*h1.*3"),
+        ({"floor": 2.0}, r"floor.*2.0.*initial_loss"),
+        ({"initial_loss": math.nan}, r"initial_loss.*nan"),
     ],
 )
 def test_terms_that_do_not_fit_together_are_refused(wrong, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 
 import mpmath
@@ -263,24 +264,24 @@ def test_lambda_may_be_one_number_per_round_and_infinity_is_plain_fedprox():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"smoothness": 0}, "smoothness is 0, but it must be a finite number > 0"),
-        ({"dissimilarity": 0}, "dissimilarity is 0, but it must be a finite number >= 1: i.i.d. clients have B = 1"),
-        ({"dissimilarity": math.inf}, "dissimilarity is inf"),
-        ({"mu": 0}, "mu is 0"),
-        ({"strong_convexity": -1}, "strong_convexity is -1"),
-        ({"cohort": 0}, "cohort is 0, but it must be an integer >= 1"),
-        ({"cohort": 2.5}, "cohort is 2.5"),
-        ({"lam": -1}, "lam is -1, but it must be a finite number >= 0"),
-        ({"lam": [1, -2]}, "lam is -2"),
-        ({"lam": [1, math.nan]}, "lam is nan"),
-        ({"lam": []}, "one for each data round"),
-        ({"lam": "two"}, "lam is 'two'"),
-        ({"form": "sharpe"}, "did you mean 'sharp'?"),
+        ({"smoothness": 0}, r"smoothness.*0.*0"),
+        ({"dissimilarity": 0}, r"dissimilarity.*0.*>= 1: i\.i\.d\. clients.*B = 1"),
+        ({"dissimilarity": math.inf}, r"dissimilarity.*inf"),
+        ({"mu": 0}, r"\bmu\b.*\b0\b"),
+        ({"strong_convexity": -1}, r"strong_convexity.*-1"),
+        ({"cohort": 0}, r"cohort.*0.*integer >= 1"),
+        ({"cohort": 2.5}, r"cohort.*2\.5"),
+        ({"lam": -1}, r"lam.*-1.*>= 0"),
+        ({"lam": [1, -2]}, r"\blam\b.*-2\b"),
+        ({"lam": [1, math.nan]}, r"\blam\b.*\bnan\b"),
+        ({"lam": []}, "data round"),
+        ({"lam": "two"}, r"lam.*'two'"),
+        ({"form": "sharpe"}, r"did you mean 'sharp'\?"),
     ],
 )
 def test_numbers_that_no_problem_has_are_refused_in_one_sentence(wrong, words):
     given_ = {"smoothness": 1, "dissimilarity": 1.5, "mu": 1, "strong_convexity": 1, "cohort": 3, "lam": 1} | wrong
     with pytest.raises(up.InputError) as error:
         up.theory.constants(**given_)
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
     assert "\n" not in str(error.value)

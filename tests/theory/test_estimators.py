@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -220,21 +221,21 @@ def test_the_user_s_module_is_left_alone(federation):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda data: up.theory.estimate_smoothness(data, "mlp"), "model is 'mlp', but it must be 'logistic'"),
-        (lambda data: up.theory.estimate_smoothness(data, small_mlp()), "params is missing"),
-        (lambda data: up.theory.estimate_dissimilarity(data, "logistic", np.zeros(7)), "the model has 18 parameters"),
+        (lambda data: up.theory.estimate_smoothness(data, "mlp"), r"model.*'mlp'.*'logistic'"),
+        (lambda data: up.theory.estimate_smoothness(data, small_mlp()), r"params.*missing"),
+        (lambda data: up.theory.estimate_dissimilarity(data, "logistic", np.zeros(7)), r"model.*18 parameters"),
         (
             lambda data: up.theory.estimate_dissimilarity(data, "logistic", np.full(18, np.nan)),
             "not finite numbers",
         ),
         (
             lambda data: up.theory.estimate_dissimilarity(data, "logistic", np.zeros(18), weights="sample"),
-            "did you mean 'samples'?",
+            r"did you mean 'samples'\?",
         ),
     ],
 )
 def test_bad_input_is_answered_by_one_sentence(federation, call, words):
     with pytest.raises(up.InputError) as error:
         call(federation)
-    assert words in str(error.value)
+    assert re.search(words, str(error.value))
     assert "\n" not in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -70,25 +71,25 @@ def test_it_takes_linear_models_and_stacks(module, shape):
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        (nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)), "found Tanh where ReLU should be"),
-        (nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 3)), "found Dropout where Linear"),
-        (nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), "found Linear where ReLU should be"),
-        (nn.Sequential(nn.Linear(6, 3), nn.ReLU()), "ends in a Linear layer"),
-        (nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)), "Flatten with its default dimensions"),
-        (nn.Sequential(stack(6, 4, 3)), "found Sequential where Linear"),
-        (Own(6, 3), "found Own where Linear"),
-        (nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(5, 3)), "gives 4 numbers, but the next one takes 5"),
-        (frozen(), "none of them frozen or shared"),
-        (tied(), "none of them frozen or shared"),
-        (hooked(), "does not run module hooks"),
-        (nn.Linear(7, 3), "takes 7 numbers a sample, but the training features are 6"),
-        (nn.Linear(6, 2), "gives 2 logits, but there are 3 classes"),
+        (nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)), r"Tanh.*ReLU"),
+        (nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Dropout(), nn.Linear(4, 3)), r"Dropout.*Linear"),
+        (nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)), r"Linear.*ReLU"),
+        (nn.Sequential(nn.Linear(6, 3), nn.ReLU()), "Linear layer"),
+        (nn.Sequential(nn.Flatten(0), nn.Linear(6, 3)), r"Flatten.*default"),
+        (nn.Sequential(stack(6, 4, 3)), r"Sequential.*Linear"),
+        (Own(6, 3), r"Own.*Linear"),
+        (nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(5, 3)), r"4.*next.*5"),
+        (frozen(), r"frozen.*shared"),
+        (tied(), r"frozen.*shared"),
+        (hooked(), "module hooks"),
+        (nn.Linear(7, 3), r"7.*sample.*training features.*6"),
+        (nn.Linear(6, 2), r"2 logits.*3 classes"),
     ],
 )
 def test_it_refuses_other_modules_in_one_sentence(module, says):
     task = replace(task_of(nn.Linear(6, 3)), module=module, layout=layout_of(module))
     reason = FUSED.refuses(task)
-    assert says in reason
+    assert re.search(says, reason)
     assert "\n" not in reason
 
 

@@ -209,7 +209,7 @@ def test_a_label_that_is_no_class_is_an_error_and_not_a_write_beyond_the_array()
     engine = open_fused(task)
     good = task_for(nn.Linear(5, 3), federation(RAGGED, (5,), 3), LocalSGD(), 3)
     work = next(rounds(good, COHORTS[:1]))[0]
-    with pytest.raises(ValueError, match="client 3 has a label that is not one of the model's 3 classes"):
+    with pytest.raises(ValueError, match=r"client 3.*label.*model's 3 classes"):
         engine.train(work)
     with pytest.raises(ValueError, match=r"test\.y"):
         engine.score(work.model)

@@ -163,7 +163,7 @@ def test_a_worker_that_dies_once_is_replaced_and_the_round_is_whole(tmp_path):
 @pytest.mark.filterwarnings("ignore:A worker stopped:UserWarning")
 def test_workers_that_keep_dying_end_in_one_sentence():
     engine = open_vectorised(task_of(module=Mortal(None)), 2, "workers")
-    with closing(engine), pytest.raises(UpcycledError, match="died twice in one round"):
+    with closing(engine), pytest.raises(UpcycledError, match=r"twice.*round"):
         engine.train(work_of(engine.task))
 
 
