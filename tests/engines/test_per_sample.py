@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -254,12 +255,12 @@ class NumpyDropout(nn.Module):
         (Centred, r"change.*samples beside"),
         (CentredInTraining, r"change.*samples beside"),
         (TimeFirst, r"change.*samples beside"),
-        (NumpyDropout, "not torch's"),
+        (NumpyDropout, "not torch.s"),
     ],
 )
 @pytest.mark.parametrize("engine", ["auto", "sequential"])
 def test_a_model_whose_samples_are_not_apart_is_refused_in_one_sentence(model, sentence, engine):
-    assert sentence in refuses_per_sample(task_of(model, (20,), 3))
+    assert re.search(sentence, refuses_per_sample(task_of(model, (20,), 3)))
     data = up.FederatedData.from_arrays([np.ones((9, 20), np.float32)], [np.arange(9) % 3], num_classes=3)
     with pytest.raises(up.InputError, match=sentence):
         up.train(data, algorithm=up.FedAvg(), model=model(), privacy=up.privacy.DPSGD(1.0, 1.0), engine=engine,

@@ -218,29 +218,29 @@ def test_an_edited_size_breaks_the_chain(tmp_path, name):
 
 
 FORGED = {
-    "a size above the largest": (2, {"first": {"sizes": [20, 27, 23], "paper": [0.8] * 3}}, "not from 1 to 26"),
-    "a size of nothing": (2, {"first": {"sizes": [20, 0, 23], "paper": [0.8] * 3}}, "not from 1 to 26"),
-    "a size that is no number": (2, {"first": {"sizes": [20, True, 23], "paper": [0.8] * 3}}, "not from 1 to 26"),
+    "a size above the largest": (2, {"first": {"sizes": [20, 27, 23], "paper": [0.8] * 3}}, r"1.*26"),
+    "a size of nothing": (2, {"first": {"sizes": [20, 0, 23], "paper": [0.8] * 3}}, r"1.*26"),
+    "a size that is no number": (2, {"first": {"sizes": [20, True, 23], "paper": [0.8] * 3}}, r"1.*26"),
     "a size too few": (2, {"first": {"sizes": [20, 24], "paper": [0.8] * 3}}, "does not say as much"),
     "a number too few": (2, {"first": {"sizes": [20, 24, 23], "paper": [0.8] * 2}}, "does not say as much"),
     "a number below zero": (2, {"first": {"sizes": [20, 24, 23], "paper": [-0.8] * 3}}, "must be"),
     "no numbers": (2, {"first": {"sizes": [20, 24, 23]}}, "does not say as much"),
-    "no list": (2, {"first": {"sizes": {"7": 20}, "paper": [0.8] * 3}}, "not from 1 to 26"),
+    "no list": (2, {"first": {"sizes": {"7": 20}, "paper": [0.8] * 3}}, r"1.*26"),
     "no table": (2, {"first": [20, 24, 23]}, "must be a table"),
     "nothing": (2, {"first": None}, "does not say as much"),
-    "a name of its own": (2, {"first": {"sizes": [20, 24, 23], "paper": [0.8] * 3, "x": 1}}, "not what the run wrote"),
-    "a free line with sizes": (3, {"first": {"sizes": []}}, "not written as a ledger writes it"),
+    "a name of its own": (2, {"first": {"sizes": [20, 24, 23], "paper": [0.8] * 3, "x": 1}}, "run wrote"),
+    "a free line with sizes": (3, {"first": {"sizes": []}}, r"written.*ledger"),
     "sizes of who was charged": (6, {"first": {"sizes": [23, 20], "paper": [0.8] * 2}}, "does not say as much"),
-    "a seal that is none": (1, {"sizes": {"largest": 26}}, "the largest of them and a hash"),
-    "a listed size": (1, {"sizes": [26] * 3}, "the largest of them and a hash"),
-    "a largest that is none": (1, {"sizes": {"largest": 0, "sha256": "0" * 64}}, "must be an integer >= 1"),
-    "no seal": (1, {"sizes": None}, "the largest of them and a hash"),
+    "a seal that is none": (1, {"sizes": {"largest": 26}}, r"largest.*hash"),
+    "a listed size": (1, {"sizes": [26] * 3}, r"largest.*hash"),
+    "a largest that is none": (1, {"sizes": {"largest": 0, "sha256": "0" * 64}}, "integer >= 1"),
+    "no seal": (1, {"sizes": None}, r"largest.*hash"),
     "a listed paper": (
         1,
         {"paper": {"theorem": "output", "clip_norm": 10.0, "noise_std": [0.8]}},
-        "its 'paper' is not",
+        "'paper'",
     ),
-    "too many clients": (1, {"num_clients": 2**31 + 1}, "must be at most 2147483648"),
+    "too many clients": (1, {"num_clients": 2**31 + 1}, "2147483648"),
 }
 
 

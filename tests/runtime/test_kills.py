@@ -78,7 +78,11 @@ def charged(folder):
     path = folder / "ledger.jsonl"
     content = path.read_bytes() if path.exists() else b""
     lines = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()[1:]]
-    return [{name: line[name] for name in line if name != "chain"} for line in lines if line["kind"] == "data"]
+    return [
+        {name: line[name] for name in line if name not in ("chain", "first")}
+        for line in lines
+        if line["kind"] == "data"
+    ]
 
 
 def released(folder):
