@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -259,7 +260,7 @@ class NumpyDropout(nn.Module):
 )
 @pytest.mark.parametrize("engine", ["auto", "sequential"])
 def test_a_model_whose_samples_are_not_apart_is_refused_in_one_sentence(model, sentence, engine):
-    assert sentence in refuses_per_sample(task_of(model, (20,), 3))
+    assert re.search(sentence, refuses_per_sample(task_of(model, (20,), 3)))
     data = up.FederatedData.from_arrays([np.ones((9, 20), np.float32)], [np.arange(9) % 3], num_classes=3)
     with pytest.raises(up.InputError, match=sentence):
         up.train(data, algorithm=up.FedAvg(), model=model(), privacy=up.privacy.DPSGD(1.0, 1.0), engine=engine,
