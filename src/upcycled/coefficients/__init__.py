@@ -1,8 +1,8 @@
 """How far an upcycled iteration goes: scheduled coefficients, and rules that set it from what was released already.
 
 All of it is post-processing of releases: free of data, messages and privacy cost. To add one: a frozen dataclass with
-``rho`` (a schedule), or with what :class:`~upcycled.core.rule.Rule` lists (a rule), in a file of its own, and its line
-in ``table.py``.
+``rho`` (a schedule), or with what :class:`~upcycled.core.rule.Rule` lists (a rule), in a file of its own, and
+its line in ``COEFFICIENTS``.
 """
 
 from __future__ import annotations

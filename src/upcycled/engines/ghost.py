@@ -1,8 +1,8 @@
 """DP-SGD's clipped sums for layers whose gradients are products, without a gradient of every sample.
 
 One pass over a chunk leaves each layer's inputs and deltas. A sample's gradient by a layer is the sum over its
-positions of delta times input (Goodfellow 2015, arXiv:1510.01799); :mod:`upcycled.engines.factors` has lengths and
-weighted sums of such. All deltas come from one backward pass, so a model is done so only if it was tried on random
+positions of delta times input (Goodfellow 2015, arXiv:1510.01799); :mod:`upcycled.engines.factors` has lengths
+and weighted sums of such. All deltas come from one backward pass, so a model is done so only if it was tried on random
 numbers: these are the gradients that one sample at a time gives, and every row keeps its bits at any place.
 
 **What a record can change.** Its factors are its own, bit for bit; one that is not finite counts as zero, in inputs and

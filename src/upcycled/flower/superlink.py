@@ -1,7 +1,8 @@
 """Flower's server with a door: what steers a federation is answered only to whoever has its key.
 
 Flower serves sites, runs and the registration of nodes at one port, and asks nobody who they are for the latter two.
-Run as ``python -m upcycled.flower.superlink KEYFILE <flags of flower-superlink>``, requests to anything but the sites'
+Run as ``python -m upcycled.flower.superlink KEYFILE <flags of flower-superlink>``, requests to anything but
+the sites'
 interface must show the key of the federation's folder. A site's own requests are signed with its registered key, which
 Flower checks itself.
 """

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from upcycled.cli.batches import add_command, add_json
-from upcycled.cli.data import data_fetch, data_make, data_schema
+from upcycled.cli.data.data_fetch import add_fetch
+from upcycled.cli.data.data_make import add_make, columns, file_options
+from upcycled.cli.data.data_schema import add_schema, problems, source, title_of_files
 from upcycled.cli.show import note, print_json, print_rows
 from upcycled.core.errors import InputError
 
@@ -71,7 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add_json(listing)
     listing.set_defaults(run=_list)
 
-    data_fetch.add_parser(commands)
+    add_fetch(commands)
     for name, run, text in (
         ("describe", _describe, "clients, samples, sizes, classes and label skew of a file or a real set"),
         ("check", _check, "say OK, or all that is wrong with files or a real set (exit code 2), and what mends it"),
@@ -84,7 +86,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
             help=".npz; .csv, .parquet or .xlsx, several, or a folder of them; or femnist, or sent140",
         )
         command.add_argument("--schema", metavar="TOML", help="what the columns of tables are")
-        data_make.file_options(command)
+        file_options(command)
         command.add_argument("--client", metavar="COLUMN", help="the client column (default: client)")
         command.add_argument("--split", metavar="COLUMN", help="a column that says train or test, or 0 or 1")
         command.add_argument("--classes", type=int, metavar="K", help="the number of classes (default: read off)")
@@ -102,8 +104,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument("--dimension", type=int, help="of sent140: 50, 100 or 300 numbers per word (default: 50)")
         add_json(command)
         command.set_defaults(run=run)
-    data_schema.add_parser(commands)
-    data_make.add_parser(commands)
+    add_schema(commands)
+    add_make(commands)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -146,7 +148,7 @@ def _list(args: argparse.Namespace) -> int:
 def _label(args: argparse.Namespace) -> str | list[str] | None:
     """Return the label column; targets that are no classes may have several, with commas between."""
     has_several = args.targets in ("numbers", "labels") and "," in (args.label or "")
-    return data_make.columns(args.label) if has_several else args.label
+    return columns(args.label) if has_several else args.label
 
 
 def _load(args: argparse.Namespace) -> FederatedData:
@@ -158,16 +160,16 @@ def _load(args: argparse.Namespace) -> FederatedData:
         for name, value in given.items():
             raise InputError(field=f"--{name}", value=value, must="left out: it is for femnist and sent140")
         return data.load(
-            data_schema.source(args.file),
+            source(args.file),
             name=args.name,
             client=args.client,
             label=_label(args),
             split=args.split,
             test_fraction=args.test_fraction,
-            features=data_make.columns(args.features),
+            features=columns(args.features),
             seed=args.seed,
             num_classes=args.classes,
-            label_names=data_make.columns(args.labels),
+            label_names=columns(args.labels),
             vocabulary=args.vocabulary,
             targets=args.targets,
             schema=args.schema,
@@ -185,7 +187,7 @@ def _load(args: argparse.Namespace) -> FederatedData:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    data, title = _load(args), data_schema.title(args.file)
+    data, title = _load(args), title_of_files(args.file)
     if args.json:
         print_json({"file": title, **data.describe().to_dict()})
     else:
@@ -196,8 +198,8 @@ def _describe(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from upcycled.data.lint import hints
 
-    title = data_schema.title(args.file)
-    met = [] if args.file[0] in REAL else data_schema.problems(args)
+    title = title_of_files(args.file)
+    met = [] if args.file[0] in REAL else problems(args)
     wrong = [one for one in met if one.blocks and (one.is_shape or one.is_grave or not args.repair)]
     slips = [one for one in met if not one.blocks]
     if wrong:

@@ -18,7 +18,7 @@ examples:
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "download a real set from its publisher, and check it"
     parser = add_command(commands, "fetch", help=text, description=text, examples=_EPILOG)
     parser.add_argument("set", metavar="SET", help="femnist, sent140 or glove")

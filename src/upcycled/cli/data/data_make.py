@@ -28,7 +28,7 @@ examples:
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_make(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     examples = _SYNTHETIC_EXAMPLES + _PARTITION_EXAMPLES.removeprefix("examples:\n")
     text = "write an .npz"
     command = add_command(commands, "make", help=text, description=text, examples=examples)

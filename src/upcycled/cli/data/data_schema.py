@@ -13,16 +13,16 @@ from upcycled.cli.show import note, print_json
 if TYPE_CHECKING:
     from upcycled.data.schema.encoding import TableProblem
 
-EXAMPLES = """\
+SCHEMA_EXAMPLES = """\
 examples:
   upcycled data schema sites --label diagnosis
   upcycled data schema patients.csv --client hospital --label diagnosis -o mine.toml
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "write a draft of a schema to edit: what each column is, with what follows from the data marked"
-    parser = add_command(commands, "schema", help=text, description=text, examples=EXAMPLES)
+    parser = add_command(commands, "schema", help=text, description=text, examples=SCHEMA_EXAMPLES)
     parser.add_argument("file", metavar="FILE", nargs="+", help=".csv, .parquet or .xlsx; several, or a folder of them")
     parser.add_argument(
         "-o", "--output", metavar="TOML", default="schema.toml", help="where it goes (default: schema.toml)"
@@ -53,7 +53,7 @@ def _draft(args: argparse.Namespace) -> int:
     marks = Schema.from_dict(tomllib.loads(text)).marks
     write_whole(out, text.encode())
     if args.json:
-        print_json({"file": title(args.file), "output": str(out), "marks": list(marks)})
+        print_json({"file": title_of_files(args.file), "output": str(out), "marks": list(marks)})
     else:
         note(f"wrote {out}: {len(marks)} entries are from the data, and marked")
     return 0
@@ -91,6 +91,6 @@ def source(files: list[str]) -> str | list[str]:
     return files[0] if len(files) == 1 else files
 
 
-def title(files: list[str]) -> str:
+def title_of_files(files: list[str]) -> str:
     """Return what the command calls its files."""
     return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
