@@ -16,7 +16,7 @@ from typing import Any
 import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import w2
-from upcycled.engines.worker_pool import worker_pool
+from upcycled.engines.processes import worker_pool
 
 
 def runs_of_w2() -> list[dict[str, Any]]:

@@ -32,14 +32,14 @@ import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import FOLDER, w1
 from upcycled.core.engine import Work
-from upcycled.core.shards import Shards
+from upcycled.core.vectors import Shards
 from upcycled.engines.fused.blocks import listed_tile, wide_dots
 from upcycled.engines.fused.certified_kernel import _KEPT, passes_of
-from upcycled.engines.fused.fused_engine import FusedEngine
+from upcycled.engines.fused.engine import FusedEngine
+from upcycled.engines.fused.network import softmax_slopes
 from upcycled.engines.fused.simd import take
-from upcycled.engines.fused.thread_pool import ThreadPool, cores
-from upcycled.engines.fused.wide_softmax import softmax_slopes
 from upcycled.engines.fused.workspace import TILE
+from upcycled.engines.thread_pool import ThreadPool, cores
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
 

@@ -26,11 +26,11 @@ from benchmarks.measure import explain_if_asked, keep
 from benchmarks.peers.compare import Failed, Peer, call, environment
 from benchmarks.peers.opacus_step import BATCH, WORDS, model_of
 from upcycled.core.engine import Work
-from upcycled.core.sampler import everybody
+from upcycled.core.sampling import everybody
 from upcycled.core.solvers import Problem
-from upcycled.privacy.noise import SeededNoise, SystemNoise
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.spec import RunSpec
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
+from upcycled.training.plan import make_plan
+from upcycled.training.spec import RunSpec
 
 OPACUS = Peer("opacus", ("opacus==1.6.0",), "benchmarks.peers.opacus_step")
 CLIENTS, FEW, SAMPLES, TURNS = 8, 4, 20 * BATCH, 5

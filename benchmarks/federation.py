@@ -27,13 +27,13 @@ import tomli_w
 
 from benchmarks.measure import explain_if_asked, keep
 from upcycled.config.experiment import Experiment, parse
-from upcycled.flower import trial
-from upcycled.flower.coordinator import Federation
-from upcycled.flower.exchange import Exchange, Patience
-from upcycled.flower.federation_folder import FederationFolder, make_folder, open_folder
-from upcycled.flower.flwr_calls import GridPost, check_flower
-from upcycled.flower.server_run import run_seed
-from upcycled.flower.trial import down, up
+from upcycled.federation import local as trial
+from upcycled.federation.coordinator import Federation
+from upcycled.federation.exchange import Exchange, Patience
+from upcycled.federation.folder import FederationFolder, make_folder, open_folder
+from upcycled.federation.local import down, up
+from upcycled.federation.server_run import run_seed
+from upcycled.federation.transport import GridPost, check_flower
 
 SITES, PORT = 4, 18191
 WORKLOAD: dict[str, Any] = {

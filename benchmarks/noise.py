@@ -15,7 +15,7 @@ import numpy as np
 import upcycled as up
 from benchmarks.measure import explain_if_asked, interleaved, keep
 from benchmarks.workloads import w1
-from upcycled.privacy.noise import SeededNoise, SystemNoise
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
 
 REPEATS = 9
 SHAPES = {"30 clients of 610 numbers": (30, 610), "1 client of 155,800 numbers": (1, 155_800)}

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.workloads import Workload
-from upcycled.core.sampler import Participation
+from upcycled.core.sampling import Participation
 from upcycled.losses import CrossEntropy
 from upcycled.models.prepare import prepare_model
 

@@ -28,8 +28,8 @@ import tomli_w
 from benchmarks.federation import SITES, WORKLOAD, federation_here
 from benchmarks.measure import explain_if_asked, keep
 from upcycled.config.experiment import parse
-from upcycled.flower.federation_folder import FederationFolder
-from upcycled.flower.trial import began_at, started, up
+from upcycled.federation.folder import FederationFolder
+from upcycled.federation.local import began_at, started, up
 
 ROUNDS = {"enough": 0.75, "grace": 8.0}
 WAIT = 150.0

@@ -22,9 +22,9 @@ import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import Workload, w1, w3
 from upcycled.core.aggregator import AggregatorState, Combination, Received
-from upcycled.runtime.loop import iterate
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.state import start_run
+from upcycled.training.loop import iterate
+from upcycled.training.plan import make_plan
+from upcycled.training.state import start_run
 
 ROUNDS, REPEATS = 10, 3
 RULES: dict[str, Any] = {"Constant": up.coefficients.Constant(0.5)}

@@ -20,7 +20,7 @@ import numpy as np
 
 import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
-from upcycled.core.shards import Shards
+from upcycled.core.vectors import Shards
 
 FEATURES, SAMPLES, COHORT = 20, 20, 1000
 FEW, MANY, LARGE_COHORT = 10_000, 10_000_000, 100_000

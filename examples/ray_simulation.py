@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from upcycled.config.experiment import load_config
-from upcycled.flower.coordinator import Federation
-from upcycled.flower.exchange import ConnectedNode, Delivery, Exchange, Patience
-from upcycled.flower.flwr_calls import QUIET, GridPost, check_flower, content_of, fields_of
-from upcycled.flower.holder.policy import policy_of
-from upcycled.flower.holder.site import Site, open_site
-from upcycled.flower.messages import Fields
-from upcycled.flower.server_run import run_seed
+from upcycled.federation.coordinator import Federation
+from upcycled.federation.exchange import ConnectedNode, Delivery, Exchange, Patience
+from upcycled.federation.messages import Fields
+from upcycled.federation.server_run import run_seed
+from upcycled.federation.site.policy import policy_of
+from upcycled.federation.site.site import Site, open_site
+from upcycled.federation.transport import QUIET, GridPost, check_flower, content_of, fields_of
 
 WHO = "who"
 """What the server asks first: virtual nodes have numbers, and no names."""

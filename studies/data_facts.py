@@ -14,7 +14,7 @@ import upcycled as up
 from studies.common.data import ROOT, data_folder
 from studies.common.page import replaced, table
 from upcycled.data.sets.sent140 import PARQUET, TOKENS
-from upcycled.data.sets.tokens import UNKNOWN, encode
+from upcycled.data.sets.word_vectors import UNKNOWN, encode
 
 PAGE = ROOT / "docs" / "data.md"
 READY, LITERAL, POOL = "femnist10_50dev_wrap.npz", "femnist10_50dev_fedproxcode.npz", "emnist_lower26_pool.npz"

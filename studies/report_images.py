@@ -12,9 +12,9 @@ from typing import Any
 
 from studies.common.data import ROOT
 from studies.common.pictures import small_png
+from upcycled._utils.files import write_whole
 from upcycled.config.experiment import load_config
 from upcycled.experiments.compare import compare_experiment
-from upcycled.support.files import write_whole
 
 ALGORITHMS = ("fedavg", "fedprox", "scaffold", "feddyn")
 PICTURES: dict[str, dict[str, Any]] = {

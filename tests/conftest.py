@@ -62,7 +62,7 @@ def silent_compilation():
     What is said has its own tests, in processes of their own.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("upcycled.support.kernel_cache.say", lambda text: None)
+        patch.setattr("upcycled._utils.compilation.say", lambda text: None)
         yield
 
 
@@ -81,7 +81,7 @@ def no_waiting_for_the_disk():
 def cold_workers():
     """Let no batch go by whether an earlier test has left workers: tests are to be the same in every order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("upcycled.runtime.executor.are_warm", lambda processes: False)
+        patch.setattr("upcycled.training.executor.are_warm", lambda processes: False)
         yield
 
 
@@ -113,4 +113,4 @@ def known_entropy(monkeypatch):
     """Real noise from bytes that are the same in every run of the tests: a p-value is then small never, or always."""
     calls = itertools.count()
     stand_in = SimpleNamespace(urandom=lambda size: hashlib.shake_256(b"%d" % next(calls)).digest(size))
-    monkeypatch.setattr("upcycled.privacy.noise.os", stand_in)
+    monkeypatch.setattr("upcycled.privacy.noise.sources.os", stand_in)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from upcycled.privacy.mechanisms.table import MECHANISMS
+from upcycled.privacy.mechanisms import MECHANISMS
 
 SGD = {"lr": 0.05, "epochs": 1, "batch_size": 8}
 PROX = {"name": "fedprox", "mu": 0.5}

@@ -249,7 +249,7 @@ def test_the_experiment_file_of_the_page_on_training_is_one(tmp_path):
 
 
 def test_the_sites_file_of_the_page_on_deployment_is_one(tmp_path):
-    from upcycled.flower.holder.policy import read_policy
+    from upcycled.federation.site.policy import read_policy
 
     (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "deployment.md").read_text(), flags=re.DOTALL)
     (tmp_path / "policy.toml").write_text(block)

@@ -97,7 +97,7 @@ def test_heavy_libraries_are_imported_where_they_are_used():
         path
         for path in FILES
         if not where(path).startswith("engines/fused/")
-        and where(path) not in ("support/kernel_cache.py", "privacy/sampling/kernels.py")
+        and where(path) not in ("_utils/compilation.py", "privacy/noise/kernels.py")
     ]
     wrong = [(where(path), name) for path in light for name in imports(path, top_level_only=True) if is_heavy(name)]
     assert not wrong
@@ -134,7 +134,7 @@ COMPOSES = {
     "pure_composition_epsilon",
     "sampled_gaussian_epsilon",
 }
-CALCULATORS = "auditing/formulas.py"
+CALCULATORS = "audit/explain.py"
 """The command line's, which answer questions about formulas, not about runs."""
 HOMES = ("upcycled.privacy.accounting", "upcycled.privacy.ledger.composition")
 

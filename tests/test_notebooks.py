@@ -43,8 +43,8 @@ def test_a_notebook_runs_from_the_first_cell_to_the_last(path, tmp_path):
 @pytest.mark.parametrize("path", FEDERATIONS, ids=lambda path: path.stem)
 def test_a_notebook_with_a_federation_runs_and_leaves_no_process(path, tmp_path):
     pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
-    from upcycled.flower.federation_folder import open_folder
-    from upcycled.flower.trial import down
+    from upcycled.federation.folder import open_folder
+    from upcycled.federation.local import down
 
     try:
         execute(path, tmp_path)

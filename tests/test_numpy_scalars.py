@@ -14,7 +14,7 @@ import upcycled as up
 from upcycled.algorithms import ALGORITHMS
 from upcycled.config.registry import CLIENTS, LOCALS, TABLES, UPCYCLES, Choice
 from upcycled.core.errors import InputError, Limits, limits_of
-from upcycled.core.sampler import SAMPLERS, Participation
+from upcycled.core.sampling import SAMPLERS, Participation
 from upcycled.privacy import MECHANISMS, Budget
 
 KINDS = [*ALGORITHMS.values(), *MECHANISMS.values(), *(table.makes for table in UPCYCLES.values())]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.support.plotting import COLOURS, GRID, INK, MUTED, style
+from upcycled._utils.plotting import COLOURS, GRID, INK, MUTED, style
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 BLUE, ORANGE, GREEN = COLOURS[:3]

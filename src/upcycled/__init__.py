@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
     from upcycled.core.facts import Facts
     from upcycled.core.mechanism import Charge, Fitted, Mechanism, NoiseSource, Promise, Release, Setting, Trained
-    from upcycled.core.sampler import Cohort, FixedSampler, PoissonSampler, Sampler
+    from upcycled.core.sampling import Cohort, FixedSampler, PoissonSampler, Sampler
     from upcycled.core.solvers import LocalAdam, LocalAdamW, LocalOptimizer, LocalSGD, Problem
     from upcycled.data import FederatedData
-    from upcycled.experiments.kept.kept_train import train
+    from upcycled.experiments.train import train
     from upcycled.privacy.ledger.budget import Budget
-    from upcycled.runtime import (
+    from upcycled.serving import Predictor, load
+    from upcycled.training import (
         STOP,
         Callback,
         Comparison,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
         compare,
         train_many,
     )
-    from upcycled.serving import Predictor, load
 
 __version__ = "0.1.0"
 
@@ -63,12 +63,12 @@ _HOMES = {
     "upcycled.core.mechanism": (
         *("Charge", "Fitted", "Mechanism", "NoiseSource", "Promise", "Release", "Setting", "Trained"),
     ),
-    "upcycled.core.sampler": ("Cohort", "FixedSampler", "PoissonSampler", "Sampler"),
+    "upcycled.core.sampling": ("Cohort", "FixedSampler", "PoissonSampler", "Sampler"),
     "upcycled.core.solvers": ("LocalAdam", "LocalAdamW", "LocalOptimizer", "LocalSGD", "Problem"),
     "upcycled.data": ("FederatedData",),
-    "upcycled.experiments.kept.kept_train": ("train",),
+    "upcycled.experiments.train": ("train",),
     "upcycled.privacy.ledger.budget": ("Budget",),
-    "upcycled.runtime": (
+    "upcycled.training": (
         *("STOP", "Callback", "Comparison", "Failed", "History", "Plan", "Probe", "Record", "Result", "Run", "RunSpec"),
         *("Step", "compare", "train_many"),
     ),

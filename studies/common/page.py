@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from studies.common.statistics import Paired
+from upcycled._utils.files import write_whole
 from upcycled.core.errors import InputError
-from upcycled.support.files import write_whole
 
 MISSING = "–"
 

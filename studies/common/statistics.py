@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from upcycled.support.statistics import Paired, holm
+from upcycled._utils.statistics import Paired, holm
 
 __all__ = ["CONFIDENCE", "Paired", "better_and_worse", "holm", "paired", "paired_json", "sure", "welch_p_value"]
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from upcycled._utils.files import WriteError, cannot_write, write_whole
 from upcycled.core.errors import InputError
-from upcycled.runtime import Result
-from upcycled.runtime.executor import train_each
-from upcycled.support.files import WriteError, cannot_write, write_whole
+from upcycled.training import Result
+from upcycled.training.executor import train_each
 
 AT_ONCE = 64
 """Runs planned together: plans hold arrays, so thousands are not made at once."""

@@ -19,12 +19,12 @@ from studies.paper.published.command import compute, known_in, published_block
 from studies.paper.published.page import as_json, chain_table
 from studies.paper.run import Asked, open_book
 from studies.paper.settings import load_settings
-from upcycled.cli.batches import names_of, resumable
+from upcycled._utils.formats import NONE, fixed, interval, mean_sd, signed
+from upcycled._utils.lock import locked
+from upcycled.cli.common import names_of, resumable
 from upcycled.cli.main import exit_code
-from upcycled.cli.show import note, print_json, print_table
+from upcycled.cli.output import note, print_json, print_table
 from upcycled.core.errors import InputError, unknown
-from upcycled.support.formats import NONE, fixed, interval, mean_sd, signed
-from upcycled.support.lock import locked
 
 WHAT = {
     "table1": "accuracy with 90 % stragglers: seven methods, six data sets",

@@ -9,8 +9,8 @@ from statistics import median
 from studies.paper.sources import Sources, Store
 from studies.paper.spec import Spec
 from upcycled.algorithms import ALGORITHMS
-from upcycled.runtime.executor import train_many
-from upcycled.runtime.result import Result
+from upcycled.training.executor import train_many
+from upcycled.training.result import Result
 
 FEW = 0.1
 """The share of clients in a measured round of an LSTM."""

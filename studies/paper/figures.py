@@ -16,8 +16,8 @@ from studies.paper.plan import Block, blocks
 from studies.paper.private import Panel
 from studies.paper.settings import STRATEGIES, Settings, Table
 from studies.paper.spec import Spec
+from upcycled._utils.plotting import COLOURS, GRID, INK, MUTED
 from upcycled.core.vectors import Real
-from upcycled.support.plotting import COLOURS, GRID, INK, MUTED
 
 STYLES: dict[str, tuple[str, Any]] = {"vanilla": (COLOURS[1], (0, (3.5, 1.8))), "upcycled": (COLOURS[0], "-")}
 INCHES = 0.125

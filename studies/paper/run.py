@@ -21,9 +21,9 @@ from studies.paper.sources import Sources, Store, check_data
 from studies.paper.spec import Spec, brief, full
 from studies.paper.tables import fill
 from studies.paper.timing import timed
+from upcycled._utils.files import write_whole
+from upcycled._utils.lock import locked
 from upcycled.core.errors import InputError
-from upcycled.support.files import write_whole
-from upcycled.support.lock import locked
 
 RESULTS = Path(__file__).parent / "results"
 """The cells that the project's page is written from."""

@@ -12,11 +12,11 @@ from studies.common.data import validated
 from studies.common.store import SUFFIXES, Cells
 from studies.paper.settings import Settings
 from studies.paper.spec import Spec, check_cell
+from upcycled._utils.files import write_whole
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData, femnist, load, sent140
-from upcycled.data.paths import VARIABLE, find
-from upcycled.runtime.checkpointing.fingerprint import hash_of_data
-from upcycled.support.files import write_whole
+from upcycled.data.sets.paths import VARIABLE, find
+from upcycled.training.checkpoint.fingerprint import hash_of_data
 
 SYNTHETIC = "upcycled_synthetic.npz"
 DATA = "data.json"

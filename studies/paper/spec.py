@@ -15,7 +15,7 @@ from upcycled.core.solvers import LocalSGD
 from upcycled.data import FederatedData
 from upcycled.privacy import MECHANISMS
 from upcycled.privacy.ledger.ledger import Ledger
-from upcycled.runtime import Result
+from upcycled.training import Result
 
 DELTA = 1e-5
 """Of all epsilons that are kept with a run."""

@@ -32,10 +32,10 @@ from studies.common.page import MISSING, paired_words, table, write_page
 from studies.common.pictures import write_picture
 from studies.common.statistics import Paired, better_and_worse, paired, sure
 from studies.common.store import Cells, compute_cells
-from upcycled.privacy.mechanisms.projection import project
-from upcycled.runtime.loop import iterate
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.state import start_run
+from upcycled.privacy.mechanisms.requirements import project
+from upcycled.training.loop import iterate
+from upcycled.training.plan import make_plan
+from upcycled.training.state import start_run
 
 CELLS = Path(__file__).parent / "results" / "cells.parquet"
 PAGE, PLOT = ROOT / "docs" / "reuse.md", ROOT / "docs" / "images" / "reuse.png"

@@ -17,11 +17,10 @@ import upcycled as up
 from upcycled.core.mechanism import Release
 from upcycled.core.vectors import Real, Vector
 from upcycled.engines.determinism import one_blas_thread, one_thread
-from upcycled.runtime.callbacks import Step
-from upcycled.runtime.history import Record
-from upcycled.runtime.plan import Plan
-from upcycled.theory import FORMS, Constants, Form, constants, rate_bound
-from upcycled.theory.estimators import objective_for
+from upcycled.theory import FORMS, Constants, Form, constants, objective_for, rate_bound
+from upcycled.training.callbacks import Step
+from upcycled.training.history import Record
+from upcycled.training.plan import Plan
 
 PREFIX = "theory_"
 """Beginning of the terms' names among a record's metrics."""

@@ -10,17 +10,14 @@ import torch
 
 import upcycled as up
 from upcycled.aggregators import AGGREGATORS
-from upcycled.aggregators.median import median_of
-from upcycled.aggregators.trimmed_mean import trimmed_mean_of
+from upcycled.aggregators.robust import median_of, trimmed_mean_of
 from upcycled.algorithms import ALGORITHMS
 from upcycled.config.experiment import parse
-from upcycled.core.effective import EffectiveDirections
-from upcycled.core.layout import Layout
-from upcycled.core.shards import Shards
-from upcycled.core.vectors import weighted_mean
-from upcycled.runtime.plan import make_plan, plan_of, with_data
-from upcycled.runtime.round import answer, ask, joined, take
-from upcycled.runtime.state import start_run
+from upcycled.core.layout import EffectiveDirections, Layout
+from upcycled.core.vectors import Shards, weighted_mean
+from upcycled.training.plan import make_plan, plan_of, with_data
+from upcycled.training.round import answer, ask, joined, take
+from upcycled.training.state import start_run
 
 LOCAL = up.LocalSGD(lr=0.2, epochs=2, batch_size=None)
 OTHERS = [name for name in AGGREGATORS if name != "samples"]

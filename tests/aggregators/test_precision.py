@@ -15,12 +15,11 @@ from upcycled.aggregators.precision import inverse_variances, precision_weights,
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.aggregator import Received
 from upcycled.core.algorithm import RoundResult, Server
-from upcycled.core.effective import EffectiveDirections
-from upcycled.core.layout import Layout
-from upcycled.core.rule import LocalGeometry, Observed
-from upcycled.runtime.plan import make_plan, plan_of
-from upcycled.runtime.round import answer, ask, take
-from upcycled.runtime.state import start_run
+from upcycled.core.layout import EffectiveDirections, Layout
+from upcycled.core.upcycling import LocalGeometry, Observed
+from upcycled.training.plan import make_plan, plan_of
+from upcycled.training.round import answer, ask, take
+from upcycled.training.state import start_run
 
 PLAIN = Layout(("w",), ((3,),), (0, 3))
 ERM = {"norm_bound": 1.0, "epsilon": 4.0, "delta": 1e-3}

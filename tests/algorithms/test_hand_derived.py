@@ -10,7 +10,7 @@ import upcycled as up
 from tests.reference import softmax_gradient
 from upcycled.core.algorithm import RoundResult, Server
 from upcycled.core.mechanism import Release
-from upcycled.core.sampler import Participation
+from upcycled.core.sampling import Participation
 from upcycled.core.vectors import weighted_mean
 
 
@@ -246,7 +246,7 @@ def test_partial_participation_and_stragglers_by_hand():
 
 def test_the_last_batch_may_be_short_and_counts_as_a_mean_over_its_own_samples():
     """5 samples in batches of 2: three steps, the last on one sample."""
-    from upcycled.core.streams import Purpose, client_keys, permutations
+    from upcycled.core.randomness import Purpose, client_keys, permutations
 
     rng = np.random.default_rng(2)
     x, y = rng.normal(size=(5, 2)).astype(np.float32), np.array([0, 1, 1, 0, 1])

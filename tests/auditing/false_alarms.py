@@ -6,7 +6,7 @@ import sys
 import time
 
 from tests.auditing.test_audit import SOUND, experiment
-from upcycled.auditing.whole import LEVEL, carry_out, survey
+from upcycled.audit.full_audit import LEVEL, carry_out, survey
 
 RUNS = 20
 NOISE = ("seeded", "system")

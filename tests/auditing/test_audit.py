@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from upcycled.auditing.attack import audit, audit_worlds, neighbours
+from upcycled.audit.attacks import audit, audit_worlds, neighbours
 from upcycled.config.experiment import parse
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import NO_PRIVACY, Trained
-from upcycled.core.strategy import Upcycled
+from upcycled.core.upcycling import Upcycled
 from upcycled.core.vectors import grid_step, on_grid
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy.mechanisms.clipping import Clipped
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
-from upcycled.runtime import round as loop
-from upcycled.runtime.plan import make_plan
+from upcycled.training import round as loop
+from upcycled.training.plan import make_plan
 
 CLIPPING = {"mechanism": "model_clipping", "clip_norm": 0.1, "noise_std": 0.25, "delta": None}
 SOUND = {

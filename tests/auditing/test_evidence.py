@@ -19,10 +19,10 @@ from scipy.stats import norm
 import upcycled as up
 from tests.privacy.runs import QUIET, chained, wide
 from tests.wording import has_all
-from upcycled.auditing.evidence import verify
-from upcycled.auditing.evidence.board import paragraph
-from upcycled.auditing.evidence.claims import claim_of_account, claim_of_run, recomputed
-from upcycled.auditing.evidence.folder import write_evidence
+from upcycled.audit.evidence import verify
+from upcycled.audit.evidence.claims import claim_of_account, claim_of_run, recomputed
+from upcycled.audit.evidence.folder import write_evidence
+from upcycled.audit.evidence.texts import paragraph
 from upcycled.cli.main import main
 from upcycled.privacy import Account, Ledger
 from upcycled.privacy.accounting import gdp_epsilon

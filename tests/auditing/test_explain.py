@@ -10,10 +10,10 @@ import pytest
 import upcycled as up
 from tests.auditing.test_audit import SOUND, experiment
 from tests.wording import has_all
-from upcycled.auditing.explain import explain
+from upcycled.audit.explain import explain
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
-from upcycled.core.sampler import everybody
+from upcycled.core.sampling import everybody
 from upcycled.engines.sequential import Sequential
 from upcycled.experiments.batch import run_experiment
 

@@ -6,14 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from upcycled.auditing.probes.noise_gain import noise_gain, responses
-from upcycled.auditing.probes.residual_tests import (
-    counts_p,
-    least_scale,
-    least_shared,
-    scale_p,
-    sums_p,
-)
+from upcycled.audit.probes.noise import counts_p, least_scale, least_shared, scale_p, sums_p
+from upcycled.audit.probes.rehearsal import noise_gain, responses
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD
 
 TRIES = 2000

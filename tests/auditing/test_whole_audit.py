@@ -12,13 +12,13 @@ import upcycled as up
 from tests.auditing.false_alarms import NOISE, RUNS, alarms, small
 from tests.auditing.test_audit import SOUND, experiment
 from tests.mutation import faults
-from upcycled.auditing.whole import LEVEL, carry_out, survey, survey_of
+from upcycled.audit.full_audit import LEVEL, carry_out, survey, survey_of
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
-from upcycled.core.streams import Purpose
-from upcycled.privacy.mechanisms.table import MECHANISMS
-from upcycled.privacy.noise import SeededNoise
-from upcycled.runtime.plan import make_plan
+from upcycled.core.randomness import Purpose
+from upcycled.privacy.mechanisms import MECHANISMS
+from upcycled.privacy.noise.sources import SeededNoise
+from upcycled.training.plan import make_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOCAL = {"batch_size": 8, "epochs": 1, "lr": 0.1}

@@ -9,7 +9,7 @@ import pytest
 from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.privacy import Account
-from upcycled.runtime.holder.newcomers import new_to_account
+from upcycled.training.charging import new_to_account
 
 FILE = """
 name = "{name}"

@@ -11,9 +11,9 @@ from io import StringIO
 import pytest
 
 import upcycled as up
-from upcycled.auditing.outcome import Audit, Claim
+from upcycled.audit.findings import Audit, Claim
 from upcycled.cli.main import main
-from upcycled.privacy.mechanisms.table import MECHANISMS, claim_word
+from upcycled.privacy.mechanisms import MECHANISMS, claim_word
 
 CODE = """
 from dataclasses import dataclass

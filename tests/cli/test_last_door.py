@@ -15,10 +15,10 @@ import pytest
 
 from tests.experiments.small import small_file
 from tests.wording import has_all, only_line
+from upcycled._utils.messages import say
 from upcycled.cli import main as main_module
-from upcycled.cli.last_door import UNFORESEEN, Terminated, ended_by, ended_like_ctrl_c
+from upcycled.cli.exit import UNFORESEEN, Terminated, ended_by, ended_like_ctrl_c
 from upcycled.cli.main import main
-from upcycled.support.said import say
 
 
 def command(*words):

@@ -114,11 +114,11 @@ def test_a_reader_that_goes_away_is_not_a_traceback(tmp_path, monkeypatch, end, 
     assert done.stderr == ""
 
 
-OWN = {"upcycled", "upcycled.__main__", "upcycled.cli", "upcycled.core", "upcycled.core.errors", "upcycled.support"} | {
+OWN = {"upcycled", "upcycled.__main__", "upcycled.cli", "upcycled.core", "upcycled.core.errors", "upcycled._utils"} | {
     ".".join(["upcycled", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
     for path in (SOURCE / "cli").rglob("*.py")
 }
-OWN |= {"upcycled.support.said"}
+OWN |= {"upcycled._utils.messages"}
 SLOW_OF_PYTHON = {"asyncio", "email", "http", "importlib.metadata", "logging", "multiprocessing", "unittest"}
 
 
@@ -127,9 +127,9 @@ SLOW_OF_PYTHON = {"asyncio", "email", "http", "importlib.metadata", "logging", "
     [
         ("import upcycled", {"upcycled"}),
         ("import upcycled; dir(upcycled), upcycled.__version__", {"upcycled"}),
-        ("from upcycled.cli.main import main; main(['--help'])", OWN | {"upcycled.support.formats"}),
-        ("from upcycled.cli.main import main; main(['run', '--help'])", OWN | {"upcycled.support.formats"}),
-        ("from upcycled.cli.main import main; main(['rnu'])", OWN | {"upcycled.support.formats"}),
+        ("from upcycled.cli.main import main; main(['--help'])", OWN | {"upcycled._utils.formats"}),
+        ("from upcycled.cli.main import main; main(['run', '--help'])", OWN | {"upcycled._utils.formats"}),
+        ("from upcycled.cli.main import main; main(['rnu'])", OWN | {"upcycled._utils.formats"}),
     ],
 )
 def test_the_first_second_imports_nothing_but_the_command_and_the_standard_library(tmp_path, words, own):

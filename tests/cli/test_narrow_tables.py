@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.experiments.small import small_file
-from upcycled.cli import show
+from upcycled.cli import output as show
 from upcycled.cli.main import main
-from upcycled.cli.show import fitted_widths, print_table
+from upcycled.cli.output import fitted_widths, print_table
 
 CLIPPED = '\n[privacy]\nmechanism = "model_clipping"\nclip_norm = 1.0\nnoise_std = 2.0\n'
 SWEEP = '[sweep]\n"local.lr" = [0.01, 0.1]\n"upcycle.coefficient" = [0.3, 0.6]\n'

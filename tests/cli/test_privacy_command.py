@@ -10,7 +10,7 @@ import pytest
 
 from tests.experiments.small import small_file
 from tests.wording import has_all
-from upcycled.auditing.formulas import ANSWERS
+from upcycled.audit.explain import ANSWERS
 from upcycled.cli.main import main
 from upcycled.cli.privacy import FORMULAS
 

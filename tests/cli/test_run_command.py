@@ -32,9 +32,7 @@ def here(tmp_path, monkeypatch):
 
 
 def test_the_table_has_every_seed_and_the_mean(here, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "upcycled.runtime.display.batch_progress.QUIET_SECONDS", 10_000.0
-    )  # however busy the machine is
+    monkeypatch.setattr("upcycled.training.progress.QUIET_SECONDS", 10_000.0)  # however busy the machine is
     assert main(["run", "small.toml"]) == 0
     out, err = capsys.readouterr()
     outcome = json.loads((here / "results" / "small" / "seed-1" / "summary.json").read_text())
@@ -159,7 +157,7 @@ def test_a_warning_is_one_line_and_said_once(here, capsys):
 
 
 def test_a_second_command_in_the_folder_is_told_in_one_sentence(here, capsys):
-    from upcycled.support.lock import locked
+    from upcycled._utils.lock import locked
 
     with locked(here / "results" / "small"):
         assert main(["run", "small.toml"]) == 1

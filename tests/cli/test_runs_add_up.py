@@ -18,8 +18,7 @@ from tests.privacy.runs import cohort, setting
 from upcycled.cli.main import main
 from upcycled.privacy import DPSGD, Ledger
 from upcycled.privacy.accounting import gdp_epsilon
-from upcycled.privacy.ledger.joint import FIXED_ONLY, is_quickly_composed, joint_epsilon
-from upcycled.privacy.ledger.run_folder import cost_together
+from upcycled.privacy.ledger.joint import FIXED_ONLY, cost_together, is_quickly_composed, joint_epsilon
 from upcycled.report import write_report
 
 CODE = """
@@ -153,9 +152,9 @@ def test_stopped_runs_and_earlier_attempts_count_and_what_cannot_be_composed_is_
 def test_a_page_says_where_runs_are_not_composed_and_never_asks_the_key(three, tmp_path, monkeypatch):
     folder = tmp_path / "small"
     shutil.copytree(three[0], folder)
-    monkeypatch.setattr("upcycled.privacy.ledger.run_folder._key", None)  # whoever calls it fails
+    monkeypatch.setattr("upcycled.privacy.ledger.joint._key", None)  # whoever calls it fails
     assert "All 3 runs together" in write_report(folder).read_text()
-    monkeypatch.setattr("upcycled.privacy.ledger.run_folder.is_quickly_composed", lambda ledgers: False)
+    monkeypatch.setattr("upcycled.privacy.ledger.joint.is_quickly_composed", lambda ledgers: False)
     page = write_report(folder).read_text()
     assert "runs together</dt><dd>not composed</dd>" in page
     assert "is not stated here: `upcycled privacy ledger` composes them, which takes long.</p>" in page

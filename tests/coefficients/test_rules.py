@@ -10,8 +10,8 @@ import upcycled as up
 from examples.own_rule import FedExP
 from upcycled.coefficients import Observed
 from upcycled.core.algorithm import Server
-from upcycled.core.strategy import State
-from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
+from upcycled.core.upcycling import State
+from upcycled.training.checkpoint.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
 
 
 def server(*values):

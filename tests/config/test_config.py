@@ -19,9 +19,10 @@ from upcycled.algorithms import ALGORITHMS
 from upcycled.coefficients import Constant, Decaying, LambdaHalf, Proximal
 from upcycled.config.experiment import Experiment, load_config, parse
 from upcycled.config.overrides import parse_override, parse_overrides
-from upcycled.config.registry import MECHANISMS, TABLES, Choice
+from upcycled.config.registry import TABLES, Choice
 from upcycled.privacy import ModelClipping
-from upcycled.runtime.plan import make_plan
+from upcycled.privacy.mechanisms import MECHANISMS
+from upcycled.training.plan import make_plan
 
 DOCUMENTED = """\
 name = "syn-half"

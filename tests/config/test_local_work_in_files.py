@@ -17,8 +17,8 @@ from tests.experiments.small import SMALL
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config, parse
 from upcycled.experiments.batch import run_experiment
-from upcycled.losses.table import OBJECTIVES
-from upcycled.runtime.plan import make_plan
+from upcycled.losses import OBJECTIVES
+from upcycled.training.plan import make_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,7 +11,7 @@ import upcycled as up
 from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.mechanism import NO_PRIVACY, Release, Trained
-from upcycled.core.shards import Shards
+from upcycled.core.vectors import Shards
 
 NAMES = list(ALGORITHMS)
 
@@ -77,7 +77,7 @@ def test_an_upcycled_iteration_moves_no_bytes_and_takes_no_gradient(federation, 
 def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monkeypatch):
     """Every door to training data raises while an upcycled iteration is made."""
     from upcycled.core.engine import Work
-    from upcycled.runtime import round as loop
+    from upcycled.training import round as loop
 
     touched = []
 
@@ -94,7 +94,7 @@ def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monk
             patch.setattr(Work, "__init__", refuse)
             return original(strategy, state, horizon)
 
-    from upcycled.core.strategy import Upcycled
+    from upcycled.core.upcycling import Upcycled
 
     original = Upcycled.upcycle
     monkeypatch.setattr(Upcycled, "upcycle", guarded_upcycle)
@@ -108,9 +108,9 @@ def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monk
 @pytest.mark.parametrize("name", NAMES)
 def test_an_even_iteration_is_the_same_when_the_training_data_raise_on_every_read(name):
     """The last iteration is an even one: replacing the data by a booby trap before it changes nothing."""
-    from upcycled.runtime.loop import iterate
-    from upcycled.runtime.plan import make_plan
-    from upcycled.runtime.state import start_run
+    from upcycled.training.loop import iterate
+    from upcycled.training.plan import make_plan
+    from upcycled.training.state import start_run
 
     class Trap:
         def __getattr__(self, what):

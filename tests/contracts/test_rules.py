@@ -20,9 +20,9 @@ RULE = FedExP()
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_even_iteration_by_a_rule_reads_no_training_data(name):
     """After two data rounds data and engine are replaced by booby traps: the rule's iterations give the same bits."""
-    from upcycled.runtime.loop import iterate
-    from upcycled.runtime.plan import make_plan
-    from upcycled.runtime.state import start_run
+    from upcycled.training.loop import iterate
+    from upcycled.training.plan import make_plan
+    from upcycled.training.state import start_run
 
     class Trap:
         def __getattr__(self, what):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from upcycled.core.errors import InputError
-from upcycled.core.sampler import Participation
+from upcycled.core.sampling import Participation
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from upcycled.core.lookup import looked_up
-from upcycled.core.sampler import MOST_EMPTY_COHORTS, Participation, PoissonSampler, as_sampler
+from upcycled.core.sampling import MOST_EMPTY_COHORTS, Participation, PoissonSampler, as_sampler
+from upcycled.core.user_code import looked_up
 
 
 class Own:

@@ -10,7 +10,7 @@ import upcycled as up
 from upcycled.coefficients import Observed, as_rule, extrapolate
 from upcycled.core.algorithm import Server
 from upcycled.core.errors import InputError
-from upcycled.core.strategy import Upcycled, Vanilla
+from upcycled.core.upcycling import Upcycled, Vanilla
 
 
 def at(*values):

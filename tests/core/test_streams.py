@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from upcycled.core import streams
-from upcycled.core.streams import Purpose
+from upcycled.core import randomness as streams
+from upcycled.core.randomness import Purpose
 
 
 def test_mix_is_splitmix64():

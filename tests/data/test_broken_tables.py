@@ -15,7 +15,7 @@ from upcycled.core.errors import InputError
 from upcycled.data import Schema, load
 from upcycled.data.loading import raw_tables
 from upcycled.data.readers.raw_tables import RawTable
-from upcycled.data.schema.table_lint import problems_by_schema, problems_without_schema
+from upcycled.data.schema.problems import problems_by_schema, problems_without_schema
 
 SCHEMA = """\
 [columns.age]

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from upcycled.cli.main import main
 from upcycled.data import FederatedData, load, partition, save, synthetic
-from upcycled.data.copies import leaders, row_hashes
 from upcycled.data.lint import hints
-from upcycled.data.splits import TEST, held_out
+from upcycled.data.splits import TEST, held_out, leaders, row_hashes
 
 
 def data_of(x, sizes, **options):

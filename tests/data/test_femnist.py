@@ -10,7 +10,7 @@ import pytest
 
 import upcycled as up
 from tests.data.real_files import letter_pool, one_sentence, write_emnist, write_leaf, write_pool
-from upcycled.data.sets.femnist_partition import PUBLISHED
+from upcycled.data.sets.femnist import PUBLISHED
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ import pytest
 
 import upcycled as up
 from tests.wording import has_all
-from upcycled.core import allocation
+from upcycled._utils import files as compressed
+from upcycled.core import machine as allocation
 from upcycled.core.errors import InputError
-from upcycled.data.readers.idx import read_idx
-from upcycled.support import compressed
+from upcycled.data.sets.femnist import read_idx
 
 X = np.arange(8, dtype=np.float32).reshape(4, 2)
 GOOD = {"train_x": X, "train_y": np.array([0, 1, 0, 1]), "train_client": np.array([0, 0, 1, 1])}

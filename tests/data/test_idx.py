@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as npst
 
 from tests.data.real_files import CODES, idx_bytes, one_sentence, write_emnist
 from upcycled.core.errors import InputError
-from upcycled.data.readers.idx import read_emnist, read_idx
+from upcycled.data.sets.femnist import read_emnist, read_idx
 
 SOUND = idx_bytes(np.arange(24, dtype=np.uint8).reshape(4, 3, 2))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.data.real_files import one_sentence, write_leaf
 from upcycled.core.errors import InputError
-from upcycled.data.readers.leaf import is_leaf, merged, read_leaf
+from upcycled.data.sets.leaf import is_leaf, merged, read_leaf
 
 USERS = {"f_1": ([[0.5], [1.0]], [0, 1]), "f_2": ([[2.0]], [1])}
 names = st.text(min_size=1, max_size=8)

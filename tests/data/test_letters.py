@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.data.real_files import letter_pool
 from upcycled.core.errors import InputError
-from upcycled.data.sets.femnist_partition import PUBLISHED, Images, deal, drawn_sizes
+from upcycled.data.sets.femnist import PUBLISHED, Images, deal, drawn_sizes
 
 
 def images(**options):

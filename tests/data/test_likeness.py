@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from upcycled.cli.main import main
-from upcycled.data.likeness import Likeness
+from upcycled.data.lint import Likeness
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from upcycled.data import Schema, load
 from upcycled.data.new_samples import features_by_schema
 from upcycled.data.readers.raw_tables import RawTable
 from upcycled.data.schema.encoding import encode
-from upcycled.data.schema.table_schema import as_schema
+from upcycled.data.schema.schema import as_schema
 
 COLUMNS = {
     "site": {"kind": "client"},

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from upcycled.core.errors import InputError
 from upcycled.data import Schema
 from upcycled.data.readers.raw_tables import RawTable
+from upcycled.data.schema.columns import toml_key, toml_value
 from upcycled.data.schema.encoding import encode
-from upcycled.data.schema.toml_lines import toml_key, toml_value
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=6)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

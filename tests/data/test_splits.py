@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upcycled.core.errors import InputError
-from upcycled.core.shards import Shards
+from upcycled.core.vectors import Shards
 from upcycled.data import FederatedData
 from upcycled.data.splits import VALIDATION, split_off
 

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from tests.data.real_files import one_sentence
 from upcycled.core.errors import InputError
-from upcycled.data.sets.glove import READY, find_vectors, read_vectors, read_words, table
-from upcycled.data.sets.tokens import encode, tokens, vocabulary
+from upcycled.data.sets.word_vectors import (
+    READY,
+    encode,
+    find_vectors,
+    read_vectors,
+    read_words,
+    table,
+    tokens,
+    vocabulary,
+)
 
 
 @pytest.mark.parametrize(

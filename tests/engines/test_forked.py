@@ -8,7 +8,7 @@ import os
 import pytest
 
 import upcycled as up
-from upcycled.core import forked
+from upcycled.core import machine as forked
 
 WIDE = {"model": "mlp", "model_options": {"hidden": [300]}}
 KINDS = {

@@ -12,15 +12,15 @@ from torch import nn
 import upcycled as up
 from tests.engines.test_per_sample import MODELS, Centred, flat_of, samples, task_of
 from upcycled.core.engine import Work
-from upcycled.core.sampler import everybody
-from upcycled.core.shards import Shards
+from upcycled.core.sampling import everybody
 from upcycled.core.solvers import NoisySGD, Problem
+from upcycled.core.vectors import Shards
 from upcycled.engines.determinism import one_thread
-from upcycled.engines.factors import Products, Rows, Stored, is_less_stored
-from upcycled.engines.ghost import SPREAD, Ghost, _is_right, chunk_factors, noisy_gradients, scales_of
-from upcycled.engines.per_sample import PerSample, one_by_one, per_sample_gradients
+from upcycled.engines.dpsgd.factors import Products, Rows, Stored, is_less_stored
+from upcycled.engines.dpsgd.ghost import SPREAD, Ghost, _is_right, chunk_factors, noisy_gradients, scales_of
+from upcycled.engines.dpsgd.per_sample import PerSample, one_by_one, per_sample_gradients
 from upcycled.engines.sequential import open_sequential
-from upcycled.privacy.noise import SeededNoise
+from upcycled.privacy.noise.sources import SeededNoise
 
 TOKENS = (7,)
 

@@ -13,12 +13,12 @@ from torch.nn import functional
 import upcycled as up
 from upcycled.core.engine import Task, Work
 from upcycled.core.layout import flatten, layout_of
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.randomness import Purpose, client_keys, permutations
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import Problem
-from upcycled.core.streams import Purpose, client_keys, permutations
+from upcycled.core.vectors import Shards
 from upcycled.engines import ENGINES
-from upcycled.losses.table import as_objective
+from upcycled.losses import as_objective
 
 SIZES = (23, 7, 41, 12)
 FEATURES = 5

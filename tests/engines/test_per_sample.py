@@ -13,13 +13,19 @@ from torch import nn
 import upcycled as up
 from upcycled.core.engine import Task
 from upcycled.core.layout import layout_of
-from upcycled.core.shards import Shards
+from upcycled.core.randomness import keys_within
 from upcycled.core.solvers import LocalSGD, NoisySGD
-from upcycled.core.streams import keys_within
+from upcycled.core.vectors import Shards
 from upcycled.engines.determinism import one_thread
-from upcycled.engines.dropout import KeyedDropout, Masks, kept
-from upcycled.engines.noisy import add_clipped
-from upcycled.engines.per_sample import keeps_rows_apart, per_sample_gradients, refuses_per_sample
+from upcycled.engines.dpsgd.noisy import add_clipped
+from upcycled.engines.dpsgd.per_sample import (
+    KeyedDropout,
+    Masks,
+    keeps_rows_apart,
+    kept,
+    per_sample_gradients,
+    refuses_per_sample,
+)
 
 
 class Words(nn.Module):

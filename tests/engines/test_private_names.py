@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from upcycled.core.layout import layout_of
-from upcycled.engines.fused.support import stack_of
+from upcycled.engines.fused.supported import stack_of
 
 SOURCE = Path(__file__).parents[2] / "src" / "upcycled"
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from upcycled.engines import scratch
-from upcycled.engines.scratch import ScratchFolder, drop_abandoned, scratch_folder
+from upcycled.engines import processes as scratch
+from upcycled.engines.processes import ScratchFolder, drop_abandoned, scratch_folder
 
 OWNER = """
 import sys
-from upcycled.engines.scratch import ScratchFolder
+from upcycled.engines.processes import ScratchFolder
 folder = ScratchFolder()
 (folder.path / "train.x").write_bytes(b"secret")
 print(folder.path, flush=True)

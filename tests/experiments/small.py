@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from upcycled.runtime import RunSpec
-from upcycled.runtime.executor import Job
-from upcycled.runtime.plan import Plan
+from upcycled.training import RunSpec
+from upcycled.training.executor import Job
+from upcycled.training.plan import Plan
 
 SMALL = """\
 name = "small"

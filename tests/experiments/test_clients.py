@@ -14,10 +14,9 @@ from tests.experiments.small import small_file
 from tests.wording import has_all
 from upcycled.config.experiment import load_config
 from upcycled.experiments.batch import Options, run_experiment
-from upcycled.experiments.client_rows import client_rows
 from upcycled.experiments.evaluation import final_model
-from upcycled.experiments.parquet import to_parquet
-from upcycled.runtime.history import SCALARS
+from upcycled.experiments.results import client_rows, to_parquet
+from upcycled.training.history import SCALARS
 
 
 @pytest.fixture

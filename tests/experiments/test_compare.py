@@ -13,12 +13,12 @@ import upcycled as up
 from tests.experiments.small import everything_under, small_file, spec_in
 from tests.experiments.test_run import failing_at, refuse_to_train
 from tests.wording import has_all
+from upcycled._utils.statistics import Paired, holm
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError
 from upcycled.experiments import batch as batch_module
 from upcycled.experiments.compare import compare_experiment
-from upcycled.support.statistics import Paired, holm
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_seed_that_diverged_is_left_out_with_its_pair_and_named(here, monkeypa
 
 
 def test_too_few_pairs_are_not_judged(here, monkeypatch, capsys):
-    monkeypatch.setattr("upcycled.cli.show.WIDTH_IN_A_PIPE", 200)
+    monkeypatch.setattr("upcycled.cli.output.WIDTH_IN_A_PIPE", 200)
     monkeypatch.setattr(batch_module, "train_each", failing_at(1, DivergedError("the run diverged")))
     assert main(["compare", "small.toml"]) == 1
     assert "too few finished seeds to judge" in capsys.readouterr().out
@@ -172,7 +172,7 @@ def test_a_file_without_an_upcycle_table_is_told_what_it_lacks(here, capsys):
 
 
 def test_the_table_has_means_the_difference_and_a_verdict_in_words(here, monkeypatch, capsys):
-    monkeypatch.setattr("upcycled.cli.show.WIDTH_IN_A_PIPE", 200)
+    monkeypatch.setattr("upcycled.cli.output.WIDTH_IN_A_PIPE", 200)
     assert main(["compare", "small.toml", "seeds=[0, 1, 2]", "--algorithms", "fedavg,fedprox"]) == 0
     out = capsys.readouterr().out
     rows = json.loads((here / "results" / "small" / "compare-work" / "compare.json").read_text())["rows"]

@@ -11,8 +11,7 @@ import pytest
 from tests.experiments.small import everything_under
 from tests.wording import has_all
 from upcycled.core.errors import InputError
-from upcycled.experiments.demo import SEEDS, contestants, run_demo
-from upcycled.experiments.plots import curve, write_comparison
+from upcycled.experiments.demo import SEEDS, contestants, curve, run_demo, write_comparison
 
 
 def png_size(path):

@@ -10,7 +10,7 @@ import torch
 
 import upcycled as up
 from tests.wording import has_all
-from upcycled.auditing.explain import explain
+from upcycled.audit.explain import explain
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
@@ -18,8 +18,8 @@ from upcycled.experiments.batch import run_experiment
 from upcycled.models.prepare import prepare_model
 from upcycled.report.collect import Part, Seed
 from upcycled.report.settings import data_words
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.spec import RunSpec
+from upcycled.training.plan import make_plan
+from upcycled.training.spec import RunSpec
 
 CLIPPED = up.privacy.ModelClipping(1.0, 1.0)
 X = [np.arange(8.0).reshape(4, 2), np.arange(6.0).reshape(3, 2)]

@@ -9,8 +9,8 @@ import pytest
 
 import upcycled as up
 from upcycled.cli.main import main
-from upcycled.experiments.kept.kept_compare import compare_kept
-from upcycled.integrations import tracker
+from upcycled.experiments.compare import compare_kept
+from upcycled.trackers import tracker
 
 DATA = up.data.synthetic(0.5, 0.5, clients=4, seed=0)
 SPEC = up.RunSpec(algorithm=up.FedAvg(), iterations=4, engine="sequential", progress=False, metrics=["f1_macro"])

@@ -14,7 +14,7 @@ import upcycled as up
 from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import parse
-from upcycled.experiments.kept.spec_document import document_of
+from upcycled.experiments.train import document_of
 
 DATA = {"source": "synthetic", "alpha": 0.5, "beta": 0.5, "clients": 4, "sizes": 30}
 FILE = """\

@@ -13,7 +13,7 @@ import upcycled as up
 from tests.experiments.small import small_file
 from upcycled.config.experiment import load_config
 from upcycled.experiments.batch import Options, run_experiment
-from upcycled.runtime.checkpointing.own_code import own_code
+from upcycled.training.checkpoint.checkpointer import own_code
 
 FILE = """\
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.experiments.batch import Options, run_experiment
-from upcycled.integrations import open_trackers
+from upcycled.trackers import open_trackers
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in FROM_ELSEWHERE]
 

@@ -14,16 +14,15 @@ from safetensors.torch import load_file
 
 import upcycled as up
 from tests.experiments.small import SMALL, everything_under, small_file, spec_in
+from upcycled._utils.files import WriteError, write_together, write_whole
+from upcycled._utils.lock import InUseError, locked
+from upcycled._utils.statistics import mean_and_sd
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError, InputError
 from upcycled.experiments import batch as batch_module
-from upcycled.experiments.batch import Options, run_experiment
+from upcycled.experiments.batch import Options, run_experiment, seed_line
 from upcycled.experiments.results import plain
-from upcycled.experiments.seed_lines import seed_line
-from upcycled.runtime.executor import Failed
-from upcycled.support.files import WriteError, write_together, write_whole
-from upcycled.support.lock import InUseError, locked
-from upcycled.support.statistics import mean_and_sd
+from upcycled.training.executor import Failed
 
 MODEL = ["model.json", "model.safetensors"]
 TABLES = ["clients.jsonl", "config.toml", "evaluation.json", "metrics.jsonl"]

@@ -14,8 +14,8 @@ import upcycled as up
 from tests.experiments.small import everything_under
 from tests.experiments.test_run import refuse_to_train
 from tests.wording import has_all
-from upcycled.auditing.attack import audit
-from upcycled.auditing.explain import explain
+from upcycled.audit.attacks import audit
+from upcycled.audit.explain import explain
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError

@@ -18,12 +18,11 @@ from tests.experiments.test_run import failed, refuse_to_train
 from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
-from upcycled.config.ranges import Range
+from upcycled.config.overrides import Range
 from upcycled.core.errors import DivergedError, InputError, UpcycledError
 from upcycled.experiments import batch as batch_module
 from upcycled.experiments.batch import run_experiment
-from upcycled.experiments.grid import Point, draws, grid
-from upcycled.experiments.search import search
+from upcycled.experiments.search_space import Point, draws, grid, search
 from upcycled.experiments.sweep import How, sweep_experiment
 
 GRID = '\n[sweep]\n"local.lr" = [0.001, 0.05, 0.5]\n"upcycle.coefficient" = [0.2, 0.9]\n'

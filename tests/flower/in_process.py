@@ -10,12 +10,12 @@ import numpy as np
 
 from tests.mechanism_cases import LIMITS
 from upcycled.config.experiment import parse
-from upcycled.core.shards import Shards
-from upcycled.flower.coordinator import Federation, plan_at_server, terms_of
-from upcycled.flower.exchange import ConnectedNode, Delivery, Exchange, Patience
-from upcycled.flower.holder.policy import policy_of
-from upcycled.flower.holder.site import Site
-from upcycled.runtime.train import run_plan
+from upcycled.core.vectors import Shards
+from upcycled.federation.coordinator import Federation, plan_at_server, terms_of
+from upcycled.federation.exchange import ConnectedNode, Delivery, Exchange, Patience
+from upcycled.federation.site.policy import policy_of
+from upcycled.federation.site.site import Site
+from upcycled.training.train import run_plan
 
 NAMES = ("ann", "bob", "cem", "dia")
 ACCOUNT = {"epsilon": 50.0, "delta": 1e-3}

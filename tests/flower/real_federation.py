@@ -20,15 +20,15 @@ import torch
 from safetensors.numpy import load_file
 
 from tests.flower.gates import FOLDER
+from upcycled._utils.files import make_private, write_whole
 from upcycled.config.experiment import parse
-from upcycled.flower.federation_folder import make_folder, open_folder
-from upcycled.flower.holder.kept_replies import replies_of
-from upcycled.flower.server_run import RUN
-from upcycled.flower.trial import began_at, down, started, trial_policy, up
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.round import answer, ask, joined, take
-from upcycled.runtime.state import start_run
-from upcycled.support.files import make_private, write_whole
+from upcycled.federation.folder import make_folder, open_folder
+from upcycled.federation.local import began_at, down, started, trial_policy, up
+from upcycled.federation.server_run import RUN
+from upcycled.federation.site.site import replies_of
+from upcycled.training.plan import make_plan
+from upcycled.training.round import answer, ask, joined, take
+from upcycled.training.state import start_run
 
 SITES = 4
 WAIT = 300.0

@@ -14,13 +14,12 @@ pytest.importorskip("flwr", reason="Flower is not installed: make test-federatio
 from tests.flower.real_federation import RAW, free_port
 from tests.wording import has_all
 from upcycled.config.experiment import parse
-from upcycled.flower.certificates import make_authority, make_secret, public_line, site_key
-from upcycled.flower.federation_folder import invite, let_in, make_folder
-from upcycled.flower.flwr_calls import ConnectionLostError, NodeLink
-from upcycled.flower.holder.joining_checks import check_joining
-from upcycled.flower.holder.policy import policy_of
-from upcycled.flower.invitations import read_invitation
-from upcycled.flower.trial import down, register, start_server, status, trial_policy
+from upcycled.federation.certificates import make_authority, make_secret, public_line, read_invitation, site_key
+from upcycled.federation.folder import invite, let_in, make_folder
+from upcycled.federation.local import down, register, start_server, status, trial_policy
+from upcycled.federation.site.join_checks import check_joining
+from upcycled.federation.site.policy import policy_of
+from upcycled.federation.transport import ConnectionLostError, NodeLink
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
 

@@ -7,10 +7,10 @@ import torch
 
 import upcycled as up
 from tests.flower.in_process import NAMES, experiment_of, federation_of, make_site
-from upcycled.flower.coordinator import plan_at_server, terms_of
-from upcycled.flower.flwr_calls import GridPost, app_bytes, content_of, fields_of
-from upcycled.flower.messages import Refusal, packed
-from upcycled.runtime.train import run_plan
+from upcycled.federation.coordinator import plan_at_server, terms_of
+from upcycled.federation.messages import Refusal, packed
+from upcycled.federation.transport import GridPost, app_bytes, content_of, fields_of
+from upcycled.training.train import run_plan
 
 pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 pytestmark = pytest.mark.filterwarnings("ignore")

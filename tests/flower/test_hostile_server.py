@@ -9,12 +9,12 @@ import pytest
 
 from tests.flower.in_process import NAMES, Mail, experiment_of, make_site, run_over
 from tests.wording import has_all
-from upcycled.flower.coordinator import plan_at_server, request_of, terms_of
-from upcycled.flower.holder.kept_replies import replies_of
-from upcycled.flower.messages import Hello, Refusal, Reply, RunTerms, ScoreRequest, packed, unpacked
+from upcycled.federation.coordinator import plan_at_server, request_of, terms_of
+from upcycled.federation.messages import Hello, Refusal, Reply, RunTerms, ScoreRequest, packed, unpacked
+from upcycled.federation.site.site import replies_of
 from upcycled.privacy.accounts.account import Account
-from upcycled.runtime.round import ask
-from upcycled.runtime.state import start_run
+from upcycled.training.round import ask
+from upcycled.training.state import start_run
 
 CLIPPING = {"mechanism": "update_clipping", "clip_norm": 1.0, "noise_std": 4.0, "noise": "system"}
 """A record moves a release by 2, and by a millionth more for the grid: the noise is twice that."""
@@ -35,8 +35,8 @@ def strict(federation, folder, **changes):
 def question(site, federation, experiment, run="run", rounds=None):
     """The honest question of a run's first round to client 0, and what made it."""
     from tests.flower.in_process import own_data
-    from upcycled.flower.holder.site import plain_facts
-    from upcycled.flower.messages import SiteFacts
+    from upcycled.federation.messages import SiteFacts
+    from upcycled.federation.site.site import plain_facts
 
     terms = terms_of(experiment, 3, 4, run)
     facts = {
@@ -176,7 +176,7 @@ def test_a_client_that_is_not_drawn_does_not_answer(federation, tmp_path, home):
     ],
 )
 def test_code_that_a_server_names_is_not_even_imported(changes, federation, tmp_path, home, monkeypatch):
-    monkeypatch.setattr("upcycled.core.lookup.importlib.import_module", lambda name: pytest.fail(f"imported {name}"))
+    monkeypatch.setattr("upcycled.core.user_code.importlib.import_module", lambda name: pytest.fail(f"imported {name}"))
     site = strict(federation, tmp_path)
     request = question(site, federation, private())
     config = json.dumps(json.loads(request.terms.config) | changes)
@@ -205,7 +205,7 @@ def test_a_site_that_died_after_its_charge_stays_charged_and_releases_once(feder
     request = packed(question(strict(federation, tmp_path), federation, private()))
     site = strict(federation, tmp_path)
     monkeypatch.setattr(
-        "upcycled.flower.holder.site.answer", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
+        "upcycled.federation.site.site.answer", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
         site.reply(request)
@@ -246,8 +246,8 @@ def test_an_account_is_needed_for_real_noise(federation, tmp_path):
 
 def make_without_account(federation, folder):
     from tests.flower.in_process import own_data
-    from upcycled.flower.holder.policy import policy_of
-    from upcycled.flower.holder.site import Site
+    from upcycled.federation.site.policy import policy_of
+    from upcycled.federation.site.site import Site
 
     raw = {"name": "ann", "data": {"path": "x.csv"}, "privacy": STRICT}
     return Site(policy_of(raw, folder), own_data(federation, 0), folder)

@@ -27,8 +27,8 @@ from tests.flower.real_federation import (
     until,
     worker_of,
 )
-from upcycled.flower.flwr_calls import SEATS
-from upcycled.flower.trial import up
+from upcycled.federation.local import up
+from upcycled.federation.transport import SEATS
 from upcycled.privacy.accounts.account import Account
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
@@ -60,9 +60,8 @@ def everybody_is_there(folder):
 def answered(folder, experiment):
     """Who answered in each data round."""
     seed = folder.path / "results" / experiment.name / "seed-3"
-    from upcycled.runtime.checkpointing.checkpoint_files import read_newest
-    from upcycled.runtime.checkpointing.history_codec import to_records
-    from upcycled.runtime.checkpointing.snapshot import from_bytes
+    from upcycled.training.checkpoint.files import read_newest
+    from upcycled.training.checkpoint.snapshot import from_bytes, to_records
 
     path = seed / "checkpoint" if (seed / "checkpoint").exists() else seed / "private" / "checkpoint"
     newest, content = read_newest(path, lambda words: None)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.flower.in_process import make_site
 from tests.flower.test_hostile_server import STRICT, private, question
-from upcycled.flower.holder import kept_replies
-from upcycled.flower.holder import site as site_module
-from upcycled.flower.messages import Refusal, Reply, digest_of, packed, unpacked
+from upcycled.federation.messages import Refusal, Reply, digest_of, packed, unpacked
+from upcycled.federation.site import site as kept_replies
+from upcycled.federation.site import site as site_module
 from upcycled.privacy.accounting import gdp_epsilon
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.accounts.account_file import AccountFile

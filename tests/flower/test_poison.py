@@ -9,12 +9,12 @@ import torch
 
 import upcycled as up
 from tests.flower.in_process import NAMES, Mail, experiment_of, federation_of, make_site, run_over
-from upcycled.flower.coordinator import NotEnoughError
-from upcycled.flower.exchange import Delivery
-from upcycled.flower.messages import Refusal, packed, unpacked
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.round import answer, ask, joined, take
-from upcycled.runtime.state import start_run
+from upcycled.federation.coordinator import NotEnoughError
+from upcycled.federation.exchange import Delivery
+from upcycled.federation.messages import Refusal, packed, unpacked
+from upcycled.training.plan import make_plan
+from upcycled.training.round import answer, ask, joined, take
+from upcycled.training.state import start_run
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_a_run_with_too_few_answers_stops_in_one_sentence(sites):
 def test_nobody_is_asked_for_a_round_that_cannot_have_enough_answers(sites):
     mail = Mail(sites)
     federation = federation_of(mail, attempts=1)
-    from upcycled.flower.coordinator import plan_at_server, terms_of
-    from upcycled.runtime.train import run_plan
+    from upcycled.federation.coordinator import plan_at_server, terms_of
+    from upcycled.training.train import run_plan
 
     experiment = experiment_of()
     terms = terms_of(experiment, 3, 4, "run")

@@ -15,10 +15,10 @@ pytest.importorskip("flwr", reason="Flower is not installed: make test-federatio
 from benchmarks.federation import measured
 from tests.flower.real_federation import SITES, experiment_of, federation, history_of, params_of, workers
 from tests.mechanism_cases import EVERY_MECHANISM, LIMITS, charges_in_bytes, tables_of
-from upcycled.flower.server_run import run_federation
-from upcycled.flower.trial import started
+from upcycled.federation.local import started
+from upcycled.federation.server_run import run_federation
 from upcycled.privacy.accounts.account import Account
-from upcycled.privacy.mechanisms.table import MECHANISMS
+from upcycled.privacy.mechanisms import MECHANISMS
 
 pytestmark = [pytest.mark.federation, pytest.mark.filterwarnings("ignore")]
 

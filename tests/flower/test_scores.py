@@ -8,11 +8,11 @@ import pytest
 import upcycled as up
 from tests.flower.in_process import ACCOUNT, NAMES, Mail, experiment_of, federation_of, own_data
 from tests.mechanism_cases import LIMITS
-from upcycled.core.shards import Shards
-from upcycled.flower.holder.policy import policy_of
-from upcycled.flower.holder.site import Site
-from upcycled.flower.messages import MalformedError, SiteScores, packed, unpacked
-from upcycled.flower.server_run import run_seed
+from upcycled.core.vectors import Shards
+from upcycled.federation.messages import MalformedError, SiteScores, packed, unpacked
+from upcycled.federation.server_run import run_seed
+from upcycled.federation.site.policy import policy_of
+from upcycled.federation.site.site import Site
 
 CLIPPING = {"mechanism": "update_clipping", "clip_norm": 1.0, "epsilon": 2.0, "delta": 1e-3, "noise": "system"}
 LOCAL = {"lr": 0.05, "epochs": 1, "batch_size": 8}
@@ -89,7 +89,7 @@ def test_with_real_noise_nobody_is_asked(federation, tmp_path):
 def test_scores_that_cannot_be_are_left_out(changes, federation, tmp_path):
     from dataclasses import replace
 
-    from upcycled.flower.messages import packed, unpacked
+    from upcycled.federation.messages import packed, unpacked
 
     def tamper(site, fields, delivery):
         if fields["kind"] == "score" and site == "bob":

@@ -11,13 +11,12 @@ import upcycled as up
 from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
-from upcycled.data.schema.table_schema import as_schema
-from upcycled.flower.certificates import public_line, site_key
-from upcycled.flower.federation_folder import invite, let_in, make_folder, open_folder
-from upcycled.flower.holder.joining_checks import check_joining
-from upcycled.flower.holder.policy import account_of, policy_of, read_policy, site_data
-from upcycled.flower.holder.site import open_site
-from upcycled.flower.invitations import read_invitation
+from upcycled.data.schema.schema import as_schema
+from upcycled.federation.certificates import public_line, read_invitation, site_key
+from upcycled.federation.folder import invite, let_in, make_folder, open_folder
+from upcycled.federation.site.join_checks import check_joining
+from upcycled.federation.site.policy import account_of, policy_of, read_policy, site_data
+from upcycled.federation.site.site import open_site
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hospitals"
 ROWS = "patient,age,sex,admitted,creatinine,diagnosis\np1,40,f,2020-01-01,90,ill\np2,,m,2021-01-01,80,well\n"
@@ -212,7 +211,7 @@ COMMANDS += ["join I --policy P", "check I --policy P"]
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_version_of_flower_is_one_sentence(command, folder, monkeypatch, capsys, tmp_path):
     pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
-    monkeypatch.setattr("upcycled.flower.flwr_calls.metadata.version", lambda name: "1.42.0")
+    monkeypatch.setattr("upcycled.federation.transport.metadata.version", lambda name: "1.42.0")
     (tmp_path / "key").write_text(public_line(site_key(tmp_path / "node.key")))
     (tmp_path / "policy.toml").write_text(tomli_w.dumps(POLICY))
     places = {"F": folder.path, "I": invite(folder, "bern"), "K": tmp_path / "key", "P": tmp_path / "policy.toml"}
@@ -222,7 +221,9 @@ def test_another_version_of_flower_is_one_sentence(command, folder, monkeypatch,
 
 
 def test_a_status_line_is_json_too(folder, monkeypatch, capsys):
-    monkeypatch.setattr("upcycled.flower.trial.status", lambda found: [("server", "answers"), ("bern", "connected")])
+    monkeypatch.setattr(
+        "upcycled.federation.local.status", lambda found: [("server", "answers"), ("bern", "connected")]
+    )
     assert main(["federation", "status", str(folder.path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"server": "answers", "bern": "connected"}
 
@@ -232,6 +233,6 @@ def test_the_process_that_is_connected_loads_nothing_that_local_work_needs():
     import subprocess
     import sys
 
-    asked = "import sys, upcycled.flower.holder.node; print('torch' in sys.modules, 'pandas' in sys.modules)"
+    asked = "import sys, upcycled.federation.site.node; print('torch' in sys.modules, 'pandas' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "False"]

@@ -11,9 +11,9 @@ import pytest
 from tests.flower.in_process import experiment_of, make_site
 from tests.flower.test_hostile_server import LOCAL, question, said
 from tests.wording import has_all
-from upcycled.core.streams import permutations
-from upcycled.flower.holder import site as site_module
-from upcycled.flower.messages import Hello, Reply, ScoreRequest, packed, unpacked
+from upcycled.core.randomness import permutations
+from upcycled.federation.messages import Hello, Reply, ScoreRequest, packed, unpacked
+from upcycled.federation.site import site as site_module
 from upcycled.privacy.accounting import sampled_gaussian_epsilon, sampled_gaussian_noise_multiplier
 
 CERTIFIED = {"mechanism": "erm_output", "norm_bound": 1.0, "noise_std": 5.0, "prox_mu": 1.0}

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from upcycled.config.experiment import load_config
-from upcycled.runtime.plan import make_plan
+from upcycled.training.plan import make_plan
 
 HEAD = 'name = "f"\niterations = 4\nseeds = [0, 1]\neval_every = 2\n'
 DATA = '[data]\nsource = "synthetic"\nalpha = 0.5\nbeta = 0.5\nclients = 4\ndim = 3\nsizes = 20\n'

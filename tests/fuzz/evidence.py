@@ -18,8 +18,8 @@ from typing import Any
 import upcycled as up
 from tests.privacy.runs import chained
 from tests.privacy.test_ledger_evidence import EDITS
-from upcycled.auditing.evidence import verify
-from upcycled.auditing.evidence.folder import write_evidence
+from upcycled.audit.evidence import verify
+from upcycled.audit.evidence.folder import write_evidence
 from upcycled.config.experiment import parse
 from upcycled.core.errors import InputError
 from upcycled.experiments.batch import run_experiment

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 import upcycled as up
-from upcycled.data.readers.idx import read_idx
-from upcycled.data.readers.leaf import read_leaf
-from upcycled.data.schema.table_schema import as_schema
-from upcycled.data.sets.glove import read_vectors
-from upcycled.data.sets.tweets import read_tokens
+from upcycled.data.schema.schema import as_schema
+from upcycled.data.sets.femnist import read_idx
+from upcycled.data.sets.leaf import read_leaf
+from upcycled.data.sets.sent140 import read_tokens
+from upcycled.data.sets.word_vectors import read_vectors
 from upcycled.privacy.ledger.ledger import Ledger
 
 CSV = "client,age,weight,label\nann,31,60.5,0\nann,47,71,1\nbob,25,80,1\nbob,33,1e3,0\n"

@@ -25,7 +25,7 @@ import numpy as np
 import upcycled as up
 from tests.fuzz.files import SPECIALS
 from tests.privacy.runs import chained
-from upcycled.cli.last_door import UNFORESEEN
+from upcycled.cli.exit import UNFORESEEN
 from upcycled.cli.main import main
 
 VALUES = [

@@ -13,8 +13,8 @@ from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.experiments.batch import Options, run_experiment
-from upcycled.integrations import TRACKERS, open_trackers
 from upcycled.privacy import Ledger
+from upcycled.trackers import TRACKERS, open_trackers
 
 FROM_ELSEWHERE = [
     # Packages of others, and what they warn about when they are imported or write files.
@@ -147,7 +147,7 @@ def test_what_a_tracker_fails_with_is_one_sentence(here, monkeypatch):
     def broken(self, *args):
         raise OSError("the cable is out")
 
-    monkeypatch.setattr("upcycled.integrations.tensorboard.TensorBoard.record", broken)
+    monkeypatch.setattr("upcycled.trackers.tensorboard.TensorBoard.record", broken)
     with pytest.raises(UpcycledError, match=r"tracker.*OSError"):
         run("tensorboard")
 

@@ -13,6 +13,7 @@ from sklearn import metrics as theirs
 import upcycled as up
 from tests.experiments.small import small_file
 from tests.wording import has_all
+from upcycled._utils.statistics import Paired
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.engines.fused import FUSED
@@ -21,11 +22,10 @@ from upcycled.engines.vectorised import open_vectorised
 from upcycled.experiments.batch import Options, run_experiment
 from upcycled.experiments.compare import compare_experiment
 from upcycled.experiments.evaluation import calibration, roc
-from upcycled.integrations import numbers_of
-from upcycled.runtime import comparison as comparison_module
-from upcycled.runtime.display.run_progress import shown_metrics
-from upcycled.runtime.plan import make_plan
-from upcycled.support.statistics import Paired
+from upcycled.trackers import numbers_of
+from upcycled.training import comparison as comparison_module
+from upcycled.training.plan import make_plan
+from upcycled.training.progress import shown_metrics
 
 ARGUMENTS = {"algorithm": up.FedAvg(), "iterations": 4, "progress": False}
 SLOWLY = {"algorithm": up.FedAvg(), "engine": "sequential"}

@@ -11,9 +11,7 @@ from sklearn import metrics as theirs
 import upcycled as up
 from tests.wording import has_all
 from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Multilabel, Poisson, SquaredError
-from upcycled.metrics.built_in import METRICS
-from upcycled.metrics.measure import as_metrics, baseline, check_metrics, measure
-from upcycled.metrics.predictions import constant_outputs, predictions_of
+from upcycled.metrics import METRICS, as_metrics, baseline, check_metrics, constant_outputs, measure, predictions_of
 
 RNG = np.random.default_rng(0)
 TWO = RNG.integers(0, 2, 60), RNG.normal(size=(60, 2)).astype(np.float32)

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 
 import upcycled as up
 from tests.privacy.runs import QUIET
-from upcycled.models.linear_model import linear_layer
+from upcycled.models.linear import linear_layer
 from upcycled.privacy import DPSGD, BoltOnSGD, CentralDPFedAvg, ModelClipping, UpdateClipping
 
 TOKENS = 12
@@ -243,7 +243,7 @@ def test_a_linear_layer_with_other_code_around_it_has_no_proof_of_convexity(make
 
 def test_without_the_check_max_norm_moves_the_release_far_beyond_its_sensitivity(monkeypatch):
     """Two worlds that differ in one token of one record, with the same noise: the release may move by 2 lr C / n."""
-    monkeypatch.setattr("upcycled.runtime.plan.check_private_model", lambda *arguments, **options: None)
+    monkeypatch.setattr("upcycled.training.plan.check_private_model", lambda *arguments, **options: None)
     rng = np.random.default_rng(0)
     x, y = rng.integers(1, TOKENS, size=(30, 5)), rng.integers(0, 2, 30)
     local = up.LocalSGD(lr=0.1, batch_size=None)

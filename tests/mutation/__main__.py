@@ -44,11 +44,11 @@ SPENDING = (
     "tests/runtime/test_checkpoint_refusals.py",
 )
 WATCHED = {
-    "core/strategy.py": (
+    "core/upcycling.py": (
         ("tests/core/test_strategy.py", "tests/contracts/test_rules.py", "tests/coefficients/test_*.py"),
         ("tests/golden/test_*.py", "tests/contracts/test_*.py", "tests/runtime/test_*.py", "tests/aggregators/*.py"),
     ),
-    "runtime/round.py": (
+    "training/round.py": (
         (
             "tests/runtime/test_round.py",
             "tests/privacy/test_adaptive_clipping.py",

@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 
 from upcycled.algorithms.scaffold import Scaffold
-from upcycled.core.sampler import Participation
+from upcycled.core.randomness import Purpose
+from upcycled.core.sampling import Participation
 from upcycled.core.solvers import ShiftedMinimiser
-from upcycled.core.streams import Purpose
 from upcycled.core.vectors import grid_scale, on_grid
-from upcycled.engines import noisy
-from upcycled.engines.fused.fused_engine import FusedEngine
-from upcycled.engines.noisy import NoisyGradient
+from upcycled.engines.dpsgd import noisy
+from upcycled.engines.dpsgd.noisy import NoisyGradient
+from upcycled.engines.fused.engine import FusedEngine
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.ledger import Ledger
@@ -25,10 +25,10 @@ from upcycled.privacy.mechanisms import objective_perturbation as objective
 from upcycled.privacy.mechanisms.central import CentralNoise
 from upcycled.privacy.mechanisms.clipping import Clipped
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
-from upcycled.privacy.mechanisms.objective_cover import Cover
-from upcycled.privacy.noise import SeededNoise, SystemNoise
-from upcycled.runtime import round as data_round
-from upcycled.runtime.state import Run
+from upcycled.privacy.mechanisms.objective_perturbation import Cover
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
+from upcycled.training import round as data_round
+from upcycled.training.state import Run
 
 
 def _noise(patch, change):
@@ -225,7 +225,7 @@ def system_noise_that_repeats(patch, last):
     own = SystemNoise.gaussian_steps
 
     def gaussian_steps(self, clients, count, scale, purpose=Purpose.NOISE, start=0):
-        from upcycled.core.streams import words
+        from upcycled.core.randomness import words
 
         def same(many):
             return words(np.array(7, dtype=np.uint64), many)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.auditing.false_alarms import small
 from tests.mutation import faults
-from upcycled.auditing.whole import WholeAudit, carry_out, survey
+from upcycled.audit.full_audit import WholeAudit, carry_out, survey
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = {"noise": "system"}

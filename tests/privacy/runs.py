@@ -11,9 +11,9 @@ import numpy as np
 
 import upcycled as up
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.generalised_linear import softmax_loss
 from upcycled.core.mechanism import Setting
-from upcycled.core.sampler import Cohort
+from upcycled.core.objective import softmax_loss
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD
 
 QUIET = {"progress": False, "engine": "sequential"}

@@ -12,8 +12,7 @@ from scipy.special import logsumexp
 
 from upcycled.core.errors import InputError
 from upcycled.privacy import accounting as acc
-from upcycled.privacy.accounting.loss_distribution import replace_one_epsilon
-from upcycled.privacy.accounting.sampled import quick_sampled_epsilon
+from upcycled.privacy.accounting.sampled import quick_sampled_epsilon, replace_one_epsilon
 
 
 def log_ratio(x: np.ndarray, q: float, shift: float, adjacency: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,10 +12,10 @@ import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting, wide
 from upcycled.core.errors import InputError
 from upcycled.privacy.accounting import gdp_delta, gdp_epsilon, gdp_mu, sampled_gaussian_epsilon
-from upcycled.privacy.accounting.sampler import PARTS, epsilon_of_draws, part_of_delta, sampler_delta
+from upcycled.privacy.accounting.discrete_noise import PARTS, epsilon_of_draws, part_of_delta, sampler_delta
 from upcycled.privacy.ledger import Budget, Ledger
 from upcycled.privacy.ledger.composition import Spent, _quick_epsilon, _sampled_epsilon
-from upcycled.runtime.plan import make_plan
+from upcycled.training.plan import make_plan
 
 LARGE = {"num_parameters": 155_800, "algorithm": "fedavg", "penalty": 0.0, "convex": None}
 ETA = 2.0**-43

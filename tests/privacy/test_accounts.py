@@ -23,7 +23,7 @@ from scipy.integrate import quad
 import upcycled as up
 from tests.privacy.runs import QUIET, wide
 from upcycled.core.mechanism import Charge, Promise
-from upcycled.core.sampler import everybody
+from upcycled.core.sampling import everybody
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy import Account, ModelClipping
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu
@@ -37,13 +37,13 @@ from upcycled.privacy.accounting.renyi import (
     sampled_renyi,
 )
 from upcycled.privacy.accounts.account import Cost
-from upcycled.privacy.accounts.pots import Pot, commitment_of, make_pot
+from upcycled.privacy.accounts.filters import Pot, commitment_of, make_pot
 from upcycled.privacy.ledger.entries import Entry
-from upcycled.runtime.checkpointing.fingerprint import hash_of_shards
-from upcycled.runtime.holder.charging import begin_in_account, costs_of
-from upcycled.runtime.plan import make_plan, plan_of
-from upcycled.runtime.publication import publication_of
-from upcycled.runtime.round import answer
+from upcycled.training.charging import begin_in_account, costs_of
+from upcycled.training.checkpoint.fingerprint import hash_of_shards
+from upcycled.training.plan import make_plan, plan_of
+from upcycled.training.publication import publication_of
+from upcycled.training.round import answer
 
 ROOT = Path(__file__).parents[2]
 PROMISE = Promise("something", ())
@@ -373,7 +373,7 @@ def test_a_run_charges_each_round_before_its_release_and_under_the_holders_names
         return answer(dataclasses.replace(plan, mechanism=dataclasses.replace(plan.mechanism, release=spied)),
                       engine, asked, noise, ledger)  # fmt: skip
 
-    monkeypatch.setattr("upcycled.runtime.round.answer", told)
+    monkeypatch.setattr("upcycled.training.round.answer", told)
     result = up.train(data, **study(iterations=3), account=account.folder)
     assert seen == [1, 2, 3]
     account = Account.read(account.folder)
@@ -446,7 +446,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained_or_written(tmp_
 
 
 def _all(clients):
-    from upcycled.core.sampler import everybody
+    from upcycled.core.sampling import everybody
 
     return everybody(clients)
 
@@ -560,7 +560,7 @@ def test_changed_data_are_noted_for_the_holder_and_reset_nothing(tmp_path):
 KILLED = """
 import dataclasses, os, signal, sys
 sys.path.insert(0, {root!r})
-import upcycled.runtime.round as loop
+import upcycled.training.round as loop
 from tests.privacy.test_accounts import answer, study, up, wide
 def killed(plan, engine, asked, noise, ledger=None):
     def release(*arguments):

@@ -12,12 +12,12 @@ from scipy import stats
 
 import upcycled as up
 from upcycled.core.mechanism import Release, Trained
-from upcycled.core.sampler import everybody
-from upcycled.privacy.mechanisms.adaptive_clipping import FollowReleases, NoisyCount
-from upcycled.privacy.noise import SeededNoise
-from upcycled.runtime.loop import iterate
-from upcycled.runtime.plan import make_plan, plan_of
-from upcycled.runtime.state import start_run
+from upcycled.core.sampling import everybody
+from upcycled.privacy.mechanisms.clipping import FollowReleases, NoisyCount
+from upcycled.privacy.noise.sources import SeededNoise
+from upcycled.training.loop import iterate
+from upcycled.training.plan import make_plan, plan_of
+from upcycled.training.state import start_run
 
 QUIET = {"algorithm": up.FedAvg(), "iterations": 6, "progress": False, "local": up.LocalSGD(lr=0.1, epochs=1)}
 CENTRAL = {"clip_norm": 0.5, "quantile": 0.5}

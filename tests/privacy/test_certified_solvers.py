@@ -12,12 +12,12 @@ from tests.privacy.runs import QUIET, server_sees
 from tests.reference import softmax_gradient
 from upcycled.core.engine import Task, Work
 from upcycled.core.layout import layout_of
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem
+from upcycled.core.vectors import Shards
 from upcycled.engines.certified import train_certified
 from upcycled.losses import CrossEntropy
-from upcycled.privacy.mechanisms.projection import project
+from upcycled.privacy.mechanisms.requirements import project
 
 # Two classes, features of norm 1 with a bias: L = 2, S = 1.
 LIPSCHITZ, SMOOTHNESS = 2.0, 1.0
@@ -69,7 +69,7 @@ def test_nominal_sgd_divides_a_short_batch_by_the_nominal_one():
     x, y = sample(11)
     local = LocalSGD(lr=0.2, epochs=3, batch_size=4)
     found = solve(NominalSGD(local), x, y, a=0.1)
-    from upcycled.core.streams import Purpose, client_keys, permutations
+    from upcycled.core.randomness import Purpose, client_keys, permutations
 
     orders = permutations(int(client_keys(0, Purpose.BATCHES, 1, [0])[0]), 11, 3)
     point = np.zeros(10)

@@ -10,17 +10,17 @@ import torch
 
 import upcycled as up
 from tests.privacy.test_mechanism_noise import assert_scale
-from upcycled.auditing.explain import planned_ledger
+from upcycled.audit.explain import planned_ledger
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Fitted
-from upcycled.core.streams import Purpose
+from upcycled.core.randomness import Purpose
 from upcycled.privacy import Budget, ChargedScores, Ledger, ModelClipping, UpdateClipping, gdp_epsilon, gdp_mu
 from upcycled.privacy.charged_scores import pay_for_scores
-from upcycled.privacy.noise import SeededNoise, SystemNoise
-from upcycled.runtime.callbacks import Callback
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.scorer import scorer_of
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
+from upcycled.training.callbacks import Callback
+from upcycled.training.loop import scorer_of
+from upcycled.training.plan import make_plan
 
 DELTA = 1e-4
 TESTED = (11, 0, 7, 13)

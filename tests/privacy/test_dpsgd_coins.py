@@ -10,14 +10,14 @@ from torch import nn
 import upcycled as up
 from tests.privacy.runs import QUIET
 from upcycled.core.engine import Work
-from upcycled.core.sampler import everybody
+from upcycled.core.randomness import Purpose
+from upcycled.core.sampling import everybody
 from upcycled.core.solvers import Problem
-from upcycled.core.streams import Purpose
 from upcycled.privacy.accounting import sampled_gaussian_epsilon
 from upcycled.privacy.audit import two_world
-from upcycled.privacy.noise import SeededNoise
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.spec import RunSpec
+from upcycled.privacy.noise.sources import SeededNoise
+from upcycled.training.plan import make_plan
+from upcycled.training.spec import RunSpec
 
 DELTA = 1e-3
 

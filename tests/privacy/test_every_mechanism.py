@@ -18,7 +18,7 @@ from tests.mechanism_cases import (
 from upcycled.privacy import Ledger
 from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.ledger.joint import joint_epsilon
-from upcycled.privacy.mechanisms.table import MECHANISMS
+from upcycled.privacy.mechanisms import MECHANISMS
 
 DELTA = 1e-3
 CLIENTS = range(4)

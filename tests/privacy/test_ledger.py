@@ -11,7 +11,7 @@ import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting
 from upcycled.core.errors import BudgetSpentError
 from upcycled.privacy import Budget, Ledger, ModelClipping, ObjectivePerturbation
-from upcycled.privacy.ledger.paper_claim import PaperTilt
+from upcycled.privacy.ledger.entries import PaperTilt
 
 DELTA = 1e-5
 CLIPPED = ModelClipping(clip_norm=10.0, noise_std=0.8)

@@ -11,9 +11,9 @@ import pytest
 import upcycled as up
 from tests.privacy.runs import chained, cohort, setting
 from tests.privacy.test_ledger_evidence import outcomes, said
-from upcycled.core.shards import Shards
+from upcycled.core.vectors import Shards
 from upcycled.privacy import DPSGD, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
-from upcycled.privacy.ledger.first_charges import LISTED, seal_of
+from upcycled.privacy.ledger.entries import LISTED, seal_of
 from upcycled.privacy.ledger.joint import joint_epsilon
 
 DELTA = 1e-5
@@ -82,7 +82,7 @@ def test_a_header_has_the_sizes_of_all_in_short(tmp_path):
 
 def test_parts_of_sizes_have_the_digest_of_the_whole(monkeypatch):
     whole = seal_of(SIZES)
-    monkeypatch.setattr("upcycled.privacy.ledger.first_charges._PART", 999)
+    monkeypatch.setattr("upcycled.privacy.ledger.entries._PART", 999)
     assert seal_of(SIZES) == whole
 
 

@@ -13,9 +13,8 @@ import pytest
 import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting, wide
 from upcycled.core.mechanism import Trained
-from upcycled.core.shards import Shards
 from upcycled.core.solvers import Problem
-from upcycled.core.vectors import grid_step
+from upcycled.core.vectors import Shards, grid_step
 from upcycled.privacy import (
     DPSGD,
     BoltOnSGD,
@@ -26,7 +25,7 @@ from upcycled.privacy import (
     ObjectivePerturbation,
     UpdateClipping,
 )
-from upcycled.privacy.noise import SeededNoise
+from upcycled.privacy.noise.sources import SeededNoise
 
 DELTA = 1e-5
 GAUSSIAN = [

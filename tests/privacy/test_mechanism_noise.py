@@ -17,11 +17,11 @@ from tests.privacy.runs import QUIET, cohort, first_arrival, make, setting, wide
 from tests.reference import softmax_gradient
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.mechanism import Trained
-from upcycled.core.streams import Purpose
+from upcycled.core.randomness import Purpose
 from upcycled.core.vectors import grid_step
 from upcycled.privacy.mechanisms.gaussian_noise import GaussianNoise
-from upcycled.privacy.mechanisms.projection import project
-from upcycled.privacy.noise import SeededNoise, SystemNoise, fresh_words
+from upcycled.privacy.mechanisms.requirements import project
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise, fresh_words
 
 NAMES = list(ALGORITHMS)
 CONVEX = [name for name in NAMES if name != "pfedme"]
@@ -81,7 +81,7 @@ def test_few_seeded_normals_have_the_bits_of_many(monkeypatch):
     compiled = noise.normals(clients, 501, Purpose.CENTRAL, start=12)  # Numba is there: conftest has warmed kernels
     assert "numba" in sys.modules
     monkeypatch.delitem(sys.modules, "numba")
-    monkeypatch.setitem(sys.modules, "upcycled.privacy.sampling.kernels", None)  # importing it would fail
+    monkeypatch.setitem(sys.modules, "upcycled.privacy.noise.kernels", None)  # importing it would fail
     assert np.array_equal(noise.normals(clients, 501, Purpose.CENTRAL, start=12), compiled)
 
 
@@ -188,8 +188,8 @@ def test_dpsgd_adds_fresh_noise_of_the_stated_std_in_every_step_of_a_sampled_bat
     from torch import zeros
 
     from upcycled.core.solvers import NoisySGD
-    from upcycled.engines.noisy import NoisyGradient
-    from upcycled.engines.per_sample import PerSample
+    from upcycled.engines.dpsgd.noisy import NoisyGradient
+    from upcycled.engines.dpsgd.per_sample import PerSample
 
     size, samples, std = 301, 8, 0.6
     solver = NoisySGD(up.LocalSGD(batch_size=int(q * samples)), 2.0, np.array([std]))
@@ -258,7 +258,7 @@ def test_objective_perturbation_and_dpsgd_lie_on_their_grids_under_both_neighbou
         vectors = first_arrival(monkeypatch, data, "fedavg", privacy).release.vectors.astype(np.float64)
         multiples = vectors / grid_step(np.array([1e-4]))
         assert np.array_equal(multiples, np.rint(multiples))
-        from upcycled.engines import noisy
+        from upcycled.engines.dpsgd import noisy
 
         sums = []
         original = noisy.NoisyGradient.__call__
@@ -291,7 +291,7 @@ def test_real_words_are_aes_in_counter_mode_under_a_fresh_key_each_time(monkeypa
 
     keys = [bytes(range(32)), bytes(range(1, 33))]
     asked = iter(keys)
-    monkeypatch.setattr("upcycled.privacy.noise.os", SimpleNamespace(urandom=lambda size: next(asked)))
+    monkeypatch.setattr("upcycled.privacy.noise.sources.os", SimpleNamespace(urandom=lambda size: next(asked)))
     for key in keys:
         cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
         blocks = cipher.update(bytes(16) + bytes(15) + b"\x01")
@@ -325,7 +325,7 @@ def test_a_forked_process_draws_other_noise_than_its_parent():
 
     code = (
         "import os, numpy as np\n"
-        "from upcycled.privacy.noise import SystemNoise\n"
+        "from upcycled.privacy.noise.sources import SystemNoise\n"
         "source = SystemNoise(); source.uniforms(np.arange(1), 1); child = os.fork()\n"
         "os.write(1, (repr(source.uniforms(np.arange(1), 1)[0, 0]) + '\\n').encode())\n"
         "os.waitpid(child, 0) if child else os._exit(0)\n"

@@ -16,20 +16,19 @@ from tests.privacy.runs import cohort, setting
 from tests.privacy.test_tilt_noise import known_words
 from tests.reference import softmax_gradient
 from upcycled.core.engine import Task, Work
-from upcycled.core.generalised_linear import softmax_loss
 from upcycled.core.layout import layout_of
 from upcycled.core.mechanism import Release, Trained
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.objective import softmax_loss
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import Problem, ShiftedMinimiser
-from upcycled.core.vectors import grid_step
+from upcycled.core.vectors import Shards, grid_step
 from upcycled.engines import certified
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
-from upcycled.models.linear_model import LinearModel
-from upcycled.privacy.mechanisms.objective_cover import Cover, fold
-from upcycled.privacy.mechanisms.rounding import constants_of
-from upcycled.privacy.noise import SeededNoise, SystemNoise
+from upcycled.models.linear import LinearModel
+from upcycled.privacy.mechanisms.objective_perturbation import Cover, fold
+from upcycled.privacy.mechanisms.requirements import constants_of
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
 
 # The privacy loss, by other means.
 

@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from upcycled.core.mechanism import Promise
 from upcycled.privacy.accounting.gaussian import gaussian_delta
-from upcycled.privacy.ledger.plain_words import best_guess, plain_words
+from upcycled.privacy.ledger.statement import best_guess, plain_words
 
 RECORD = Promise(released="a model", checked=())
 

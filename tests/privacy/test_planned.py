@@ -11,16 +11,16 @@ import pytest
 import upcycled as up
 from tests.privacy.runs import QUIET, chained, cohort, setting, wide
 from tests.privacy.test_ledger_read import RUNS
-from upcycled.auditing.explain import planned_ledger
+from upcycled.audit.explain import planned_ledger
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError
 from upcycled.experiments.batch import run_experiment
 from upcycled.privacy import Account, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
 from upcycled.privacy.ledger import header
+from upcycled.privacy.ledger.budget import planned_charges
 from upcycled.privacy.ledger.joint import joint_epsilon
-from upcycled.privacy.ledger.planned import planned_charges
 from upcycled.report.collect import collect
-from upcycled.runtime.plan import make_plan
+from upcycled.training.plan import make_plan
 
 DELTA = 1e-5
 ERM = {"algorithm": up.FedProx(mu=0.5), "privacy": ErmOutput(1.0, noise_std=4.0), "iterations": 20, **QUIET}

@@ -114,7 +114,7 @@ def test_dpsgd_clips_sample_by_sample_and_divides_by_the_expected_batch(federati
 @pytest.mark.usefixtures("known_entropy")
 @pytest.mark.parametrize("noise", ["seeded", "system"])
 def test_poisson_batches_have_the_stated_rate_and_empty_ones_still_take_a_noisy_step(monkeypatch, noise):
-    from upcycled.engines import noisy
+    from upcycled.engines.dpsgd import noisy
 
     rows, original = [], noisy.NoisyGradient._clipped_sum
 
@@ -146,7 +146,7 @@ def test_poisson_batches_have_the_stated_rate_and_empty_ones_still_take_a_noisy_
 
 
 def test_batches_with_real_noise_do_not_follow_from_the_seed(monkeypatch):
-    from upcycled.engines import noisy
+    from upcycled.engines.dpsgd import noisy
 
     rows, original = [], noisy.NoisyGradient._clipped_sum
     monkeypatch.setattr(

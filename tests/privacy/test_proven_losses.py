@@ -15,24 +15,22 @@ from torch import nn
 import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting
 from tests.wording import has_all
-from upcycled.auditing.attack import audit_worlds, neighbours
+from upcycled.audit.attacks import audit_worlds, neighbours
 from upcycled.core.engine import Task, Work
-from upcycled.core.generalised_linear import huber_loss, one_logit_loss, softmax_loss
 from upcycled.core.layout import layout_of
 from upcycled.core.mechanism import Trained
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.objective import huber_loss, one_logit_loss, softmax_loss
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem, ShiftedMinimiser
-from upcycled.core.vectors import grid_step
+from upcycled.core.vectors import Shards, grid_step
 from upcycled.engines.certified import refuses_certified
 from upcycled.engines.fused import FUSED
 from upcycled.engines.sequential import SEQUENTIAL
-from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Huber, Multilabel
-from upcycled.losses.proven import proven_loss
+from upcycled.losses import BinaryCrossEntropy, CrossEntropy, Huber, Multilabel, proven_loss
 from upcycled.privacy.accounting.objective import loss_round_epsilon
-from upcycled.privacy.mechanisms.projection import project
-from upcycled.privacy.noise import SeededNoise
-from upcycled.runtime.plan import make_plan
+from upcycled.privacy.mechanisms.requirements import project
+from upcycled.privacy.noise.sources import SeededNoise
+from upcycled.training.plan import make_plan
 
 # Each loss, how many outputs, and (L/R~)^2, S/R~^2, rank and the most that eigenvalues over R~^2 add up to, by hand.
 PROVEN = {

@@ -28,9 +28,10 @@ from upcycled.cli.main import main
 from upcycled.config.experiment import load_config
 from upcycled.privacy import MECHANISMS
 from upcycled.privacy.charged_scores import FittedScores
-from upcycled.runtime import executor
-from upcycled.runtime import round as loop
-from upcycled.runtime.display import batch_progress, run_progress
+from upcycled.training import executor
+from upcycled.training import progress as batch_progress
+from upcycled.training import progress as run_progress
+from upcycled.training import round as loop
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in FROM_ELSEWHERE]
 

@@ -11,9 +11,9 @@ import upcycled as up
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import grid_scale
 from upcycled.privacy.accounting import renyi
-from upcycled.privacy.accounting.lattice import GRID_SCALE, lattice_renyi
+from upcycled.privacy.accounting.discrete_noise import GRID_SCALE, lattice_renyi
 from upcycled.privacy.accounting.renyi import draws_renyi, sampled_renyi
-from upcycled.privacy.accounts.pots import make_pot
+from upcycled.privacy.accounts.filters import make_pot
 
 RATES = (1e-3, 0.05, 0.5, 0.99)
 ORDERS = (1.05, 1.5, 2.0, 3.3, 8.0, 30.0)

@@ -10,10 +10,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from upcycled.privacy.noise import SystemNoise
-from upcycled.privacy.sampling.discrete import discrete_gaussian, discrete_laplace, rates
-from upcycled.privacy.sampling.gaussian_blocks import COARSE, WAY_OUT, block_tables, levels
-from upcycled.privacy.sampling.kernels import gaussian_row, laplace_row
+from upcycled.privacy.noise.discrete import (
+    COARSE,
+    WAY_OUT,
+    block_tables,
+    discrete_gaussian,
+    discrete_laplace,
+    levels,
+    rates,
+)
+from upcycled.privacy.noise.kernels import gaussian_row, laplace_row
+from upcycled.privacy.noise.sources import SystemNoise
 
 BLOCK = 2**15
 SCALES = [2.0**20, 2.0**20 + 0.3, 1.37 * 2**20, 2.0**21 - 2.0**-30]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from upcycled.core.streams import Purpose
-from upcycled.privacy.noise import SeededNoise, SystemNoise
-from upcycled.privacy.tilt_noise import exponentials_from, gamma_norm_noise, normals_from, tilt_error
+from upcycled.core.randomness import Purpose
+from upcycled.privacy.noise.gamma import exponentials_from, gamma_norm_noise, normals_from, tilt_error
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
 
 UNIT = mpmath.mpf(2) ** -53
 

@@ -21,8 +21,8 @@ from tests.report.report_cases import (
 )
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.report import collect
+from upcycled.report.charts import curve, thinned
 from upcycled.report.collect import spending
-from upcycled.report.curves import curve, thinned
 from upcycled.report.distributions import bins_of, clients_of, distribution
 
 

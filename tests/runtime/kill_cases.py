@@ -10,7 +10,7 @@ from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.entries import to_line
-from upcycled.runtime.plan import make_plan
+from upcycled.training.plan import make_plan
 
 DELTA = 1e-5
 SAMPLED = ("dpsgd", "central_dp_fedavg")

@@ -25,8 +25,8 @@ from pathlib import Path
 from tests.runtime.kill_cases import as_json, plan_of, summary_of
 from upcycled.core.errors import UpcycledError
 from upcycled.privacy.ledger import ledger_file
-from upcycled.runtime import round as data_round
-from upcycled.runtime.train import run_plan
+from upcycled.training import round as data_round
+from upcycled.training.train import run_plan
 
 
 def die():

@@ -12,11 +12,11 @@ from torch import nn
 
 import upcycled as up
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.running_statistics import read_statistics, statistics_layout, write_statistics
-from upcycled.core.shards import Shards
-from upcycled.runtime.plan import make_plan, plan_of, with_data
-from upcycled.runtime.round import answer, ask, joined, take
-from upcycled.runtime.state import start_run
+from upcycled.core.layout import read_statistics, statistics_layout, write_statistics
+from upcycled.core.vectors import Shards
+from upcycled.training.plan import make_plan, plan_of, with_data
+from upcycled.training.round import answer, ask, joined, take
+from upcycled.training.state import start_run
 
 FULL = up.LocalSGD(lr=0.1, epochs=1, batch_size=None)
 LOCAL = up.LocalSGD(lr=0.1, epochs=2, batch_size=8)

@@ -5,7 +5,7 @@ import torch
 
 import upcycled as up
 from tests.wording import has_all, only_line
-from upcycled.runtime.callbacks import as_callback
+from upcycled.training.callbacks import as_callback
 
 QUIET = {"algorithm": up.FedAvg(), "engine": "sequential", "progress": False, "iterations": 6}
 

@@ -11,9 +11,9 @@ import pytest
 import upcycled as up
 from tests.runtime.kill_cases import as_json, plan_of, summary_of
 from tests.runtime.watching import QUIET, Watcher, kept_iterations, stop_at
-from upcycled.runtime.checkpointing.checkpoint_files import how_often, read_newest, tidy, write
-from upcycled.runtime.checkpointing.snapshot import from_bytes
-from upcycled.runtime.train import run_plan
+from upcycled.training.checkpoint.files import how_often, read_newest, tidy, write
+from upcycled.training.checkpoint.snapshot import from_bytes
+from upcycled.training.train import run_plan
 
 # Files
 
@@ -50,7 +50,7 @@ def test_what_dead_writers_left_is_removed_and_the_newest_two_stay(federation, t
 def test_a_run_shorter_than_a_second_is_saved_once(federation, tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(
-        "upcycled.runtime.checkpointing.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
+        "upcycled.training.checkpoint.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
     )
     up.train(federation, checkpoint=tmp_path, checkpoint_every="100s", **QUIET)
     assert saved == [6]
@@ -59,7 +59,7 @@ def test_a_run_shorter_than_a_second_is_saved_once(federation, tmp_path, monkeyp
 def test_rounds_are_data_rounds_and_the_end_is_always_saved(federation, tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(
-        "upcycled.runtime.checkpointing.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
+        "upcycled.training.checkpoint.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
     )
     up.train(federation, checkpoint=tmp_path, checkpoint_every=2, **QUIET | {"upcycle": 0.5, "iterations": 10})
     # Data rounds 1 to 5 are iterations 1, 3, 5, 7, 9.
@@ -69,10 +69,10 @@ def test_rounds_are_data_rounds_and_the_end_is_always_saved(federation, tmp_path
 def test_by_the_clock_a_save_that_takes_long_is_made_less_often(federation, tmp_path, monkeypatch):
     clock, saved = iter(range(10**6)), []
     monkeypatch.setattr(
-        "upcycled.runtime.checkpointing.checkpointer.time", SimpleNamespace(perf_counter=lambda: next(clock) / 10)
+        "upcycled.training.checkpoint.checkpointer.time", SimpleNamespace(perf_counter=lambda: next(clock) / 10)
     )
     monkeypatch.setattr(
-        "upcycled.runtime.checkpointing.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
+        "upcycled.training.checkpoint.checkpointer.write", lambda *found: saved.append(found[1]) or write(*found)
     )
     # A tick of 0.1 s an iteration; a save takes a tick, so 10 of them pass between two saves.
     up.train(federation, checkpoint=tmp_path, checkpoint_every="0.3s", **QUIET | {"iterations": 30})
@@ -110,7 +110,7 @@ def test_a_run_that_is_stopped_by_ctrl_c_goes_on_after_its_last_finished_iterati
 )
 def test_an_iteration_that_is_broken_off_leaves_no_trace_in_the_memories(tmp_path, case, monkeypatch):
     reference = summary_of(run_plan(plan_of(case), [], threads=1))
-    from upcycled.runtime import loop
+    from upcycled.training import loop
 
     original = loop._score
 
@@ -139,7 +139,7 @@ def test_a_finished_run_is_returned_at_once_without_training(federation, tmp_pat
     arguments = QUIET | {"checkpoint": tmp_path, "privacy": up.privacy.ModelClipping(10.0, 0.8), "upcycle": 0.5}
     first = up.train(federation, **arguments)
     files = {path: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"}
-    monkeypatch.setattr(importlib.import_module("upcycled.runtime.train"), "iterate", pytest.fail)
+    monkeypatch.setattr(importlib.import_module("upcycled.training.train"), "iterate", pytest.fail)
     watcher = Watcher()
     again = up.train(federation, callbacks=[watcher], **arguments)
     assert as_json(summary_of(again)) == as_json(summary_of(first))

@@ -15,11 +15,11 @@ import torch
 
 import upcycled as up
 from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
-from upcycled.core.strategy import State
-from upcycled.runtime.checkpointing.checkpoint_files import read_newest
-from upcycled.runtime.checkpointing.fingerprint import versions
-from upcycled.support.files import WriteError
-from upcycled.support.lock import InUseError, locked
+from upcycled._utils.files import WriteError
+from upcycled._utils.lock import InUseError, locked
+from upcycled.core.upcycling import State
+from upcycled.training.checkpoint.files import read_newest
+from upcycled.training.checkpoint.fingerprint import versions
 
 # Refusals
 
@@ -73,7 +73,7 @@ def test_a_folder_of_another_run_is_refused_in_one_sentence_and_not_touched(fede
 
 def test_a_checkpoint_of_another_format_is_refused(federation, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.runtime.checkpointing.snapshot.FORMAT", 1)
+        patch.setattr("upcycled.training.checkpoint.snapshot.FORMAT", 1)
         up.train(federation, checkpoint=tmp_path, **QUIET)
     with pytest.raises(up.InputError, match=r"format 1.*version.*upcycled.*format 2"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
@@ -99,7 +99,7 @@ def test_a_function_without_a_name_trains_and_cannot_be_kept(federation, tmp_pat
 
 def test_a_run_kept_by_other_versions_goes_on_only_when_told_to(federation, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.runtime.checkpointing.identity.versions", lambda: {**versions(), "torch": "1.0"})
+        patch.setattr("upcycled.training.checkpoint.checkpointer.versions", lambda: {**versions(), "torch": "1.0"})
         stop_at(federation, 3, checkpoint=tmp_path, **QUIET)
     with pytest.raises(up.InputError, match=r"1\.0.*resume_anyway=True"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
@@ -144,7 +144,7 @@ def test_a_ledger_that_cannot_be_written_ends_the_run_before_its_release_leaves(
 
 def test_a_file_in_the_folders_place_is_told_before_any_work(federation, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr(importlib.import_module("upcycled.runtime.train"), "iterate", pytest.fail)
+    monkeypatch.setattr(importlib.import_module("upcycled.training.train"), "iterate", pytest.fail)
     for folder in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(WriteError, match=r"file.*written"):
             up.train(federation, checkpoint=folder, **QUIET)
@@ -155,7 +155,7 @@ def test_an_error_of_the_run_is_not_hidden_by_a_full_disk(federation, tmp_path, 
     def full(*arguments):
         raise WriteError("full")
 
-    monkeypatch.setattr("upcycled.runtime.checkpointing.checkpointer.write", full)
+    monkeypatch.setattr("upcycled.training.checkpoint.checkpointer.write", full)
     with pytest.raises(ZeroDivisionError):
         up.train(federation, checkpoint=tmp_path, callbacks=[Watcher(ZeroDivisionError(), 2)], **QUIET)
 

@@ -12,10 +12,10 @@ import pytest
 import upcycled as up
 from tests.wording import has_all
 from upcycled.core.layout import flatten
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.round import answer, ask
-from upcycled.runtime.spec import RunSpec
-from upcycled.runtime.state import start_run
+from upcycled.training.plan import make_plan
+from upcycled.training.round import answer, ask
+from upcycled.training.spec import RunSpec
+from upcycled.training.state import start_run
 
 
 @dataclass(frozen=True)

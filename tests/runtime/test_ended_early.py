@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import upcycled as up
-from upcycled.runtime.display.batch_progress import BatchProgress
-from upcycled.runtime.display.run_progress import LiveProgress, Watched
-from upcycled.runtime.plan import make_plan
-from upcycled.support.files import WriteError
+from upcycled._utils.files import WriteError
+from upcycled.training.plan import make_plan
+from upcycled.training.progress import BatchProgress, LiveProgress, Watched
 
 QUIET = {"algorithm": up.FedAvg(), "iterations": 6, "progress": False, "engine": "sequential"}
 CLIPPING = up.privacy.ModelClipping(clip_norm=1.0, noise_std=4.0)

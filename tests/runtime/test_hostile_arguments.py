@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from upcycled.core import allocation
+from upcycled.core import machine as allocation
 from upcycled.core.errors import DivergedError, InputError, readable, shown, suggest
 from upcycled.models.builtin import BYTES_EACH
 

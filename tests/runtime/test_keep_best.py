@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import upcycled as up
 from tests.experiments.small import small_file
 from upcycled.cli.main import main
-from upcycled.runtime.scorer import Chooser
+from upcycled.training.loop import Chooser
 
 DATA = up.data.synthetic(0.5, 0.5, clients=5, dim=4, sizes=30, seed=0).with_validation(0.3, seed=1)
 # A rate that is too large, so that the last iterate is not the best.
@@ -104,7 +104,7 @@ def test_a_score_that_is_no_number_is_never_the_best():
 
 
 def test_a_loss_that_knows_no_right_answers_gives_no_accuracy_to_choose_by(monkeypatch):
-    monkeypatch.setattr("upcycled.runtime.scorer.score_module", lambda *given: SimpleNamespace(loss=1.0, accuracy=None))
+    monkeypatch.setattr("upcycled.training.loop.score_module", lambda *given: SimpleNamespace(loss=1.0, accuracy=None))
     state = SimpleNamespace(statistics=None, server=SimpleNamespace(model=None))
     assert Chooser("loss", None, None).score(state) == 1.0
     with pytest.raises(up.InputError, match=r"keep_best.*'accuracy'.*loss"):

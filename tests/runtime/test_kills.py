@@ -16,9 +16,9 @@ import pytest
 
 from tests.runtime.kill_cases import PLAIN, PRIVATE
 from tests.wording import has_all
-from upcycled.runtime.checkpointing.checkpoint_files import read_newest
-from upcycled.runtime.checkpointing.snapshot import from_bytes
-from upcycled.support.lock import locked
+from upcycled._utils.lock import locked
+from upcycled.training.checkpoint.files import read_newest
+from upcycled.training.checkpoint.snapshot import from_bytes
 
 ROOT = Path(__file__).parents[2]
 CALLS = ("fsync", "replace", "unlink", "checkpoint write", "ledger write")

@@ -18,13 +18,12 @@ import pytest
 import upcycled as up
 from tests.wording import has_all, only_line
 from upcycled.core.errors import UpcycledError
-from upcycled.engines.worker_pool import are_warm
-from upcycled.runtime import executor as many
-from upcycled.runtime.display.batch_progress import BatchProgress
-from upcycled.runtime.display.run_progress import LiveProgress, Watched
-from upcycled.runtime.executor import train_each
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.worker_processes import EventStream, Parcel, Stopped, _Reporter, attempt_here
+from upcycled.engines.processes import are_warm
+from upcycled.training import executor as many
+from upcycled.training.executor import train_each
+from upcycled.training.plan import make_plan
+from upcycled.training.progress import BatchProgress, LiveProgress, Watched
+from upcycled.training.worker_processes import EventStream, Parcel, Stopped, _Reporter, attempt_here
 
 ENGINES = ["fused", pytest.param("sequential", id="sequential-in-processes")]
 
@@ -321,7 +320,7 @@ def test_the_time_left_is_that_of_data_rounds_after_the_first(data, monkeypatch)
     row.start(planned(asked), ())
     now = iter([160.0, 162.0, 167.0])  # when data rounds end; workers began in the first one, for a minute
     clock = SimpleNamespace(perf_counter=lambda: next(now))
-    monkeypatch.setattr("upcycled.runtime.display.run_progress.time", clock)
+    monkeypatch.setattr("upcycled.training.progress.time", clock)
     left = []
     for record in list(records)[:6]:
         row.record(record, None)
@@ -331,10 +330,10 @@ def test_the_time_left_is_that_of_data_rounds_after_the_first(data, monkeypatch)
 
 
 def test_in_a_pipe_a_batch_and_a_run_say_a_line_now_and_then(data, monkeypatch, capsys):
-    monkeypatch.setattr("upcycled.runtime.display.batch_progress.QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("upcycled.runtime.display.batch_progress.LINE_SECONDS", 0.01)
-    monkeypatch.setattr("upcycled.runtime.display.run_progress.QUIET_SECONDS", 0.0)
-    monkeypatch.setattr("upcycled.runtime.display.run_progress.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.training.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.training.progress.LINE_SECONDS", 0.01)
+    monkeypatch.setattr("upcycled.training.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("upcycled.training.progress.LINE_SECONDS", 0.0)
 
     class Waiting(Noting):
         def record(self, record, run):
@@ -368,9 +367,9 @@ def test_a_number_that_takes_long_is_not_computed_in_a_short_run(data, monkeypat
     def refuse(self, delta):
         raise AssertionError("this takes seconds")
 
-    monkeypatch.setattr("upcycled.runtime.display.privacy_monitor.WorstEpsilon._compute", refuse)
+    monkeypatch.setattr("upcycled.training.progress.WorstEpsilon._compute", refuse)
     # A clock that stands still: what torch loads for the first such run may take long.
-    monkeypatch.setattr("upcycled.runtime.display.privacy_monitor.time", SimpleNamespace(perf_counter=lambda: 1.0))
+    monkeypatch.setattr("upcycled.training.progress.time", SimpleNamespace(perf_counter=lambda: 1.0))
     mechanism = up.privacy.DPSGD(clip_norm=1.0, noise_multiplier=1.0)
     row = Watched()
     trained(a_run(data, "sequential", privacy=mechanism, callbacks=[row]))

@@ -16,13 +16,13 @@ import upcycled as up
 from examples.own_rule import FedExP
 from tests.runtime.watching import stop_at
 from tests.wording import has_all
-from upcycled.runtime import Record
-from upcycled.runtime.checkpointing.checkpoint_files import read_newest
-from upcycled.runtime.checkpointing.fingerprint import hash_of_data, hash_of_shards
-from upcycled.runtime.history import SCALARS
-from upcycled.runtime.plan import make_plan
-from upcycled.runtime.publication import COHORT, Publication, publication_of
-from upcycled.runtime.worker_processes import Returned
+from upcycled.training import Record
+from upcycled.training.checkpoint.files import read_newest
+from upcycled.training.checkpoint.fingerprint import hash_of_data, hash_of_shards
+from upcycled.training.history import SCALARS
+from upcycled.training.plan import make_plan
+from upcycled.training.publication import COHORT, Publication, publication_of
+from upcycled.training.worker_processes import Returned
 
 CLIPPING = up.privacy.UpdateClipping(clip_norm=1.0, noise_std=0.5)
 SECRET = up.privacy.CentralDPFedAvg(clip_norm=1.0, noise_multiplier=1.0, secret_sampling=True)

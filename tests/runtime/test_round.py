@@ -11,9 +11,9 @@ import upcycled as up
 from examples.own_rule import FedExP
 from upcycled.core.algorithm import Server
 from upcycled.core.mechanism import Release
-from upcycled.core.shards import Shards
-from upcycled.runtime.plan import make_plan, plan_of, with_data
-from upcycled.runtime.round import (
+from upcycled.core.vectors import Shards
+from upcycled.training.plan import make_plan, plan_of, with_data
+from upcycled.training.round import (
     _noise_energy,
     _noise_std,
     _shares,
@@ -25,7 +25,7 @@ from upcycled.runtime.round import (
     repeat,
     take,
 )
-from upcycled.runtime.state import start_run
+from upcycled.training.state import start_run
 
 ALGORITHMS = {
     "fedavg": up.FedAvg(server_lr=0.9),

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from upcycled.runtime.display import batch_progress, run_plots, run_progress
-from upcycled.runtime.display.batch_progress import BatchProgress
-from upcycled.runtime.display.notebook_area import NotebookArea, in_notebook
-from upcycled.runtime.display.run_progress import LiveProgress, Watched, cells
-from upcycled.support.overview import Overview
+from upcycled._utils.formats import Overview
+from upcycled.training import plots as run_plots
+from upcycled.training import progress as batch_progress
+from upcycled.training import progress as run_progress
+from upcycled.training.progress import BatchProgress, LiveProgress, NotebookArea, Watched, cells, in_notebook
 
 MOST = 2000
 CLIPPING = up.privacy.ModelClipping(clip_norm=1.0, noise_std=4.0)

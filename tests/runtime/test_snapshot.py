@@ -12,9 +12,16 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 import upcycled as up
 from upcycled.core.algorithm import Server
-from upcycled.core.strategy import State
-from upcycled.runtime.checkpointing.history_codec import joined, to_columns, to_records
-from upcycled.runtime.checkpointing.snapshot import MemoryRows, Snapshot, from_bytes, to_bytes
+from upcycled.core.upcycling import State
+from upcycled.training.checkpoint.snapshot import (
+    MemoryRows,
+    Snapshot,
+    from_bytes,
+    joined,
+    to_bytes,
+    to_columns,
+    to_records,
+)
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(width=64) | st.text(max_size=5)
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.int8, np.bool_, np.uint64])

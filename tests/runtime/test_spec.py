@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import upcycled as up
-from upcycled.runtime.checkpointing.fingerprint import as_words, plain_form
-from upcycled.runtime.spec import ARGUMENTS
+from upcycled.training.checkpoint.fingerprint import as_words, plain_form
+from upcycled.training.spec import ARGUMENTS
 
 SPEC = up.RunSpec(algorithm=up.FedProx(mu=0.5), upcycle=0.7, iterations=8, seed=3, progress=False)
 

@@ -530,7 +530,7 @@ def test_a_model_is_saved_over_another_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.support.files.os.fsync", full)
+        patch.setattr("upcycled._utils.files.os.fsync", full)
         with pytest.raises(up.UpcycledError, match="No space left on device"):
             second.save(tmp_path)
     assert_same(up.load(tmp_path), first, data.test.x)

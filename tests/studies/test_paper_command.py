@@ -15,8 +15,8 @@ from studies.common.store import Cells, write_cells
 from studies.paper import __main__ as command
 from studies.paper.__main__ import main
 from tests.wording import has_all
+from upcycled._utils.lock import locked
 from upcycled.cli.main import main as upcycled_main
-from upcycled.support.lock import locked
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["table1", "--quick", "--only", "syn_iid", "fedavg", "fedavg_server_lr"]

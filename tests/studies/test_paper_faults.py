@@ -24,7 +24,7 @@ from studies.paper.timing import timed
 from tests.studies.test_paper import SETS, write_synthetic
 from tests.wording import has_all
 from upcycled.core.errors import InputError
-from upcycled.runtime.checkpointing.fingerprint import hash_of_data
+from upcycled.training.checkpoint.fingerprint import hash_of_data
 
 ROOT = Path(__file__).parents[2]
 RUN = "syn_iid|validation|fedavg|lr=0.1|vanilla|T=20|stragglers=0.9|clients=0.3|epochs=10|batch=32|momentum=0|seed=100"

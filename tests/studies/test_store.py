@@ -13,8 +13,8 @@ import pytest
 
 import upcycled as up
 from studies.common.store import Cells, compute_cells, write_cells
+from upcycled._utils.files import WriteError
 from upcycled.core.errors import DivergedError, InputError
-from upcycled.support.files import WriteError
 
 ROOT = Path(__file__).parents[2]
 CELLS = {

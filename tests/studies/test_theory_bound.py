@@ -15,8 +15,8 @@ import upcycled as up
 from studies.common.store import Cells
 from studies.theory_bound import study
 from studies.theory_bound.measure import BoundProbe, change_bound, inexactness, judge
-from upcycled.runtime.plan import make_plan
-from upcycled.theory.estimators import objective_for
+from upcycled.theory import objective_for
+from upcycled.training.plan import make_plan
 
 numbers = st.floats(0.01, 1000.0)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.wording import has_all
+from upcycled._utils.extras import EXTRAS, missing, needs
 from upcycled.core.errors import InputError
-from upcycled.support.extras import EXTRAS, missing, needs
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "upcycled"
@@ -104,7 +104,7 @@ def test_a_package_without_what_it_needs_itself_is_cured_by_the_same_line(monkey
 
 
 def test_a_history_without_pandas_says_how_to_get_it(monkeypatch):
-    from upcycled.runtime.history import History
+    from upcycled.training.history import History
 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(InputError, match=r"^to_frame.*'\.\[data\]'"):

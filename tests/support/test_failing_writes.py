@@ -20,10 +20,10 @@ import pytest
 
 import upcycled as up
 from tests.experiments.small import SMALL, small_file
+from upcycled._utils.files import write_together
 from upcycled.cli.main import main
 from upcycled.core.errors import UpcycledError
 from upcycled.privacy import Account, Ledger
-from upcycled.support.files import write_together
 
 DATA = up.data.synthetic("iid", clients=3, dim=2, sizes=8, seed=0)
 NAMES = ("fsync", "replace", "rename", "open", "ftruncate", "chmod")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from upcycled._utils.files import cache_folder
 from upcycled.core.errors import InputError
-from upcycled.data.paths import chosen_folder, fetched_folder, find, folders
-from upcycled.support.cache_folder import cache_folder
+from upcycled.data.sets.paths import chosen_folder, fetched_folder, find, folders
 
 
 @pytest.fixture

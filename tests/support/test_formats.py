@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import upcycled
-from upcycled.support import formats
+from upcycled._utils import formats
 
 NUMBERS = st.floats(-1e12, 1e12)
 
@@ -49,7 +49,7 @@ def test_an_epsilon_that_nothing_proves_is_none_and_a_large_one_has_no_digits():
 DIGITS = re.compile(r"[.,]")
 """In a format specification: so many digits, or groups of three."""
 OTHERS = {
-    "auditing/evidence/verify.py",  # is copied into a folder of evidence and imports nothing of the package
+    "audit/evidence/verify.py",  # is copied into a folder of evidence and imports nothing of the package
     "report/charts.py",  # coordinates of a drawing
 }
 
@@ -78,8 +78,8 @@ def chosen_digits(source: str) -> list[int]:
 def test_how_many_digits_a_reader_sees_is_decided_in_one_place():
     package = Path(upcycled.__file__).parent
     found = {path.relative_to(package).as_posix(): chosen_digits(path.read_text()) for path in package.rglob("*.py")}
-    assert found["support/formats.py"]
-    assert {name for name, lines in found.items() if lines} - OTHERS == {"support/formats.py"}
+    assert found["_utils/formats.py"]
+    assert {name for name, lines in found.items() if lines} - OTHERS == {"_utils/formats.py"}
 
 
 def test_the_walk_sees_digits_and_groups_and_passes_over_errors_and_rounding():

@@ -12,9 +12,9 @@ from pathlib import Path
 import numba
 import pytest
 
+from upcycled._utils import compilation as cache
+from upcycled._utils.lock import LOCK, locked
 from upcycled.engines import fused
-from upcycled.support import kernel_cache as cache
-from upcycled.support.lock import LOCK, locked
 
 SMALL = f"""
 import importlib.util, sys
@@ -37,9 +37,9 @@ print(sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.value
 ENGINE = """
 import numpy as np
 from torch import nn
-from upcycled.core.sampler import Cohort
+from upcycled.core.sampling import Cohort
 from upcycled.core.layout import layout_of
-from upcycled.core.shards import Shards
+from upcycled.core.vectors import Shards
 from upcycled.core.solvers import LocalSGD, Problem
 from upcycled.core.engine import Task, Work
 from upcycled.engines.fused import FUSED

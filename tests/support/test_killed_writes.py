@@ -21,7 +21,7 @@ import upcycled as up
 from tests.experiments.small import SMALL, small_file
 from tests.support.test_failing_writes import HalfWritten, results_of
 from upcycled.cli.main import main
-from upcycled.engines.scratch import ScratchFolder
+from upcycled.engines.processes import ScratchFolder
 from upcycled.serving.model_files import write_model
 
 DATA = up.data.synthetic("iid", clients=3, dim=2, sizes=8, seed=0)

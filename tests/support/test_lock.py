@@ -9,13 +9,13 @@ import os
 import numpy as np
 import pytest
 
+from upcycled._utils import lock
+from upcycled._utils.files import WriteError
+from upcycled._utils.lock import LOCK, InUseError, locked
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge, Promise
 from upcycled.privacy import Account
 from upcycled.privacy.ledger.entries import Entry
-from upcycled.support import lock
-from upcycled.support.files import WriteError
-from upcycled.support.lock import LOCK, InUseError, locked
 
 
 def pay(account, round):

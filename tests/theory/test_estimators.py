@@ -15,7 +15,7 @@ from torch import nn
 import upcycled as up
 from tests.conftest import ragged
 from upcycled.core.layout import flatten
-from upcycled.theory.estimators import client_smoothness, objective_for
+from upcycled.theory import client_smoothness, objective_for
 
 
 class Hidden(nn.Module):
@@ -82,7 +82,7 @@ def test_long_clients_are_taken_in_pieces(monkeypatch, federation):
     at = np.random.default_rng(4).standard_normal(18)
     whole = objective_for(federation, Hidden(5, 3))
     value, product = whole.landscape(at), dense_hessian(whole, 2, at)
-    monkeypatch.setattr("upcycled.theory.estimators.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("upcycled.theory.ROWS_AT_ONCE", 7)
     pieces = objective_for(federation, Hidden(5, 3))
     assert pieces.landscape(at).gradient == pytest.approx(value.gradient, rel=1e-12, abs=1e-15)
     assert dense_hessian(pieces, 2, at) == pytest.approx(product, rel=1e-12, abs=1e-15)
@@ -153,7 +153,7 @@ def test_power_iteration_finds_the_norm_of_the_dense_hessian(model):
 
 
 def test_power_iteration_is_not_misled_by_eigenvalues_of_opposite_sign():
-    from upcycled.theory.estimators import _norm
+    from upcycled.theory import _norm
 
     matrix = np.diag([2.0, -2.0, 0.5])
     assert _norm(lambda v: matrix @ v, 3) == pytest.approx(2.0, rel=1e-9)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from upcycled.aggregators.median import Median
 from upcycled.aggregators.precision import Precision
+from upcycled.aggregators.robust import Median, TrimmedMean
 from upcycled.aggregators.samples import Samples
-from upcycled.aggregators.trimmed_mean import TrimmedMean
 from upcycled.core.aggregator import Aggregator, Combination, Received, weighted
 from upcycled.core.errors import InputError, unknown
 

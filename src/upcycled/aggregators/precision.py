@@ -28,8 +28,8 @@ from typing import ClassVar
 import numpy as np
 
 from upcycled.core.aggregator import AggregatorState, Combination, Received, weighted
-from upcycled.core.effective import EffectiveDirections
 from upcycled.core.errors import InputError
+from upcycled.core.layout import EffectiveDirections
 from upcycled.core.vectors import Real
 
 WIDTH = 1 << 12

@@ -5,13 +5,11 @@ To add one: write its file and add a line to ``ALGORITHMS``; the contract tests 
 
 from __future__ import annotations
 
-from upcycled.algorithms.fedadam import FedAdam
 from upcycled.algorithms.fedavg import FedAvg
-from upcycled.algorithms.fedavgm import FedAvgM
 from upcycled.algorithms.feddyn import FedDyn
 from upcycled.algorithms.fednova import FedNova
+from upcycled.algorithms.fedopt import FedAdam, FedAvgM, FedYogi
 from upcycled.algorithms.fedprox import FedProx
-from upcycled.algorithms.fedyogi import FedYogi
 from upcycled.algorithms.pfedme import PFedMe
 from upcycled.algorithms.scaffold import Scaffold
 from upcycled.core.algorithm import Algorithm

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import Subparsers, add_command, add_config, add_json, experiment_of
-from upcycled.cli.show import note, print_json, print_table
+from upcycled._utils.formats import NONE, fixed, significant
+from upcycled.cli.common import Subparsers, add_command, add_config, add_json, experiment_of
+from upcycled.cli.output import note, print_json, print_table
 from upcycled.core.errors import InputError
-from upcycled.support.formats import NONE, fixed, significant
 
 if TYPE_CHECKING:
-    from upcycled.auditing.outcome import Audit
+    from upcycled.audit.findings import Audit
     from upcycled.config.experiment import Experiment
+
 
 EXAMPLES = """\
 examples:
@@ -61,7 +62,7 @@ def _run(args: argparse.Namespace) -> int:
             if given is not None:
                 raise InputError(field=flag, value=given, must="left out with --power")
         return _whole(args, asked)
-    from upcycled.auditing.attack import audit
+    from upcycled.audit.attacks import audit
 
     found = audit(asked, args.config, replays=args.replays, claim=args.claim or "proven", delta=args.delta)
     for words in found.warnings:
@@ -75,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _whole(args: argparse.Namespace, asked: Experiment) -> int:
     """Say what can be found, and then look for it."""
-    from upcycled.auditing.whole import LEVEL, carry_out, survey
+    from upcycled.audit.full_audit import LEVEL, carry_out, survey
 
     scope = survey(asked, args.config)
     for words in scope.warnings:

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import (
+from upcycled._utils.formats import NONE, count, epsilon, general, interval, mean_sd, megabytes, score_digits, signed
+from upcycled.cli.common import (
     Subparsers,
     add_batch_options,
     add_command,
@@ -16,12 +17,12 @@ from upcycled.cli.batches import (
     options_of,
     resumable,
 )
-from upcycled.cli.show import note, note_left_out, print_json, print_table
+from upcycled.cli.output import note, note_left_out, print_json, print_table
 from upcycled.core.errors import InputError
-from upcycled.support.formats import NONE, count, epsilon, general, interval, mean_sd, megabytes, score_digits, signed
 
 if TYPE_CHECKING:
     from upcycled.experiments.compare import Compared, Row
+
 
 EXAMPLES = """\
 examples:
@@ -56,8 +57,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from upcycled.experiments.batch import tell_failures
     from upcycled.experiments.compare import compare_experiment
-    from upcycled.experiments.seed_lines import tell_failures
 
     if Path(args.config).is_dir():
         return _run_kept(args)
@@ -86,8 +87,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def _run_kept(args: argparse.Namespace) -> int:
     """Compare two results folders."""
-    from upcycled.experiments.kept.kept_compare import compare_kept
-    from upcycled.support.statistics import mean_and_sd
+    from upcycled._utils.statistics import mean_and_sd
+    from upcycled.experiments.compare import compare_kept
 
     if len(args.overrides) != 1:
         raise InputError(f"{args.config} is a folder, but one folder is nothing to compare: two results folders are")
@@ -161,7 +162,7 @@ def _show_rest(found: Compared) -> None:
 
 
 def _cells(row: Row, several: bool) -> list[str]:
-    from upcycled.support.statistics import mean_and_sd
+    from upcycled._utils.statistics import mean_and_sd
 
     how = score_digits(row.judged.name)
     sides = [mean_sd(mean_and_sd(outcome.scores(row.judged)), *how) for outcome in (row.vanilla, row.upcycled)]

@@ -7,12 +7,13 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import Subparsers, add_command, add_json
-from upcycled.cli.show import note_left_out, print_json, print_table
-from upcycled.support.formats import count, epsilon, fixed, mean_sd, megabytes
+from upcycled._utils.formats import count, epsilon, fixed, mean_sd, megabytes
+from upcycled.cli.common import Subparsers, add_command, add_json
+from upcycled.cli.output import note_left_out, print_json, print_table
 
 if TYPE_CHECKING:
     from upcycled.experiments.demo import Demo
+
 
 EXAMPLES = """\
 examples:
@@ -43,8 +44,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from upcycled.experiments import demo
-    from upcycled.experiments.batch import Options
-    from upcycled.experiments.seed_lines import tell_scores
+    from upcycled.experiments.batch import Options, tell_scores
 
     rounds = demo.ROUNDS if args.rounds is None else args.rounds
     seeds = demo.SEEDS if args.seeds is None else args.seeds

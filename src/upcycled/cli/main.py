@@ -16,17 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from upcycled import __version__
+from upcycled._utils.messages import say
 from upcycled.cli import audit, compare, data, demo, federation, predict, privacy, report, run, sweep
-from upcycled.cli.last_door import (
-    UNFORESEEN,
-    ended_by,
-    ended_like_ctrl_c,
-    is_about_output,
-    silence,
-    unforeseen,
-)
+from upcycled.cli.exit import UNFORESEEN, ended_by, ended_like_ctrl_c, is_about_output, silence, unforeseen
 from upcycled.core.errors import InputError, UpcycledError, readable, suggest
-from upcycled.support.said import say
 
 COMMANDS = {
     "demo": demo,
@@ -69,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _complete() -> None:
     """Answer a shell that asks what may come next, and end; without the extra ``completion`` there is no answer."""
-    from upcycled.support.extras import missing
+    from upcycled._utils.extras import missing
 
     if not missing("argcomplete"):
         import argcomplete

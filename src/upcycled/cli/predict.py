@@ -8,13 +8,14 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import Subparsers, add_command, add_json
-from upcycled.cli.show import note, print_json
+from upcycled.cli.common import Subparsers, add_command, add_json
+from upcycled.cli.output import note, print_json
 from upcycled.core.errors import InputError
 
 if TYPE_CHECKING:
     from upcycled.data.new_samples import NewSamples
     from upcycled.serving import Predictor
+
 
 EXAMPLES = """\
 examples:
@@ -57,10 +58,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from upcycled._utils.files import write_whole
+    from upcycled._utils.messages import collected_warnings
     from upcycled.data.new_samples import read_samples
     from upcycled.serving import load
-    from upcycled.support.files import write_whole
-    from upcycled.support.warned import collected_warnings
 
     if args.output is not None and Path(args.output).suffix.lower() != ".csv":
         raise InputError(field="--output", value=args.output, must="a file that ends in .csv")

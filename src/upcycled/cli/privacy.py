@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import Subparsers, add_command, add_config, add_json, experiment_of
-from upcycled.cli.holder.accounts import add_account
-from upcycled.cli.holder.evidence_folder import add_evidence
-from upcycled.cli.holder.ledgers import add_ledger
-from upcycled.cli.show import note, print_json, print_table
+from upcycled._utils.formats import fixed, general
+from upcycled.cli.common import Subparsers, add_command, add_config, add_json, experiment_of
+from upcycled.cli.output import note, print_json, print_table
+from upcycled.cli.privacy_records import add_account, add_evidence, add_ledger
 from upcycled.core.errors import InputError
-from upcycled.support.formats import fixed, general
 
 if TYPE_CHECKING:
-    from upcycled.auditing.explain import Explanation, Scenario
+    from upcycled.audit.explain import Explanation, Scenario
+
 
 PAGE_WIDTH = 79
 EXAMPLES = """\
@@ -128,7 +127,7 @@ def _flag(name: str) -> str:
 
 
 def _calculate(args: argparse.Namespace) -> int:
-    from upcycled.auditing.formulas import ANSWERS
+    from upcycled.audit.explain import ANSWERS
 
     formula = FORMULAS[args.formula]
     required = list(formula.example)
@@ -178,7 +177,7 @@ def _own(args: argparse.Namespace) -> int:
 
 
 def _explain(args: argparse.Namespace) -> int:
-    from upcycled.auditing.explain import explain
+    from upcycled.audit.explain import explain
 
     found = explain(experiment_of(args), args.config, args.delta)
     for words in found.warnings:

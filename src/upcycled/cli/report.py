@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from upcycled.cli.batches import Subparsers, add_command, add_json
-from upcycled.cli.show import note, print_json
+from upcycled.cli.common import Subparsers, add_command, add_json
+from upcycled.cli.output import note, print_json
 
 EXAMPLES = """\
 examples:

@@ -7,14 +7,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from upcycled.cli.batches import Subparsers, add_batch_options, add_command, experiment_of, options_of, resumable
-from upcycled.cli.show import note, print_json, print_table, tip_words
-from upcycled.support.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
+from upcycled._utils.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
+from upcycled.cli.common import Subparsers, add_batch_options, add_command, experiment_of, options_of, resumable
+from upcycled.cli.output import note, print_json, print_table, tip_words
 
 if TYPE_CHECKING:
     from upcycled.config.experiment import Experiment
     from upcycled.experiments.batch import Outcome, SeedOutcome
-    from upcycled.privacy.ledger.run_folder import Together
+    from upcycled.privacy.ledger.joint import Together
+
 
 EXAMPLES = """\
 examples:
@@ -41,8 +42,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.experiments.batch import run_experiment
-    from upcycled.experiments.seed_lines import seed_line
+    from upcycled.experiments.batch import run_experiment, seed_line
 
     experiment = experiment_of(args)
     if args.show_config:
@@ -80,7 +80,7 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 
 def _show(outcome: Outcome) -> None:
-    from upcycled.support.statistics import mean_and_sd
+    from upcycled._utils.statistics import mean_and_sd
 
     experiment = outcome.experiment
     rows = [_row(seed) for seed in outcome.seeds]
@@ -127,7 +127,7 @@ def _show(outcome: Outcome) -> None:
 def _summary_in(folder: Path) -> dict[str, Any]:
     """Return the summary of a run that stopped early; it has made releases too."""
     path = folder / "summary.json"
-    from upcycled.support.files import read_json
+    from upcycled._utils.files import read_json
 
     return read_json(path, "the summary of a run") if path.exists() else {}
 
@@ -135,7 +135,7 @@ def _summary_in(folder: Path) -> dict[str, Any]:
 def _show_privacy(outcome: Outcome) -> None:
     """Say what the costliest run cost, what was paid again, and what all runs cost together."""
     from upcycled.privacy.ledger.statement import repeats_words
-    from upcycled.privacy.mechanisms.table import claim_word, epsilon_called
+    from upcycled.privacy.mechanisms import claim_word, epsilon_called
 
     spent = {seed.seed: s["privacy"] for seed in outcome.seeds if (s := seed.summary) and s.get("privacy")}
     if not spent:
@@ -160,7 +160,7 @@ def _show_privacy(outcome: Outcome) -> None:
 
 def _together(outcome: Outcome) -> Together | None:
     """Return what all runs with real noise cost together, those that stopped too."""
-    from upcycled.privacy.ledger.run_folder import cost_together
+    from upcycled.privacy.ledger.joint import cost_together
 
     is_real = outcome.experiment.noise == "system"
     return cost_together(seed.folder for seed in outcome.seeds) if is_real else None

@@ -6,7 +6,8 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
-from upcycled.cli.batches import (
+from upcycled._utils.formats import NONE, fixed, mean_sd, score_digits, score_title, setting
+from upcycled.cli.common import (
     Subparsers,
     add_batch_options,
     add_command,
@@ -17,12 +18,12 @@ from upcycled.cli.batches import (
     resumable,
     warn_about_tuning,
 )
-from upcycled.cli.show import note, print_json, print_table
+from upcycled.cli.output import note, print_json, print_table
 from upcycled.core.errors import InputError, check_number
-from upcycled.support.formats import NONE, fixed, mean_sd, score_digits, score_title, setting
 
 if TYPE_CHECKING:
     from upcycled.experiments.sweep import Swept
+
 
 EXAMPLES = """\
 examples:
@@ -52,7 +53,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from upcycled.experiments.seed_lines import tell_failures
+    from upcycled.experiments.batch import tell_failures
     from upcycled.experiments.sweep import How, sweep_experiment
 
     check_number("--top", args.top, at_least=1, integer=True)
@@ -88,7 +89,7 @@ def _seeds(text: str | None) -> tuple[int, ...] | None:
 
 
 def _show(found: Swept, top: int, code: list[str]) -> None:
-    from upcycled.support.statistics import mean_and_sd
+    from upcycled._utils.statistics import mean_and_sd
 
     rows, judged = [], found.judged
     for place, ranked in enumerate(found.ranking[:top], start=1):

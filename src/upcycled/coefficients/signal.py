@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from upcycled.core.errors import InputError, Limits, check_fields
-from upcycled.core.rule import Move, Observed, RuleState, extrapolate
+from upcycled.core.upcycling import Move, Observed, RuleState, extrapolate
 
 
 @dataclass(frozen=True)

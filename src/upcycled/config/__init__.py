@@ -1,1 +1,1 @@
-"""The experiment file: TOML in, a checked :class:`~upcycled.runtime.spec.RunSpec` out."""
+"""The experiment file: TOML in, a checked :class:`~upcycled.training.spec.RunSpec` out."""

@@ -13,13 +13,32 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 
-from upcycled.config.left_out import fitted_to_changes
-from upcycled.config.overrides import UNSET, Overrides, parse_overrides, put, value_at
-from upcycled.config.ranges import Range, as_values, is_range
+from upcycled.config.overrides import (
+    UNSET,
+    Overrides,
+    Range,
+    as_values,
+    fitted_to_changes,
+    is_range,
+    parse_overrides,
+    put,
+    value_at,
+)
 from upcycled.config.registry import CLIENTS, LOCALS, TABLES, Choice, PrivacyTable, keys_within, places
 from upcycled.config.sources import DataTable, Logistic, LstmTable, ModelTable, model_arguments
-from upcycled.config.toml_tables import AsTuple, BuiltTable, Count, MachineCount, Seed, Table, Word
-from upcycled.config.wording import Place, from_validation, in_keys, named
+from upcycled.config.tables import (
+    AsTuple,
+    BuiltTable,
+    Count,
+    MachineCount,
+    Place,
+    Seed,
+    Table,
+    Word,
+    from_validation,
+    in_keys,
+    named,
+)
 from upcycled.core.errors import (
     COUNT,
     MACHINE_COUNT,
@@ -32,13 +51,13 @@ from upcycled.core.errors import (
     suggest,
     unknown,
 )
-from upcycled.core.lookup import looked_up, names_code
+from upcycled.core.user_code import looked_up, names_code
 from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
-from upcycled.metrics.measure import as_metrics
-from upcycled.runtime.checkpointing.checkpoint_files import how_often
-from upcycled.runtime.checkpointing.fingerprint import hash_of
-from upcycled.runtime.spec import RunSpec
+from upcycled.metrics import as_metrics
+from upcycled.training.checkpoint.files import how_often
+from upcycled.training.checkpoint.fingerprint import hash_of
+from upcycled.training.spec import RunSpec
 
 NOT_COMPARED = ("results", "data.path", "checkpoint_every", "privacy.account")
 """The folder says where it lies, a file of data is known by its content, checkpoints and who pays change no result."""

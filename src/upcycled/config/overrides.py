@@ -1,14 +1,101 @@
-"""``key=value`` and ``~key`` on the command line: dotted keys, values as in the file, bare words as texts."""
+"""``key=value`` and ``~key`` on the command line, and ranges in the table [sweep].
+
+Ranges in the table [sweep]: ``"local.lr" = {low = 0.001, high = 0.1, log = true}``, for draws, not for grids.
+
+``key=value`` and ``~key`` on the command line: dotted keys, values as in the file, bare words as texts.
+
+What of a file no longer fits after a change on the command line: options of another kind, and what was swept.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from upcycled.core.errors import InputError, shown
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from upcycled.config.registry import TABLES, Choice
+from upcycled.core.errors import InputError, Limits, check_number, shown, suggest
+
+NAMES = ("low", "high", "log", "integer")
+_LIKE = "such as {low = 0.001, high = 0.1, log = true}"
+
+
+class Range(BaseModel):
+    """Numbers from low to high, both included; with ``log`` each order of magnitude is as likely as the next."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    low: int | float
+    high: int | float
+    log: bool = False
+    integer: bool = False
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        check_number("low", self.low, integer=self.integer)
+        check_number("high", self.high, integer=self.integer, above=self.low)
+        if self.log:
+            check_number("low", self.low, above=0)
+        return self
+
+    @property
+    def examples(self) -> tuple[float, ...]:
+        """Both ends and one between: what is wrong with the others is wrong with one of these."""
+        return self.low, self.high, float(f"{self.at(0.41):.3g}") if not self.integer else self.at(0.41)
+
+    def at(self, share: float) -> float:
+        """Return the number at a share of the way, 0 <= share < 1; as an integer where they are.
+
+        >>> Range(low=1, high=100, log=True).at(0.5), Range(low=1, high=3, integer=True).at(0.99)
+        (10.0, 3)
+        """
+        # A draw of integers gives each the same share: the top one too.
+        low, high = float(self.low), float(self.high) + (1 if self.integer else 0)
+        found = low * (high / low) ** share if self.log else low + share * (high - low)
+        return min(math.floor(found), int(self.high)) if self.integer else min(max(found, low), high)
+
+    def as_file(self) -> dict[str, Any]:
+        """Return it as it stands in a file."""
+        return {key: value for key, value in self.model_dump().items() if value is not False}
+
+
+def is_range(value: object) -> bool:
+    """Say whether a table is meant as a range; no table of the file has keys of these names."""
+    return isinstance(value, Mapping) and any(name in value for name in NAMES)
+
+
+def as_values(key: str, value: Any) -> tuple[Any, ...] | Range:
+    """Return a list of the table [sweep] as a tuple, and a range as one.
+
+    Raises:
+        InputError: one sentence.
+    """
+    name = f'sweep."{key}"'
+    if isinstance(value, list) and value:
+        return tuple(value)
+    if not is_range(value):
+        raise InputError(field=name, value=value, must=f"a list of one or more values, or a range {_LIKE}")
+    for word in value:
+        if word not in NAMES:
+            raise InputError(f"has the key {word!r}, which a range has not{suggest(word, NAMES)}", field=name)
+    try:
+        return Range(**value)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+    own = found.get("ctx", {}).get("error")
+    if isinstance(own, InputError):
+        raise own.at(name)
+    word = str(found["loc"][0])
+    if found["type"] == "missing":
+        raise InputError(f"has no {word}, but a range must have low and high, {_LIKE}", field=name)
+    must = "true or false" if word in ("log", "integer") else Limits().phrase
+    raise InputError(field=word, value=value[word], must=must, where=(name,))
+
 
 UNSET = "~"
 _BARE = re.compile(r"[^\s\"'\[\]{},=#][^\"'\[\]{},=#\n]*")
@@ -131,3 +218,77 @@ def _value(value: str, text: str) -> Any:
     raise InputError(
         f"override {shown(text)} has the value {shown(value)}, but it must be a TOML value such as 0.1, true or [1, 2]"
     )
+
+
+Path = tuple[str, ...]
+
+
+def fitted_to_changes(
+    file: dict[str, Any], changed: dict[str, Any], given: Collection[Path], removed: Collection[Path]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the changed content without what no longer fits, and a sentence about that.
+
+    An option goes if its table has become another kind, which does not have it, and nobody gave it with the change. A
+    swept key goes with what it belonged to.
+
+    Args:
+        file: the content as it was read.
+        changed: with what was given and removed.
+        given: the keys that were given, whose values stay: a wrong one is an error.
+        removed: the keys that were removed.
+
+    >>> file = {"algorithm": {"name": "fedprox", "mu": 0.5}, "sweep": {"algorithm.mu": [0.1, 1.0]}}
+    >>> changed = {**file, "algorithm": {"name": "fedavg", "mu": 0.5}}
+    >>> content, words = fitted_to_changes(file, changed, [("algorithm", "name")], [])
+    >>> content["algorithm"], content["sweep"]
+    ({'name': 'fedavg'}, {})
+    >>> print(*words)
+    algorithm.name is 'fedavg' now: algorithm.mu, sweep."algorithm.mu" of the file are left out
+    """
+    sentences = []
+    for key, old, new, known in _other_kinds(file, changed):
+        table = tuple(key.split("."))
+        options = [(*table, name) for name in value_at(changed, table) if name in old and name not in known]
+        gone = [path for path in options if path not in given]
+        swept = [path for path in _swept(changed, table) if path[1].split(".")[len(table)] not in known]
+        for path in (*gone, *(path for path in swept if path not in given)):
+            changed = without(changed, path)
+        names = [".".join(path) for path in gone] + [f'sweep."{path[1]}"' for path in swept]
+        if names:
+            verb = "is" if len(names) == 1 else "are"
+            sentences.append(f"{new}: {', '.join(names)} of the file {verb} left out")
+    for table in removed:
+        swept = [path for path in _swept(changed, table) if path not in given]
+        for path in swept:
+            changed = without(changed, path)
+        if swept:
+            names = [f'sweep."{path[1]}"' for path in swept]
+            sentences.append(f"{'.'.join(table)} is unset: {', '.join(names)} of the file goes with it")
+    return changed, tuple(sentences)
+
+
+def _other_kinds(
+    file: Mapping[str, Any], changed: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any], str, Collection[str]]]:
+    """Yield the tables whose kind is another now: key, old table, words on the new kind, its options."""
+    for key, kind in TABLES.items():
+        path = tuple(key.split("."))
+        old, new = value_at(file, path), value_at(changed, path)
+        if not isinstance(kind, Choice) or not isinstance(old, dict) or not isinstance(new, dict):
+            continue
+        before, now = old.get(kind.tag, kind.default), new.get(kind.tag, kind.default)
+        if before == now:
+            continue
+        try:
+            known = kind.choose(key, new).model_fields
+        except InputError:  # the check of the whole content says it better
+            continue
+        yield key, old, f"{key}.{kind.tag} is {now!r} now", known
+
+
+def _swept(content: Mapping[str, Any], table: Path) -> list[Path]:
+    """Return the swept keys that are this one, or stand within it."""
+    sweep = content.get("sweep")
+    if not isinstance(sweep, dict):
+        return []
+    return [("sweep", key) for key in sweep if tuple(key.split("."))[: len(table)] == table]

@@ -12,26 +12,26 @@ from upcycled.aggregators import AGGREGATORS
 from upcycled.algorithms import ALGORITHMS
 from upcycled.coefficients import COEFFICIENTS
 from upcycled.config.sources import MODELS, SOURCES, Factory
-from upcycled.config.toml_tables import (
+from upcycled.config.tables import (
     AsTuple,
     BuiltTable,
     Count,
     Table,
     Word,
     checked_number,
+    one_of,
     table_of,
     table_of_code,
     within,
 )
-from upcycled.config.wording import one_of
 from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Absent, InputError, limits_of, suggest
-from upcycled.core.lookup import looked_up, names_code
-from upcycled.core.sampler import SAMPLERS, Participation
+from upcycled.core.sampling import SAMPLERS, Participation
 from upcycled.core.solvers import LocalAdam, LocalAdamW, LocalOptimizer, LocalSGD
-from upcycled.losses.table import OBJECTIVES
+from upcycled.core.user_code import looked_up, names_code
+from upcycled.losses import OBJECTIVES
 from upcycled.privacy import MECHANISMS, Budget, ChargedScores
-from upcycled.runtime.spec import NOISES
 from upcycled.schedules import SCHEDULES
+from upcycled.training.spec import NOISES
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
 

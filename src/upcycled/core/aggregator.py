@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
 
-from upcycled.core.effective import EffectiveDirections
+from upcycled.core.layout import EffectiveDirections
 from upcycled.core.mechanism import Release
 from upcycled.core.vectors import Real, Vector, weighted_mean
 

@@ -11,10 +11,9 @@ from torch import nn
 from upcycled.core.layout import Layout
 from upcycled.core.mechanism import NoiseSource, Trained
 from upcycled.core.objective import Objective
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import Problem, Solver
-from upcycled.core.vectors import Ints, Outputs, Vector
+from upcycled.core.vectors import Ints, Outputs, Shards, Vector
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from upcycled.core.errors import InputError, shown
-from upcycled.core.generalised_linear import GeneralisedLinear
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.objective import GeneralisedLinear
+from upcycled.core.randomness import Purpose
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, Problem, Solver
-from upcycled.core.streams import Purpose
-from upcycled.core.vectors import Ints, Real, Vector, weighted_mean
+from upcycled.core.vectors import Ints, Real, Shards, Vector, weighted_mean
 
 
 @dataclass(frozen=True)

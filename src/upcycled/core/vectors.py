@@ -1,7 +1,13 @@
-"""Array types, and the two means every server step is made of."""
+"""Array types, the two means every server step is made of, and rows of many clients in one flat array.
+
+Array types, and the two means every server step is made of.
+
+Rows of many clients in one flat array: client i owns rows offsets[i] .. offsets[i+1]-1.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -69,3 +75,35 @@ def on_grid(values: Real, steps: Real, noise_std: Real) -> Real:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = step * (np.rint(values / step) + steps)
     return found if (noise_std > 0).all() else np.where(step > 0, found, values)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Features ``x`` (rows, ...), targets ``y`` (rows, ...) and ``offsets`` (clients + 1,); may be memory-mapped."""
+
+    x: NDArray[Any]
+    y: NDArray[Any]
+    """int64 classes (rows,), or float32 numbers or labels (rows,) or (rows, m)."""
+    offsets: Ints
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def sizes_of(self, clients: Ints) -> Ints:
+        """Samples of the given clients, at the cost of the given clients."""
+        sizes: Ints = self.offsets[clients + 1] - self.offsets[clients]
+        return sizes
+
+    def client(self, index: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return one client's features and targets (views, not copies)."""
+        rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        return self.x[rows], self.y[rows]

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from upcycled._utils.formats import Overview, count, fixed, shortened
 from upcycled.core.objective import TargetKind
-from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints
-from upcycled.support.formats import count, fixed, shortened
-from upcycled.support.overview import Overview
+from upcycled.core.vectors import Ints, Shards
 
 _BLOCK_VALUES = 1 << 20
 _CLASSES_SHOWN = 20

@@ -12,22 +12,26 @@ from numpy.typing import ArrayLike, NDArray
 from upcycled.core.errors import FRACTION, InputError
 from upcycled.core.facts import Facts
 from upcycled.core.objective import TargetKind
-from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints
+from upcycled.core.vectors import Ints, Shards
 from upcycled.data import splits
-from upcycled.data.assemble import flat_part, is_typed, lists_part, row_numbers
-from upcycled.data.checks import (
+from upcycled.data.arrays import (
     MOST_CLASSES_GUESSED,
+    Declared,
     Names,
     RawPart,
     check_parts,
+    declare,
+    flat_part,
+    is_typed,
     labels_of,
+    lists_part,
     numbers,
+    row_numbers,
+    unique_names,
     whole,
 )
-from upcycled.data.declared import Declared, declare, unique_names
 from upcycled.data.description import Description, describe
-from upcycled.data.schema.table_schema import Schema
+from upcycled.data.schema.schema import Schema
 
 
 @dataclass(frozen=True, eq=False, repr=False)

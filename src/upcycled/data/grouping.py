@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
-from upcycled.data.checks import Names, RawPart
-from upcycled.data.declared import Declared
+from upcycled.data.arrays import Declared, Names, RawPart
 from upcycled.data.federated import FederatedData, checked
 
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")

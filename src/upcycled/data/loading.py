@@ -12,24 +12,16 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
+from upcycled._utils.messages import collected_warnings
 from upcycled.core.errors import InputError, check_path
 from upcycled.core.objective import TargetKind
-from upcycled.data.declared import Declared, declare
+from upcycled.data.arrays import Declared, declare
 from upcycled.data.federated import FederatedData
 from upcycled.data.readers.npz import array_names, load_npz, pixels, read_set, save, set_names
-from upcycled.data.readers.raw_tables import (
-    TABLES,
-    Dialect,
-    RawTable,
-    frame_table,
-    is_frame,
-    raw_table,
-    table_files,
-)
+from upcycled.data.readers.raw_tables import TABLES, Dialect, RawTable, frame_table, is_frame, raw_table, table_files
 from upcycled.data.readers.tables import Columns, load_table, read_table, title_of
-from upcycled.data.schema.by_schema import load_by_schema
-from upcycled.data.schema.table_schema import Schema, as_schema
-from upcycled.support.warned import collected_warnings
+from upcycled.data.schema.encoding import load_by_schema
+from upcycled.data.schema.schema import Schema, as_schema
 
 __all__ = ["EXTENSIONS", "Found", "Pool", "files_in", "load", "read_pool", "save"]
 _LISTED = 20

@@ -18,10 +18,9 @@ from upcycled.data.loading import about_file, existing_file, refuse_options
 from upcycled.data.readers.npz import read_x
 from upcycled.data.readers.raw_tables import Dialect, RawTable, raw_table
 from upcycled.data.readers.tables import read_features
-from upcycled.data.schema.by_schema import refuse
 from upcycled.data.schema.cells import text_of
-from upcycled.data.schema.encoding import encode
-from upcycled.data.schema.table_schema import Schema
+from upcycled.data.schema.encoding import encode, refuse
+from upcycled.data.schema.schema import Schema
 
 USUAL = ("client", "label")
 """What readers call the columns that are no features, where nobody said otherwise."""

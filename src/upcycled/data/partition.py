@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.vectors import Ints, Real
-from upcycled.data.checks import whole
+from upcycled.data.arrays import whole
 
 __all__ = ["by_classes", "by_column", "dirichlet", "iid", "lognormal_sizes"]
 

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from upcycled.core.engine import Task, Work
 from upcycled.core.mechanism import Trained
+from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, ShiftedMinimiser
-from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Real
 from upcycled.engines.determinism import one_blas_thread
-from upcycled.losses.proven import proven_loss
-from upcycled.models.linear_model import linear_model_of
+from upcycled.losses import proven_loss
+from upcycled.models.linear import linear_model_of
 
 Certified: TypeAlias = CertifiedGD | CertifiedMinimiser | ShiftedMinimiser | NominalSGD
 CERTIFIED: tuple[type, ...] = (CertifiedGD, CertifiedMinimiser, ShiftedMinimiser, NominalSGD)

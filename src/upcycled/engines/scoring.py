@@ -12,8 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from upcycled.core.engine import Scores
 from upcycled.core.objective import Objective
-from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints, Outputs, Vector
+from upcycled.core.vectors import Ints, Outputs, Shards, Vector
 from upcycled.engines.determinism import to_torch
 from upcycled.engines.flat_module import FlatModule
 from upcycled.losses import CrossEntropy

@@ -14,20 +14,26 @@ from torch import nn
 
 from upcycled.core.engine import EngineKind, Scores, Task, Work
 from upcycled.core.errors import InputError
+from upcycled.core.layout import read_statistics, write_statistics
 from upcycled.core.mechanism import Trained
-from upcycled.core.running_statistics import read_statistics, write_statistics
+from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, NoisySGD, Solver
-from upcycled.core.streams import Purpose, client_keys, permutations
 from upcycled.core.vectors import Ints, Outputs, Vector
 from upcycled.engines.certified import CERTIFIED, Certified, refuses_certified, train_certified
 from upcycled.engines.determinism import one_thread, to_torch
-from upcycled.engines.flat_module import FlatModule, flat_module
-from upcycled.engines.fused.thread_pool import ThreadPool, cores
-from upcycled.engines.ghost import Ghost, noisy_gradients
-from upcycled.engines.noisy import train_noisy
-from upcycled.engines.optimisers import OptimiserStep, add_correction, optimiser_step, scale_down
-from upcycled.engines.per_sample import PerSample, refuses_per_sample
+from upcycled.engines.dpsgd.ghost import Ghost, noisy_gradients
+from upcycled.engines.dpsgd.noisy import train_noisy
+from upcycled.engines.dpsgd.per_sample import PerSample, refuses_per_sample
+from upcycled.engines.flat_module import (
+    FlatModule,
+    OptimiserStep,
+    add_correction,
+    flat_module,
+    optimiser_step,
+    scale_down,
+)
 from upcycled.engines.scoring import module_outputs, personal_outputs, score_module, score_personal_modules
+from upcycled.engines.thread_pool import ThreadPool, cores
 
 Batches: TypeAlias = Iterator[tuple[torch.Tensor, torch.Tensor]]
 

@@ -1,10 +1,16 @@
 """Run experiments as one batch: every seed of each, into its own folder, none of them twice.
 
+What a command says before a private run charges anything: it follows from the file, never from cells.
+
 The one place where commands run experiments: ``run`` has one, ``compare``, ``sweep`` and ``demo`` have several.
+
+What is said on standard error of each seed as it is done; live tables are the batch's own.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,34 +20,45 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from upcycled._utils.files import PRIVATE, make_private
+from upcycled._utils.formats import fixed
+from upcycled._utils.lock import InUseError, locked
+from upcycled._utils.messages import is_terminal, say
+from upcycled._utils.statistics import mean_and_sd
 from upcycled.config.experiment import PLAN_KEYS, Experiment
-from upcycled.config.wording import in_keys, named
+from upcycled.config.sources import ColumnsFile
+from upcycled.config.tables import in_keys, named
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
 from upcycled.data import FederatedData
-from upcycled.experiments.judged import Judged
+from upcycled.experiments.metric_choice import Judged
 from upcycled.experiments.private_files import checkpoint_folder, ledger_key, note_other_data
-from upcycled.experiments.results import (
-    PLACE,
-    begin_seed,
-    finished_summary,
-    open_ledger,
-    seed_folder,
-    write_seed,
-)
-from upcycled.experiments.said_before import about_cells
+from upcycled.experiments.results import PLACE, begin_seed, finished_summary, open_ledger, seed_folder, write_seed
 from upcycled.privacy.accounts.account import Account, Cost
-from upcycled.runtime import Callback, Result
-from upcycled.runtime.checkpointing.checkpoint_files import has_checkpoints
-from upcycled.runtime.checkpointing.identity import way_out
-from upcycled.runtime.display.batch_progress import BatchProgress
-from upcycled.runtime.executor import Failed, Job, train_each
-from upcycled.runtime.holder.charging import costs_of, replan
-from upcycled.runtime.holder.newcomers import new_to_account
-from upcycled.runtime.plan import Plan, make_plan
-from upcycled.runtime.publication import Publication, publication_of
-from upcycled.support.files import PRIVATE, make_private
-from upcycled.support.lock import InUseError, locked
-from upcycled.support.statistics import mean_and_sd
+from upcycled.training import Callback, Result
+from upcycled.training.charging import costs_of, new_to_account, replan
+from upcycled.training.checkpoint.checkpointer import way_out
+from upcycled.training.checkpoint.files import has_checkpoints
+from upcycled.training.executor import Failed, Job, train_each
+from upcycled.training.plan import Plan, make_plan
+from upcycled.training.progress import BatchProgress
+from upcycled.training.publication import Publication, publication_of
+
+
+def about_cells(experiment: Experiment) -> tuple[str, ...]:
+    """Say how the holder sees what a restricted run replaces without a word; nothing of other experiments.
+
+    The run itself cannot: whether cells fit the schema follows from records. So it is said of every such run alike.
+    """
+    table = experiment.data
+    if not experiment.is_restricted or not isinstance(table, ColumnsFile) or table.schema_ is None:
+        return ()
+    paths = [table.path] if isinstance(table.path, str) else table.path
+    files = shlex.join(os.path.relpath(path) for path in paths)
+    return (
+        "cells that do not fit the schema are replaced without a word here, labels too: `upcycled data check "
+        f"{files} --schema SCHEMA --repair` says how many, to the holder alone",
+    )
+
 
 SUMMARY_KEYS = ("accuracy", "loss", "data_rounds", "iterations", "messages", "bytes", "gradient_steps", "seconds")
 AT_ONCE = 256
@@ -201,7 +218,7 @@ class Batch:
 
         A seed that was begun goes on from its checkpoint. One that diverges or has spent its budget keeps what it had
         by then, with the reason in its summary, and is not run again; the others go on. The caller holds the folder
-        that all results lie below (see :func:`upcycled.support.lock.locked`).
+        that all results lie below (see :func:`upcycled._utils.lock.locked`).
         """
         return _run_all(self, options or Options())
 
@@ -395,3 +412,33 @@ def run_experiment(experiment: Experiment, source: str, options: Options | None 
 def experiment_folder(experiment: Experiment) -> Path:
     """Return the folder that all results of an experiment lie below."""
     return Path(experiment.results) / experiment.name
+
+
+def seed_line(outcome: SeedOutcome) -> str:
+    """Return what became of a seed, in one line."""
+    if outcome.status == "stopped":
+        return f"seed {outcome.seed} stopped: {outcome.error}"
+    if outcome.status == "reused":
+        return f"seed {outcome.seed} is already there with this config and was not run again"
+    how = ", from the checkpoint of an earlier command on" if outcome.went_on else ""
+    return f"seed {outcome.seed} finished{how}: {outcome.folder}"
+
+
+def tell_failures(experiment: Experiment, outcome: SeedOutcome) -> None:
+    """Name runs that gave no result, and say nothing of the others: for batches of many."""
+    if outcome.error is not None:
+        say(f"{experiment.name}, {seed_line(outcome)}")
+
+
+def tell_scores() -> Tell:
+    """Return what says how each run ended; in a terminal the live table shows that, and only failures are said."""
+    return tell_failures if is_terminal() else _tell_score
+
+
+def _tell_score(experiment: Experiment, outcome: SeedOutcome) -> None:
+    summary = outcome.summary
+    if summary is None or summary["accuracy"] is None:
+        tell_failures(experiment, outcome)
+        return
+    accuracy, rounds = fixed(summary["accuracy"], 2, 100), summary["data_rounds"]
+    say(f"{experiment.name}, seed {outcome.seed}: accuracy {accuracy} % after {rounds} data rounds")

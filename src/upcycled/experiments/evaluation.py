@@ -15,19 +15,26 @@ from numpy.typing import NDArray
 from torch import nn
 
 from upcycled.core.objective import Objective
-from upcycled.core.shards import Shards
-from upcycled.core.vectors import Ints, Outputs, Real
+from upcycled.core.vectors import Ints, Outputs, Real, Shards
 from upcycled.data import FederatedData
 from upcycled.engines.determinism import one_thread, to_torch
 from upcycled.engines.scoring import in_place, pieces
-from upcycled.losses.table import as_objective, is_balanced, with_counts
-from upcycled.metrics.built_in import BINS, answers_of, columns_of, one_against_rest, positive_of
-from upcycled.metrics.measure import as_metrics, baseline, measure
-from upcycled.metrics.metric import Metric
-from upcycled.metrics.predictions import predictions_of
+from upcycled.losses import as_objective, is_balanced, with_counts
+from upcycled.metrics import (
+    BINS,
+    Metric,
+    answers_of,
+    as_metrics,
+    baseline,
+    columns_of,
+    measure,
+    one_against_rest,
+    positive_of,
+    predictions_of,
+)
 from upcycled.models.prepare import as_input
-from upcycled.runtime import Result
-from upcycled.runtime.result import PersonalModels
+from upcycled.training import Result
+from upcycled.training.result import PersonalModels
 
 EVALUATION = "evaluation.json"
 MOST_CLASSES = 100

@@ -14,14 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from upcycled.core.errors import InputError
-from upcycled.data import FederatedData
-from upcycled.experiments.evaluation import EVALUATION
-from upcycled.privacy.ledger.chain import key_at
-from upcycled.runtime.checkpointing.fingerprint import hash_of_data, keyed
-from upcycled.runtime.checkpointing.identity import DATA_KEY
-from upcycled.runtime.publication import Publication
-from upcycled.support.files import (
+from upcycled._utils.files import (
     PRIVATE,
     make_private,
     read_json,
@@ -30,7 +23,14 @@ from upcycled.support.files import (
     write_together,
     write_whole,
 )
-from upcycled.support.formats import fixed
+from upcycled._utils.formats import fixed
+from upcycled.core.errors import InputError
+from upcycled.data import FederatedData
+from upcycled.experiments.evaluation import EVALUATION
+from upcycled.privacy.ledger.chain import key_at
+from upcycled.training.checkpoint.checkpointer import DATA_KEY
+from upcycled.training.checkpoint.fingerprint import hash_of_data, keyed
+from upcycled.training.publication import Publication
 
 CHECKPOINT, SCORES, NOTES, DATA, LEDGER_KEY = "checkpoint", "scores.jsonl", "notes.jsonl", "data.json", "ledger.key"
 _EXPECTED = "what a finished run left to the holder of its data"

@@ -1,4 +1,15 @@
-"""The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
+"""The results folder of an experiment: what is in it, and how it is written and read.
+
+``metrics.parquet``: the same rows as ``metrics.jsonl``, with the same types whatever the run.
+
+What a run was like for each client: the lines of ``clients.jsonl``.
+
+Scores on clients' own data are computed from records that no epsilon covers. In a restricted run they are the holder's
+own; what is left is public or part of the ledger.
+
+``summary.json`` of a seed: which of its values other code relies on.
+
+The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
 ``metrics.jsonl``, ``clients.jsonl``, the model's files (see ``serving.model_files``; with ``keep_best`` also
 ``best.safetensors``), ``evaluation.json`` and
 ``summary.json``.
@@ -9,45 +20,198 @@ that is not restricted included; what a restricted run leaves to its holder is i
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
 import platform
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from pydantic import BaseModel, ConfigDict
 from safetensors.torch import save as save_tensors
 from torch import nn
 
 import upcycled
-from upcycled.config.experiment import NOT_COMPARED, Experiment, flat
-from upcycled.core.errors import InputError, shown
-from upcycled.data import FederatedData
-from upcycled.experiments.client_rows import client_rows, own_client_rows
-from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
-from upcycled.experiments.judged import CHARGED
-from upcycled.experiments.parquet import to_parquet
-from upcycled.experiments.private_files import SCORES, json_lines, write_own
-from upcycled.experiments.summary import read_summary
-from upcycled.privacy.ledger.header import SIMULATION
-from upcycled.privacy.ledger.statement import scope_of
-from upcycled.runtime import Result
-from upcycled.runtime.checkpointing.identity import way_out
-from upcycled.runtime.checkpointing.own_code import changed_code, own_code
-from upcycled.serving.model_files import write_model
-from upcycled.support.files import (
+from upcycled._utils.extras import needs
+from upcycled._utils.files import (
     PRIVATE,
     DamagedError,
+    check_format,
     drop_temporaries,
+    read_json,
     read_json_lines,
+    reading,
     write_json,
     write_together,
     write_whole,
 )
+from upcycled.config.experiment import NOT_COMPARED, Experiment, flat
+from upcycled.core.errors import InputError, shown
+from upcycled.data import FederatedData
+from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
+from upcycled.experiments.metric_choice import CHARGED
+from upcycled.experiments.private_files import SCORES, json_lines, write_own
+from upcycled.privacy.ledger.header import SIMULATION
+from upcycled.privacy.ledger.statement import scope_of
+from upcycled.serving.model_files import write_model
+from upcycled.training import History, Result
+from upcycled.training.checkpoint.checkpointer import changed_code, own_code, way_out
+from upcycled.training.history import SCALARS
+from upcycled.training.result import HoldersOwn
+
+INTEGERS = ("iteration", "data_round", "bytes_up", "bytes_down", "messages", "gradient_steps")
+WORDS = ("kind",)
+
+
+def to_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows of a history as a Parquet file; a column that is never known is there all the same."""
+    needs("--parquet", "pyarrow")
+    import pyarrow
+    import pyarrow.parquet
+
+    names = list(dict.fromkeys([*SCALARS, *(name for row in rows for name in row)]))
+    types = {name: pyarrow.int64() for name in INTEGERS} | {name: pyarrow.string() for name in WORDS}
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in names])
+    stream = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows), schema=schema), stream)
+    return stream.getvalue()
+
+
+Epsilons = Sequence[float | None] | None
+
+
+def client_rows(
+    data: FederatedData, result: Result, final: FinalModel | None, epsilons: Epsilons
+) -> list[dict[str, Any]]:
+    """Return one line per client, as everybody may see it.
+
+    ``accuracy``, ``loss`` and the run's metrics are those of the final model on the client's own test samples, of its
+    personal model where it has one, and None without such samples; a restricted run has none of them.
+
+    Args:
+        data: what the run was trained and scored on.
+        result: the run.
+        final: its last model at work on test data.
+        epsilons: what each client spent; None without privacy.
+    """
+    work = _work(result.history, data.num_clients)
+    scores = {} if result.private is not None else _score_columns(data, final)
+    return _lines(data, work | scores, epsilons)
+
+
+def own_client_rows(
+    data: FederatedData, own: HoldersOwn, final: FinalModel | None, epsilons: Epsilons
+) -> list[dict[str, Any]]:
+    """Return one line per client of a restricted run with everything, for the holder alone."""
+    work = _work(own.history, data.num_clients)
+    return _lines(data, work | _score_columns(data, final), epsilons)
+
+
+def _lines(data: FederatedData, columns: Mapping[str, Sequence[Any]], epsilons: Epsilons) -> list[dict[str, Any]]:
+    every = {"train_samples": data.train.sizes.tolist(), **columns}
+    if epsilons is not None:
+        every["epsilon"] = epsilons
+    rows = []
+    for client in range(data.num_clients):
+        name = data.name_of(client)
+        called = {"client": client} if name == str(client) else {"client": client, "name": name}
+        rows.append(called | {key: values[client] for key, values in every.items()})
+    return rows
+
+
+def _work(history: History, clients: int) -> dict[str, Sequence[Any]]:
+    """Return the data rounds each client took part in, and the gradients it computed; nothing where that is secret."""
+    rounds, gradients = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
+    for record in history:
+        if record.clients is None or record.client_steps is None or record.gradient_steps is None:
+            return {}
+        rounds[record.clients] += 1
+        # A step may take several gradients (pFedMe): as many for each client.
+        each = record.gradient_steps // max(int(record.client_steps.sum()), 1)
+        gradients[record.clients] += each * record.client_steps
+    return {"data_rounds": rounds.tolist(), "gradient_steps": gradients.tolist()}
+
+
+def _score_columns(data: FederatedData, final: FinalModel | None) -> dict[str, Sequence[Any]]:
+    """Return every client's scores on its own test samples; NaN without any."""
+    if final is None:
+        nothing = [float("nan")] * data.num_clients
+        return {"test_samples": [0] * data.num_clients, "accuracy": nothing, "loss": nothing}
+    sizes = final.test.sizes
+    owner = np.repeat(np.arange(final.test.num_clients), sizes)
+    sums = [np.bincount(owner, weights=values, minlength=sizes.size) for values in final.scores_of_rows()]
+    with np.errstate(invalid="ignore"):
+        accuracy, loss = ((each / sizes).tolist() for each in sums)
+    return {"test_samples": sizes.tolist(), "accuracy": accuracy, "loss": loss, **final.metrics_of_clients()}
+
+
+Number: TypeAlias = float | None
+"""None where it was not measured, is not finite, or is the data holder's own."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Epsilon(_Part):
+    max: Number
+    median: Number
+
+
+class _Repeats(_Part):
+    charges: int
+    epsilon_without: Number
+
+
+class _Privacy(_Part):
+    noise: str
+    delta: float
+    epsilon: _Epsilon
+    repeats: _Repeats | None
+    mechanism: str
+    as_planned: bool
+    scope: str
+
+
+class _Summary(_Part):
+    seed: int
+    accuracy: Number
+    loss: Number
+    data_rounds: int
+    iterations: int
+    messages: Number
+    bytes: Number
+    gradient_steps: Number
+    seconds: Number
+    data: dict[str, Any]
+    privacy: _Privacy | None
+    error: str | None
+    metrics: dict[str, Number]
+    charged_scores: dict[str, Number] = {}
+    baseline: dict[str, Number] | None
+    notes: list[str]
+    code: dict[str, str]
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return a seed's summary, whose values have the types that other code relies on.
+
+    Raises:
+        DamagedError: if the file cannot be read, or is damaged.
+        InputError: if another version wrote it.
+    """
+    expected = "the summary of a finished seed"
+    summary = read_json(path, expected)
+    check_format(summary, path)
+    with reading(path, expected):
+        _Summary.model_validate(summary)
+    return summary
+
 
 PLACE = "name or results folder"
 """What decides where an experiment's results lie."""

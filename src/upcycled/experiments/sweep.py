@@ -11,21 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from upcycled._utils.extras import needs
+from upcycled._utils.files import write_json, write_whole
+from upcycled._utils.formats import general, percent
+from upcycled._utils.lock import locked
+from upcycled._utils.statistics import mean_and_sd
 from upcycled.config.experiment import Experiment, parse
 from upcycled.config.overrides import put
-from upcycled.config.wording import named
+from upcycled.config.tables import named
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.experiments.batch import Batch, Options, Outcome, experiment_folder, prepare_batch
-from upcycled.experiments.grid import Point, draws, grid
-from upcycled.experiments.judged import ACCURACY, Judged, judged_by, with_metric
+from upcycled.experiments.metric_choice import ACCURACY, Judged, judged_by, with_metric
 from upcycled.experiments.results import plain
-from upcycled.experiments.search import search
+from upcycled.experiments.search_space import Point, draws, grid, search
 from upcycled.privacy.accounts.account import Account
-from upcycled.support.extras import needs
-from upcycled.support.files import write_json, write_whole
-from upcycled.support.formats import general, percent
-from upcycled.support.lock import locked
-from upcycled.support.statistics import mean_and_sd
 
 FOLDER = "sweep"
 DOCUMENT = "sweep.json"

@@ -1,5 +1,9 @@
 """The package's own models: softmax regression, a multilayer perceptron, a bidirectional LSTM.
 
+Initial weights from the package's own streams: no global generator is read or set.
+
+Modules that a function of the user's makes.
+
 All give logits: the loss applies the softmax, once.
 """
 
@@ -7,16 +11,75 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from upcycled.core.allocation import check_fits
-from upcycled.core.errors import COUNT, FRACTION, InputError
-from upcycled.models.weights import draw_weights
+from upcycled.core.errors import COUNT, FRACTION, InputError, reason_of
+from upcycled.core.machine import check_fits
+from upcycled.core.randomness import Purpose, client_keys, normals, uniforms
+
+
+def draw_weights(module: nn.Module, seed: int) -> None:
+    """Fill every parameter with PyTorch's default distribution for its layer, keyed (seed, place of the parameter).
+
+    Linear and recurrent layers: uniform within 1/sqrt(fan-in) and 1/sqrt(hidden); embeddings: standard normal.
+    """
+    for place, (layer, name, parameter) in enumerate(_parameters(module)):
+        key = client_keys(seed, Purpose.WEIGHTS, 0, [place])
+        count = parameter.numel()
+        if isinstance(layer, nn.Embedding):
+            values = normals(key, count)[0]
+        else:
+            values = (2 * uniforms(key, count)[0] - 1) * _bound(layer, name)
+        with torch.no_grad():
+            parameter.copy_(torch.from_numpy(values.astype(np.float32)).view_as(parameter))
+
+
+def _parameters(module: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
+    return [(layer, name, p) for layer in module.modules() for name, p in layer.named_parameters(recurse=False)]
+
+
+def _bound(layer: nn.Module, name: str) -> float:
+    if isinstance(layer, nn.Linear):
+        return 1 / math.sqrt(layer.in_features)
+    if isinstance(layer, nn.LSTM):
+        return 1 / math.sqrt(layer.hidden_size)
+    raise TypeError(f"no initial distribution for parameter {name} of {type(layer).__name__}")
+
+
+def made_by(factory: Callable[[], object], value: object, seed: int) -> nn.Module:
+    """Call a factory with torch's generator set to a seed; the caller's generator is as before.
+
+    Args:
+        factory: a function without arguments.
+        value: what the user wrote for it, for sentences.
+        seed: of the weights that it draws.
+
+    Raises:
+        InputError: if it fails, or returns something else than a module.
+
+    >>> made_by(lambda: nn.Linear(3, 2), "linear", seed=0)
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        try:
+            module = factory()
+        except Exception as error:
+            raise _wrong(value, f"calling it failed with {type(error).__name__}: {reason_of(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise _wrong(value, f"it returned {type(module).__name__}")
+    return module
+
+
+def _wrong(value: object, reason: str) -> InputError:
+    must = f"a function without arguments that returns a torch module ({reason})"
+    return InputError(field="model", value=value, must=must)
+
 
 MOST_LAYERS = 500
 """No signal passes that many without shortcuts, and preparing them takes seconds."""

@@ -15,8 +15,8 @@ from torch import nn
 
 from upcycled.core.errors import InputError, reason_of, suggest
 from upcycled.core.facts import Facts
+from upcycled.core.layout import NAMES, is_statistic
 from upcycled.core.objective import Objective
-from upcycled.core.running_statistics import NAMES, is_statistic
 from upcycled.losses import CrossEntropy, DoubleSoftmax
 from upcycled.models.builtin import layers_size, logistic, lstm, lstm_size, mlp
 

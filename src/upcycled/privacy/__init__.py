@@ -16,13 +16,13 @@ from upcycled.privacy.accounts.account import Account
 from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.privacy.mechanisms import MECHANISMS
 from upcycled.privacy.mechanisms.bolt_on import BoltOnSGD
 from upcycled.privacy.mechanisms.central import CentralDPFedAvg
 from upcycled.privacy.mechanisms.clipping import ModelClipping, UpdateClipping
 from upcycled.privacy.mechanisms.dpsgd import DPSGD
 from upcycled.privacy.mechanisms.erm_output import ErmOutput
 from upcycled.privacy.mechanisms.objective_perturbation import ObjectivePerturbation
-from upcycled.privacy.mechanisms.table import MECHANISMS
 
 __all__ = [
     "DPSGD",

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import COUNT, POSITIVE, InputError, Limits, check_fields, unknown
 from upcycled.core.mechanism import Calibrated, Charge, Fitted, Mechanism, NoiseSource, Setting
-from upcycled.core.sampler import everybody
-from upcycled.core.streams import Purpose
+from upcycled.core.randomness import Purpose
+from upcycled.core.sampling import everybody
 from upcycled.core.vectors import Ints, Real, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import squared_ratio

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from upcycled._utils.files import write_whole
 from upcycled.core.errors import InputError
 from upcycled.report.collect import Part, Results, Seed, collect
 from upcycled.report.page import render
-from upcycled.support.files import write_whole
 
 __all__ = ["Part", "Results", "Seed", "collect", "render", "write_page", "write_report"]
 

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from upcycled._utils.files import PRIVATE, check_format
+from upcycled._utils.formats import general
 from upcycled.core.errors import InputError
+from upcycled.privacy.ledger.joint import Together, cost_together
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.ledger_file import ledger_files
-from upcycled.privacy.ledger.plain_words import plain_words
-from upcycled.privacy.ledger.run_folder import Together, cost_together
-from upcycled.privacy.ledger.statement import contradiction, evidence
-from upcycled.support.files import PRIVATE, check_format
-from upcycled.support.formats import general
+from upcycled.privacy.ledger.statement import contradiction, evidence, plain_words
 
 Row: TypeAlias = Mapping[str, Any]
 

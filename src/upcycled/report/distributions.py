@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from upcycled._utils.formats import count, epsilon, fixed
 from upcycled.core.vectors import Real
 from upcycled.report.collect import Part, number
-from upcycled.support.formats import count, epsilon, fixed
 
 BINS = 40
 WIDE = 50

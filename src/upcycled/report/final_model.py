@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from upcycled._utils.formats import shortened
 from upcycled.report.charts import COLOURS, Drawn
 from upcycled.report.collect import Seed, number
-from upcycled.support.formats import shortened
 
 MOST_EXPERIMENTS = 8
 MOST_CELLS = 30

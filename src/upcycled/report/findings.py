@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from upcycled._utils.formats import score_digits
 from upcycled.report.collect import Row, number
 from upcycled.report.settings import algorithm_title
-from upcycled.support.formats import score_digits
 
 Cell = Mapping[str, float | None]
 

@@ -13,15 +13,25 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from upcycled.privacy.mechanisms.table import PROVEN, epsilon_called
-from upcycled.report.charts import MOST_SHOWN, Drawn, chart_data, drawn, known_axes, metrics_of, scored_on, still
+from upcycled._utils import formats
+from upcycled._utils.extras import needs
+from upcycled.privacy.mechanisms import PROVEN, epsilon_called
+from upcycled.report.charts import (
+    MOST_SHOWN,
+    SCORES,
+    Drawn,
+    chart_data,
+    drawn,
+    known_axes,
+    metrics_of,
+    scored_on,
+    still,
+)
 from upcycled.report.collect import Results, number
-from upcycled.report.curves import SCORES
 from upcycled.report.distributions import client_table
 from upcycled.report.final_model import pictures
 from upcycled.report.findings import comparison, notes, ranking
-from upcycled.report.privacy_costs import claim_of, costs, has_curve, is_any_simulated
-from upcycled.report.scores import known, lines, metric_of, worst_epsilon
+from upcycled.report.scores import claim_of, costs, has_curve, is_any_simulated, known, lines, metric_of, worst_epsilon
 from upcycled.report.settings import (
     algorithm_of,
     complete_file,
@@ -33,11 +43,10 @@ from upcycled.report.settings import (
     shared_settings,
     versions,
 )
-from upcycled.support import formats
-from upcycled.support.extras import needs
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
 
 PACKAGE = "upcycled.report"
 SCRIPTS = ("scale.js", "readout.js", "lines.js", "rows.js", "main.js")

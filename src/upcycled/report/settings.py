@@ -12,11 +12,11 @@ from typing import Any
 
 import tomli_w
 
+from upcycled._utils.formats import count, setting
 from upcycled.algorithms import ALGORITHMS
 from upcycled.config.experiment import flat
-from upcycled.core.lookup import names_code
+from upcycled.core.user_code import names_code
 from upcycled.report.collect import Part, Results, Row
-from upcycled.support.formats import count, setting
 
 SCHEMA = "data.schema."
 """What a file says of columns is shown as a whole: the complete file has the rest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from upcycled.serving.model_folder import load
-from upcycled.serving.predictor import Predictor
+from upcycled.serving.predictor import Predictor, load
 
 __all__ = ["Predictor", "load"]

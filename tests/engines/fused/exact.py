@@ -13,10 +13,10 @@ from torch import nn
 
 from upcycled.core.engine import Task, Work
 from upcycled.core.layout import flatten, layout_of
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.randomness import Purpose, client_keys, permutations
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import MoreauSGD, Problem
-from upcycled.core.streams import Purpose, client_keys, permutations
+from upcycled.core.vectors import Shards
 from upcycled.engines.fused import FUSED
 from upcycled.losses import CrossEntropy
 

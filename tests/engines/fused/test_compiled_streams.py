@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upcycled.core import streams
-from upcycled.engines.fused import compiled_streams as twin
-from upcycled.support import compiled_streams as shared
+from upcycled._utils import compiled_randomness as shared
+from upcycled.core import randomness as streams
+from upcycled.engines.fused import workspace as twin
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -11,16 +11,16 @@ from torch import nn
 import upcycled as up
 from tests.engines.fused.exact import distance, federation, gradient, open_fused, stack, task_for
 from upcycled.core.engine import Work
-from upcycled.core.sampler import Cohort
+from upcycled.core.randomness import Purpose
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Problem
-from upcycled.core.streams import Purpose
 from upcycled.core.vectors import grid_scale, grid_step
 from upcycled.engines.fused import FUSED
 from upcycled.engines.fused.blocks import DEPTH
-from upcycled.engines.fused.noisy_kernel import FACTORS
+from upcycled.engines.fused.dpsgd_kernel import FACTORS
 from upcycled.engines.fused.workspace import INPUTS, OUTPUTS, PITCH
 from upcycled.losses import BinaryCrossEntropy, Huber, SquaredError
-from upcycled.privacy.noise import SeededNoise, SystemNoise
+from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
 
 SIZES = (23, 7, 150, 41)
 MODULES = {
@@ -127,7 +127,7 @@ def test_noisy_sgd_equals_its_definition(name, batch):
 
 @pytest.mark.parametrize("source", [SeededNoise(5, 1), Asked(SeededNoise(5, 1))])
 def test_the_moreau_envelope_takes_a_noisy_gradient_an_inner_step(source, monkeypatch):
-    monkeypatch.setattr("upcycled.engines.fused.fused_engine._NUMBERS", 100)  # some gradients at a time
+    monkeypatch.setattr("upcycled.engines.fused.engine._NUMBERS", 100)  # some gradients at a time
     task = noisy_task("stack 12-9-4", MoreauSGD(LocalSGD(0.1, 0.0, 1, 16), 1.5, 3, 0.05))
     work = work_for(task, source)
     found, (vectors, thetas) = open_fused(task, 1).train(work), by_definition(task, work)
@@ -209,7 +209,7 @@ def test_what_is_not_finite_counts_as_nothing_and_no_record_moves_the_sum_furthe
 
 @pytest.mark.parametrize("noise", [SeededNoise(3, 1), Asked(SeededNoise(3, 1))])
 def test_the_number_of_threads_does_not_change_a_bit_of_noisy_work(noise, monkeypatch):
-    monkeypatch.setattr("upcycled.engines.fused.fused_engine._SMALL", 0)
+    monkeypatch.setattr("upcycled.engines.fused.engine._SMALL", 0)
     task = noisy_task("stack 12-9-4", LocalSGD(0.1, 0.5, 1, 8))
     vectors = [open_fused(task, threads).train(work_for(task, noise)).vectors.tobytes() for threads in (1, 3)]
     assert vectors[0] == vectors[1]

@@ -8,8 +8,8 @@ from torch import nn
 
 from tests.engines.fused.exact import federation, log_softmax, logits_of, open_fused, stack, task_for
 from upcycled.core.layout import flatten
-from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD
+from upcycled.core.vectors import Shards
 
 SIZES = (300, 5, 0, 41, 700, 1)
 

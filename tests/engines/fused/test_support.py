@@ -14,10 +14,10 @@ from torch import nn
 
 from tests.engines.fused.exact import federation, open_fused, stack, task_for
 from upcycled.core.layout import layout_of
-from upcycled.core.shards import Shards
 from upcycled.core.solvers import LocalSGD, MoreauSGD
+from upcycled.core.vectors import Shards
 from upcycled.engines.fused import FUSED
-from upcycled.engines.fused.thread_pool import ThreadPool
+from upcycled.engines.thread_pool import ThreadPool
 
 
 def task_of(module, shape=(6,), classes=3, **changes):
@@ -118,7 +118,7 @@ def test_a_refused_task_opened_all_the_same_says_why():
 def test_nothing_imports_numba_before_an_engine_is_opened():
     code = (
         "import sys, numpy as np; from torch import nn; from upcycled.core.layout import layout_of\n"
-        "from upcycled.core.shards import Shards; from upcycled.core.solvers import LocalSGD\n"
+        "from upcycled.core.vectors import Shards; from upcycled.core.solvers import LocalSGD\n"
         "from upcycled.core.engine import Task; from upcycled.engines.fused import FUSED\n"
         "from upcycled.losses import CrossEntropy\n"
         "m = nn.Linear(2, 2); s = Shards(np.zeros((3, 2), np.float32), np.zeros(3, np.int64), np.array([0, 3]))\n"

@@ -8,8 +8,8 @@ from torch import nn
 
 from tests.engines.fused.exact import distance, federation, open_fused, rounds, stack, task_for
 from upcycled.core.solvers import LocalSGD, MoreauSGD
-from upcycled.engines.fused.moreau import gram_pays
-from upcycled.engines.fused.support import loss_of, stack_of
+from upcycled.engines.fused.supported import loss_of, stack_of
+from upcycled.engines.fused.training_kernels import gram_pays
 from upcycled.engines.fused.workspace import workspace_for
 
 RAGGED = (23, 7, 70, 41, 1)
@@ -109,7 +109,7 @@ def test_moreau_on_wide_rows_equals_float64_by_its_gram_matrix(name, batch, lam,
 @pytest.mark.parametrize("solver", [LocalSGD(0.1, 0.5, 3, 8), MoreauSGD(LocalSGD(0.1, 0.0, 3, 8), 1.5, 3, 0.05)])
 @pytest.mark.parametrize("name", ["linear 20-2", "stack 12-9-4"])
 def test_the_number_of_threads_does_not_change_a_bit(name, solver, monkeypatch):
-    monkeypatch.setattr("upcycled.engines.fused.fused_engine._SMALL", 0)
+    monkeypatch.setattr("upcycled.engines.fused.engine._SMALL", 0)
     make, shape, classes = MODULES[name]
     sizes = (23, 7, 70, 41, 1, 5, 64, 90, 12, 33)
     data, tests = federation(sizes, shape, classes), federation((300, 500, 1, 900), shape, classes, seed=1)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from upcycled.engines.fused.wide_softmax import softmax_slopes
+from upcycled.engines.fused.network import softmax_slopes
 from upcycled.engines.fused.workspace import TILE
 
 NONE = -1.0

@@ -10,9 +10,9 @@ from torch import nn
 
 from upcycled.core.engine import Task, Work
 from upcycled.core.layout import flatten, layout_of
-from upcycled.core.sampler import Cohort
-from upcycled.core.shards import Shards
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem
+from upcycled.core.vectors import Shards
 from upcycled.losses import CrossEntropy
 from upcycled.models import lstm
 

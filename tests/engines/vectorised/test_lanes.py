@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from upcycled.core.randomness import permutations
 from upcycled.core.solvers import LocalSGD
-from upcycled.core.streams import permutations
-from upcycled.engines.vectorised.lanes import FEW_ROWS, orders_of, schedule_of, stacks_of, width_of
+from upcycled.engines.vectorised.stacked import FEW_ROWS, orders_of, schedule_of, stacks_of, width_of
 
 KEYS = np.arange(100, 140, dtype=np.uint64)
 

@@ -15,13 +15,12 @@ from torch import nn
 
 from tests.engines.vectorised.cases import CLASSES, SOLVERS, shards, task_of, work_of
 from upcycled.core.errors import UpcycledError
-from upcycled.core.shards import Shards
+from upcycled.core.vectors import Shards
+from upcycled.engines.processes import let_go, receive, send, store, worker_pool
 from upcycled.engines.sequential import SEQUENTIAL, channels_last
-from upcycled.engines.transport import let_go, receive, send, store
 from upcycled.engines.vectorised import open_vectorised
 from upcycled.engines.vectorised import workers as workers_file
 from upcycled.engines.vectorised.workers import bundles_of
-from upcycled.engines.worker_pool import worker_pool
 
 
 @pytest.fixture(autouse=True)

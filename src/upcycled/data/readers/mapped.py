@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled._utils.extras import needs
 from upcycled.core.errors import InputError, check_path
 from upcycled.core.objective import TargetKind
 from upcycled.core.vectors import Ints
 from upcycled.data.federated import FederatedData
 from upcycled.data.readers.npz import unreadable
 from upcycled.data.readers.raw_tables import table_files
-from upcycled.support.extras import needs
 
 _ROWS = 1 << 16
 """Rows of a table in memory at a time."""

@@ -15,15 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled._utils.files import check_unpacked
 from upcycled.core.errors import InputError, check_path, reason_of, suggest
 from upcycled.core.objective import TargetKind
-from upcycled.core.shards import Shards
-from upcycled.data.checks import labels_of, numbers
-from upcycled.data.declared import Declared, declare
+from upcycled.core.vectors import Shards
+from upcycled.data.arrays import Declared, declare, labels_of, numbers
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group
-from upcycled.data.schema.table_schema import Schema
-from upcycled.support.compressed import check_unpacked
+from upcycled.data.schema.schema import Schema
 
 PARTS = ("train", "test", "validation")
 _NAMES = ("client_names", "feature_names", "other_columns", "label_names")

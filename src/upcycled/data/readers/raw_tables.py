@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled._utils.extras import needs
+from upcycled._utils.files import check_unpacked
 from upcycled.core.errors import InputError, check_path
 from upcycled.data.readers.npz import unreadable
-from upcycled.support.compressed import check_unpacked
-from upcycled.support.extras import needs
 
 TABLES = (".csv", ".parquet", ".xlsx")
 OTHER_MARKS = ((";", "';'"), ("\t", "a tab"), ("|", "'|'"), (",", "a comma"))

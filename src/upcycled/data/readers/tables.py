@@ -1,4 +1,7 @@
-"""Tables without a schema: one row per sample, one column each for client and label, every other column a feature."""
+"""Tables without a schema: one row per sample, one column each for client and label, every other column a feature.
+
+A column that says which rows are for training and which for testing.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,45 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled._utils.extras import needs
 from upcycled.core.errors import InputError, suggest
-from upcycled.data.checks import labels_of
-from upcycled.data.declared import Declared
+from upcycled.data.arrays import Declared, as_numbers, labels_of
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.readers.npz import unreadable
 from upcycled.data.readers.raw_tables import check_header, is_frame, read_frame, table_files
-from upcycled.data.readers.splits_column import is_test_row
-from upcycled.data.readers.texts import as_numbers
-from upcycled.support.extras import needs
+
+_SPLITS = {"train": False, "0": False, "test": True, "1": True}
+_WRITTEN = {"0.0": "0", "1.0": "1", "false": "0", "true": "1"}
+
+
+def is_test_row(title: str, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows are for testing.
+
+    Args:
+        title: the file's, for a sentence.
+        name: the column's.
+        values: its cells.
+
+    Raises:
+        InputError: in one sentence, if a cell says neither.
+
+    >>> is_test_row("a.csv", "part", np.array(["train", "Test ", "0"], dtype=object)).tolist()
+    [False, True, False]
+    """
+    known: dict[Any, bool] = {}
+    for value in values.tolist():
+        if value not in known:
+            word = str(value).strip().lower()
+            word = _WRITTEN.get(word, word)
+            if word not in _SPLITS:
+                raise InputError(
+                    f"has {str(value)!r} in split column '{name}', but it must be 'train' or 'test', or 0 or 1",
+                    field=title,
+                )
+            known[value] = _SPLITS[word]
+    return np.array([known[value] for value in values.tolist()], dtype=np.bool_)
+
 
 NOTHING = Declared()
 _RIGHT_TARGETS = {

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.vectors import Ints, Real
-from upcycled.data.readers.texts import as_numbers
+from upcycled.data.arrays import as_numbers
 
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(\.[0-9]{3})+(,[0-9]+)?")
 FORMATS = (

@@ -1,7 +1,11 @@
-"""Real data from its publishers: download, check, unpack what is needed, keep nothing else.
+"""Real data: fetched from its publishers, and what is there on this machine.
+
+Real data from its publishers: download, check, unpack what is needed, keep nothing else.
 
 Addresses and sums are those that torchvision, TensorFlow Datasets and the publishers give. For GloVe none is published,
 so its archive is checked by the sums inside it only.
+
+Which real sets are on this machine, and in which file.
 """
 
 from __future__ import annotations
@@ -13,9 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 
-from upcycled.core.errors import UpcycledError, reason_of, unknown
-from upcycled.data.paths import chosen_folder, fetched_folder
-from upcycled.support.extras import needs
+from upcycled._utils.extras import needs
+from upcycled.core.errors import InputError, UpcycledError, reason_of, unknown
+from upcycled.data.sets import word_vectors as glove
+from upcycled.data.sets.femnist import EMNIST, POOL
+from upcycled.data.sets.femnist import READY as FEMNIST_READY
+from upcycled.data.sets.paths import chosen_folder, fetched_folder, find
+from upcycled.data.sets.sent140 import ORIGINAL, PARQUET, TOKENS
 
 TIMEOUT = 30.0
 """Seconds without an answer after which a download fails."""
@@ -150,3 +158,29 @@ def _write(content: zipfile.ZipFile, member: zipfile.ZipInfo, file: Path) -> Non
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class RealSet:
+    """A set, the file it would be read from, and what ``upcycled data fetch`` calls it."""
+
+    name: str
+    path: Path | None
+    fetch: str
+
+
+def inventory() -> list[RealSet]:
+    """Return all real sets; nothing but tables of contents is read."""
+    return [
+        RealSet("femnist", find(FEMNIST_READY, POOL, *EMNIST), "femnist"),
+        RealSet("femnist, 26 letters", find(POOL, *EMNIST), "femnist"),
+        RealSet("sent140", find(TOKENS, PARQUET, ORIGINAL), "sent140"),
+        *(RealSet(f"word vectors, {size}", _vectors(size), "glove") for size in glove.DIMENSIONS),
+    ]
+
+
+def _vectors(dimension: int) -> Path | None:
+    try:
+        return glove.find_vectors(dimension)
+    except InputError:
+        return None

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.allocation import check_fits
 from upcycled.core.errors import MACHINE_COUNT, InputError, check_number
+from upcycled.core.machine import check_fits
 from upcycled.core.vectors import Ints
-from upcycled.data.checks import whole
+from upcycled.data.arrays import whole
 from upcycled.data.federated import FederatedData
 
 # What the published sets were drawn with, and the largest client they have: without that limit one draw in a

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from upcycled.core.engine import Engine, EngineKind, Task
-from upcycled.engines.fused.support import refuses
+from upcycled.engines.fused.supported import refuses
 
 
 def _open(task: Task, threads: int | None) -> Engine:
     # Numba takes half a second to import: only who uses this engine waits for it.
     with _no_garbage_collected():
-        from upcycled.engines.fused.fused_engine import FusedEngine
+        from upcycled.engines.fused.engine import FusedEngine
 
         return FusedEngine(task, threads)
 

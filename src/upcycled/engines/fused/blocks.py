@@ -15,7 +15,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from upcycled.engines.fused.registers import (
+from upcycled._utils.compilation import compiled
+from upcycled.engines.fused.simd import (
     ARRAY,
     F32,
     HALF,
@@ -36,7 +37,6 @@ from upcycled.engines.fused.registers import (
     write,
 )
 from upcycled.engines.fused.workspace import LANES, TILE, Floats, Ints, Reals
-from upcycled.support.kernel_cache import compiled
 
 _PANEL = 128
 """Columns that ``outers`` stays in for all rows: a tile of samples of that width fits the first cache level."""

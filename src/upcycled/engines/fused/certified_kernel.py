@@ -12,15 +12,26 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled._utils.compilation import kernel
 from upcycled.core.engine import Task, Work
 from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
-from upcycled.engines.fused.arrays import plain
 from upcycled.engines.fused.blocks import listed_tile, wide_dots
-from upcycled.engines.fused.compiled_streams import client_key, shuffle
+from upcycled.engines.fused.network import softmax_slopes
 from upcycled.engines.fused.simd import take
-from upcycled.engines.fused.wide_softmax import softmax_slopes
-from upcycled.engines.fused.workspace import BINARY, CROSS_ENTROPY, LOSS, OUTPUTS, TARGETS, TILE, Floats, Ints, Order
-from upcycled.support.kernel_cache import kernel
+from upcycled.engines.fused.workspace import (
+    BINARY,
+    CROSS_ENTROPY,
+    LOSS,
+    OUTPUTS,
+    TARGETS,
+    TILE,
+    Floats,
+    Ints,
+    Order,
+    client_key,
+    plain,
+    shuffle,
+)
 
 Doubles = NDArray[np.float64]
 

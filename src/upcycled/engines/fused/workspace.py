@@ -1,15 +1,77 @@
-"""Where everything lies in a thread's work array: vector width, the table of layers, the places kernels read."""
+"""The arrays that kernels read, where everything lies in a thread's work array, and streams of a client.
+
+Arrays as the kernels take them, without copying what may be larger than memory.
+
+Where everything lies in a thread's work array: vector width, the table of layers, the places kernels read.
+
+Streams of a client in compiled code.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import binding  # type: ignore[import-untyped]
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from upcycled.engines.fused.support import DenseStack, FusedLoss
+from upcycled._utils.compilation import compiled, inlined
+from upcycled._utils.compiled_randomness import mix
+from upcycled.core.vectors import Shards
+from upcycled.engines.fused.supported import DenseStack, FusedLoss
+
+
+class _Unmarked:
+    """The same memory, not marked read-only."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array  # keeps the memory alive
+        described = array.__array_interface__
+        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
+
+
+def plain(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """Return the same numbers row by row in memory and not marked read-only; a view wherever that is possible.
+
+    Numba compiles a kernel again for arrays marked read-only, as memory-mapped ones are. The kernels write into
+    what they return and into nothing else.
+    """
+    made = np.ascontiguousarray(array, dtype=dtype)
+    return made if made.flags.writeable else np.asarray(_Unmarked(made))
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """Shards as the kernels take them: the features of all samples end to end, views of what was given."""
+
+    x: Floats
+    y: Ints | Floats
+    offsets: Ints
+
+    @property
+    def count(self) -> int:
+        return int(self.offsets[-1])
+
+    def row_parts(self, size: int) -> Ints:
+        """Return the bounds of parts of ``size`` samples."""
+        return np.append(np.arange(0, self.count, size, dtype=np.int64), self.count)
+
+    def client_parts(self, size: int) -> Ints:
+        """Return the bounds, in clients, of parts of about ``size`` samples."""
+        block = self.offsets[:-1] // size
+        cuts = np.flatnonzero(np.diff(block)) + 1
+        return np.concatenate([[0], cuts, [block.size]]).astype(np.int64)
+
+
+def rows_of(shards: Shards, as_labels: bool) -> FlatRows:
+    """Return views of the shards' arrays, which ``support`` has checked; targets of another type are copied.
+
+    Cross-entropy takes whole numbers and every other loss float32, so that kernels know their loss when compiled.
+    """
+    targets = plain(shards.y, np.int64 if as_labels else np.float32).reshape(-1)
+    return FlatRows(plain(shards.x, np.float32).reshape(-1), targets, plain(shards.offsets, np.int64))
+
 
 Floats: TypeAlias = NDArray[np.float32]
 Reals: TypeAlias = NDArray[np.float64]
@@ -126,3 +188,26 @@ def workspace_for(stack: DenseStack, loss: FusedLoss) -> Workspace:
 def padded(count: int) -> int:
     """Return ``count`` rounded up to whole vectors."""
     return -(-count // LANES) * LANES
+
+
+# Numba turns uint64 with int64 into float64, so every number that meets a word is unsigned.
+_32 = np.uint64(32)
+
+
+@inlined
+def client_key(round_key: np.uint64, client: int) -> np.uint64:
+    """Return one client's key, as core.streams.client_keys does for many."""
+    key: np.uint64 = mix(np.uint64(client) ^ round_key)
+    return key
+
+
+@compiled
+def shuffle(key: np.uint64, epoch: int, size: int, order: Order) -> None:
+    """Write row ``epoch`` of core.streams.permutations(key, size, ...) into order[:size]."""
+    for i in range(size):
+        order[i] = i
+    first = np.uint64(epoch * size)
+    for i in range(size - 1, 0, -1):
+        word = mix(key + mix(first + np.uint64(i))) >> _32
+        j = np.int64((word * np.uint64(i + 1)) >> _32)
+        order[i], order[j] = order[j], order[i]

@@ -8,7 +8,7 @@ same bits alone, in a batch of runs, and with any number of threads.
 from __future__ import annotations
 
 from upcycled.core.engine import Engine, EngineKind, Task
-from upcycled.core.forked import may_have_workers
+from upcycled.core.machine import may_have_workers
 from upcycled.engines.vectorised.dispatch import Way, products_of, refuses, way_of
 from upcycled.engines.vectorised.stacked import open_stacked
 from upcycled.engines.vectorised.workers import open_workers

@@ -14,7 +14,7 @@ from torch import nn
 from upcycled.core.engine import Task
 from upcycled.core.errors import reason_of
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD
-from upcycled.engines.transport import packed
+from upcycled.engines.processes import packed
 from upcycled.engines.vectorised.stacked import stacked_gradient
 
 Way: TypeAlias = Literal["stacked", "workers"]

@@ -19,15 +19,12 @@ import numpy as np
 from upcycled.core.engine import Scores, Task, Work
 from upcycled.core.errors import UpcycledError
 from upcycled.core.mechanism import Trained
-from upcycled.core.shards import Shards
 from upcycled.core.solvers import Problem
-from upcycled.core.vectors import Ints, Outputs, Vector
+from upcycled.core.vectors import Ints, Outputs, Shards, Vector
 from upcycled.engines.determinism import one_thread
+from upcycled.engines.processes import ScratchFolder, let_go, receive, send, worker_pool
 from upcycled.engines.scoring import Tally, in_place, outputs_of, pieces, scores_of, tally
-from upcycled.engines.scratch import ScratchFolder
 from upcycled.engines.sequential import Sequential, open_sequential
-from upcycled.engines.transport import let_go, receive, send
-from upcycled.engines.worker_pool import worker_pool
 
 FEW_GRADIENTS, FEW_VALUES = 32, 2**22
 """A round with fewer gradients, and fewer values in all of them, is done here sooner than elsewhere."""

@@ -6,8 +6,15 @@
 
 from __future__ import annotations
 
-from upcycled.privacy.accounting.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu, gaussian_noise_std
-from upcycled.privacy.accounting.gdp import gdp_delta, gdp_epsilon, gdp_mu
+from upcycled.privacy.accounting.gaussian import (
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_noise_std,
+    gdp_delta,
+    gdp_epsilon,
+    gdp_mu,
+)
 from upcycled.privacy.accounting.objective import (
     objective_alpha,
     objective_epsilon,

@@ -19,7 +19,7 @@ the denominator larger, so that it costs nothing,
     det(A + h/n) / det(A + h'/n) <= det(A + h/n) / det(A) = det(I + h^(1/2) A^-1 h^(1/2)/n) <= det(I + h/(n a)),
 
 and the same the other way round. The last is a product over the r eigenvalues of h; they add up to T R~^2 at most, and
-ln(1 + t) is concave, so the cost is r ln(1 + T R~^2/(r n a)). ``core/generalised_linear.py`` has r and r/T of each
+ln(1 + t) is concave, so the cost is r ln(1 + T R~^2/(r n a)). ``core/objective.py`` has r and r/T of each
 loss: K-1 and K for softmax regression; 1 and 4 for one logit, whose h is sigma (1 - sigma) x~ x~', that is ln(1 +
 R~^2/(4 n a)); m and m for Huber's loss on m outputs.
 """
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from upcycled.core.errors import InputError, check_number
-from upcycled.core.generalised_linear import GeneralisedLinear, softmax_loss
+from upcycled.core.objective import GeneralisedLinear, softmax_loss
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 from upcycled.privacy.accounting.pure import pure_composition_epsilon, pure_round_epsilon
 
@@ -93,7 +93,7 @@ def loss_round_epsilon(
 ) -> Floats:
     """Return what :func:`objective_round_epsilon` returns for softmax regression, for any loss with a proof.
 
-    >>> from upcycled.core.generalised_linear import one_logit_loss
+    >>> from upcycled.core.objective import one_logit_loss
     >>> float(loss_round_epsilon(loss=one_logit_loss(), alpha=14, norm_bound_squared=2, n=224, a=0.25))
     0.1856656
     """

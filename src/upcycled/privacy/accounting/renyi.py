@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 
 from upcycled.core.errors import Limits, check_number
 from upcycled.core.vectors import Real
-from upcycled.privacy.accounting.lattice import lattice_renyi
+from upcycled.privacy.accounting.discrete_noise import lattice_renyi
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers
 
 ORDER = Limits(above=1)

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from upcycled.core.errors import FRACTION, POSITIVE, InputError, Limits, check_number
-from upcycled.privacy.accounting.gaussian import gaussian_epsilon
-from upcycled.privacy.accounting.gdp import gdp_mu
+from upcycled.privacy.accounting.gaussian import gaussian_epsilon, gdp_mu
 from upcycled.privacy.accounting.numbers import broadcast, numbers
 from upcycled.privacy.accounting.paper import paper_epsilon
 from upcycled.privacy.accounting.pure import pure_composition_epsilon

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from upcycled.core.errors import InputError, check_number
-from upcycled.core.generalised_linear import one_logit_loss, softmax_loss
+from upcycled.core.objective import one_logit_loss, softmax_loss
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 
 

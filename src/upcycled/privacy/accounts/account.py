@@ -18,6 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from upcycled._utils.files import make_private, read_json_lines, write_whole
+from upcycled._utils.formats import general, percent
+from upcycled._utils.lock import locked
 from upcycled.core.errors import BudgetSpentError, InputError
 from upcycled.core.mechanism import Charge, Promise
 from upcycled.core.vectors import Ints
@@ -33,15 +36,12 @@ from upcycled.privacy.accounts.account_file import (
     Prepared,
     Study,
 )
-from upcycled.privacy.accounts.pots import Commitment, Pot, make_pot
+from upcycled.privacy.accounts.filters import Commitment, Pot, make_pot
+from upcycled.privacy.ledger.budget import PlannedCharges
 from upcycled.privacy.ledger.chain import Head, as_head, check_mac, head_of, key_at
 from upcycled.privacy.ledger.entries import Entry
-from upcycled.privacy.ledger.planned import PlannedCharges
+from upcycled.privacy.mechanisms import PROVEN, claim_word
 from upcycled.privacy.mechanisms.requirements import check_delta_for
-from upcycled.privacy.mechanisms.table import PROVEN, claim_word
-from upcycled.support.files import make_private, read_json_lines, write_whole
-from upcycled.support.formats import general, percent
-from upcycled.support.lock import locked
 
 KEY, DATA = "account.key", "data.jsonl"
 NOBODY = "no client yet"

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from upcycled._utils.files import WriteError, flush_folder
 from upcycled.core.errors import InputError, shown
 from upcycled.core.mechanism import Charge
-from upcycled.privacy.accounts.pots import Commitment, commitment_of
+from upcycled.privacy.accounts.filters import Commitment, commitment_of
+from upcycled.privacy.ledger.budget import PlannedCharges, planned_from_json
 from upcycled.privacy.ledger.chain import START, is_hash, linked, parsed
 from upcycled.privacy.ledger.entries import MOST_ITERATIONS, Entry, from_line, to_line
-from upcycled.privacy.ledger.planned import PlannedCharges, planned_from_json
-from upcycled.support.files import WriteError, flush_folder
 
 FORMAT = 1
 FILE = "account.jsonl"

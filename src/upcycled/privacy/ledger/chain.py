@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from upcycled._utils.files import cannot_write, write_whole
 from upcycled.core.errors import InputError, shown
-from upcycled.support.files import cannot_write, write_whole
 
 START = "0" * 64
 """The chain's value before the first line."""

@@ -19,9 +19,9 @@ from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu, pure_composition_epsilon, sampled_gaussian_epsilon
+from upcycled.privacy.accounting.discrete_noise import epsilon_of_draws, most_draws
 from upcycled.privacy.accounting.gaussian import squared_ratio
 from upcycled.privacy.accounting.sampled import quick_sampled_epsilon
-from upcycled.privacy.accounting.sampler import epsilon_of_draws, most_draws
 from upcycled.privacy.ledger.budget import Budget, set_aside
 
 Point: TypeAlias = tuple[float, ...]

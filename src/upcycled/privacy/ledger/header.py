@@ -11,12 +11,10 @@ import numpy as np
 from upcycled.core.errors import FRACTION, SHARE, InputError, shown
 from upcycled.core.mechanism import Fitted, PaperClaim, Promise, Setting
 from upcycled.core.vectors import Ints
-from upcycled.privacy.accounts.pots import Commitment, commitment_of
-from upcycled.privacy.ledger import paper_claim
-from upcycled.privacy.ledger.budget import Budget
-from upcycled.privacy.ledger.first_charges import LISTED, First, Seal, seal_from_json, seal_of, spread
-from upcycled.privacy.ledger.paper_claim import PaperOutput, PaperTilt
-from upcycled.privacy.ledger.planned import DATA, PlannedCharges, planned_charges, planned_from_json
+from upcycled.privacy.accounts.filters import Commitment, commitment_of
+from upcycled.privacy.ledger import entries as paper_claim
+from upcycled.privacy.ledger.budget import DATA, Budget, PlannedCharges, planned_charges, planned_from_json
+from upcycled.privacy.ledger.entries import LISTED, First, PaperOutput, PaperTilt, Seal, seal_from_json, seal_of, spread
 
 FORMAT = 4
 MOST_CLIENTS = 2**31

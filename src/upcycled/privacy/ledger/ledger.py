@@ -15,23 +15,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from upcycled._utils.formats import Overview, count, general
+from upcycled._utils.formats import epsilon as epsilon_in_words
 from upcycled.core.errors import InputError, check_number
 from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
 from upcycled.core.vectors import Ints, Real
-from upcycled.privacy.accounts.pots import Commitment
-from upcycled.privacy.ledger.budget import Budget
+from upcycled.privacy.accounts.filters import Commitment
+from upcycled.privacy.ledger.budget import DATA, SCORES, Budget, Outstanding
 from upcycled.privacy.ledger.chain import Head, as_head, check_key, check_mac, head_of
 from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.entries import CHARGED, ENDED, Entry, check_entry
 from upcycled.privacy.ledger.header import Header, header_of
 from upcycled.privacy.ledger.ledger_file import LedgerFile, read_file
-from upcycled.privacy.ledger.planned import DATA, SCORES, Outstanding
 from upcycled.privacy.ledger.statement import statement_items, stopped_words
+from upcycled.privacy.mechanisms import PROVEN, claim_word
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
-from upcycled.privacy.mechanisms.table import PROVEN, claim_word
-from upcycled.support.formats import count, general
-from upcycled.support.formats import epsilon as epsilon_in_words
-from upcycled.support.overview import Overview
 
 MOST_COMPUTED = {"pure": 60, "sampled": 6000}
 """Where an epsilon takes long to compute, a run's history has it after so many charges, evenly spread; where it is that

@@ -14,12 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from upcycled._utils.files import cannot_write
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.chain import START, canonical, linked, parsed
-from upcycled.privacy.ledger.entries import CHARGED, ENDED, Entry, from_line, to_line
-from upcycled.privacy.ledger.first_charges import FIRST, Charged, First, first_from_json
+from upcycled.privacy.ledger.entries import (
+    CHARGED,
+    ENDED,
+    FIRST,
+    Charged,
+    Entry,
+    First,
+    first_from_json,
+    from_line,
+    to_line,
+)
 from upcycled.privacy.ledger.header import Header, from_json, to_json
-from upcycled.support.files import cannot_write
 
 T = TypeVar("T")
 _NAMES = re.compile(r"ledger(-[0-9]+)?\.jsonl")

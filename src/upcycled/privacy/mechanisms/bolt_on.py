@@ -9,16 +9,26 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Setting
-from upcycled.core.sampler import Cohort
+from upcycled.core.objective import GeneralisedLinear
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, NominalSGD, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import sgd_sensitivity
 from upcycled.privacy.mechanisms.gaussian_noise import gaussian_noise
-from upcycled.privacy.mechanisms.projection import project
-from upcycled.privacy.mechanisms.requirements import DELTA, check_convex, check_delta, check_noise, check_plain_sgd
-from upcycled.privacy.mechanisms.rounding import ROUNDING, LossConstants, check_covered, constants_of, norms
+from upcycled.privacy.mechanisms.requirements import (
+    DELTA,
+    ROUNDING,
+    LossConstants,
+    check_convex,
+    check_covered,
+    check_delta,
+    check_noise,
+    check_plain_sgd,
+    constants_of,
+    norms,
+    project,
+)
 
 
 @dataclass(frozen=True)

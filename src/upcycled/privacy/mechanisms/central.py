@@ -10,13 +10,12 @@ import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Promise, Release, Setting, Trained
-from upcycled.core.sampler import Cohort
-from upcycled.core.streams import Purpose
+from upcycled.core.randomness import Purpose
+from upcycled.core.sampling import Cohort
 from upcycled.core.vectors import Ints, Real, Vector, grid_scale, grid_step
 from upcycled.privacy.accounting import gdp_mu, sampled_gaussian_noise_multiplier
 from upcycled.privacy.accounting.gaussian import ROOM
-from upcycled.privacy.mechanisms.adaptive_clipping import BELOW, INSIDE, NoisyCount
-from upcycled.privacy.mechanisms.clipping import clip
+from upcycled.privacy.mechanisms.clipping import BELOW, INSIDE, NoisyCount, clip
 from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise, settle
 from upcycled.privacy.mechanisms.requirements import CLIP_NORM, DELTA, check_delta, check_noise
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, check_fields
 from upcycled.core.mechanism import Charge, Fitted, Promise, Setting
-from upcycled.core.sampler import Cohort
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.vectors import Ints, Real, grid_step
 from upcycled.privacy.accounting import sampled_gaussian_noise_multiplier

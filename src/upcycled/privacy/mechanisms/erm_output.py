@@ -13,24 +13,28 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, InputError, check_fields
-from upcycled.core.generalised_linear import GeneralisedLinear
 from upcycled.core.mechanism import Fitted, NoiseSource, Promise, Setting, bring
-from upcycled.core.sampler import Cohort
+from upcycled.core.objective import GeneralisedLinear
+from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, Problem
 from upcycled.core.vectors import Ints, Real, Vector
 from upcycled.privacy.accounting import erm_sensitivity, gd_sensitivity
 from upcycled.privacy.mechanisms.gaussian_noise import gaussian_noise
-from upcycled.privacy.mechanisms.projection import project
 from upcycled.privacy.mechanisms.requirements import (
     DELTA,
+    ROUNDING,
+    LossConstants,
     check_convex,
+    check_covered,
     check_delta,
     check_no_stragglers,
     check_noise,
     check_own_solver,
     check_penalty,
+    constants_of,
+    norms,
+    project,
 )
-from upcycled.privacy.mechanisms.rounding import ROUNDING, LossConstants, check_covered, constants_of, norms
 
 DEFAULT_STEPS = 50
 

@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge, NoiseSource, Release, Setting, Trained
-from upcycled.core.sampler import Cohort
+from upcycled.core.sampling import Cohort
 from upcycled.core.vectors import Ints, Real, Vector, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
+from upcycled.privacy.accounting.discrete_noise import part_of_delta
 from upcycled.privacy.accounting.gaussian import ROOM
-from upcycled.privacy.accounting.sampler import part_of_delta
 from upcycled.privacy.mechanisms.requirements import rounds_paid
 
 

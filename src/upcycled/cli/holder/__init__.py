@@ -1,1 +1,0 @@
-"""Commands of `upcycled privacy` for who holds the data: accounts, ledgers, evidence."""

@@ -1,0 +1,1 @@
+"""DP-SGD: clipped and noisy gradients of every sample."""

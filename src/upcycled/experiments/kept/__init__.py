@@ -1,1 +1,0 @@
-"""Runs from Python that are kept as a command keeps them."""

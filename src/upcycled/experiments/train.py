@@ -1,0 +1,283 @@
+"""``train`` as users call it: one run, whose results may be kept as ``upcycled run`` keeps a seed's.
+
+A ``RunSpec`` as an experiment file has it: its tables where a file knows them, else plain values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from upcycled.aggregators import Samples, as_aggregator
+from upcycled.coefficients import ScalarRule, as_rule
+from upcycled.config.registry import TABLES, Choice
+from upcycled.config.tables import BuiltTable
+from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, shown
+from upcycled.core.solvers import LocalAdam, LocalOptimizer
+from upcycled.core.user_code import name_of
+from upcycled.data import FederatedData
+from upcycled.training.checkpoint.fingerprint import plain_form
+from upcycled.training.plan import Plan, make_plan
+from upcycled.training.publication import publication_of
+from upcycled.training.result import Result
+from upcycled.training.spec import RunSpec
+from upcycled.training.train import spec_from, train_plan
+
+
+def document_of(spec: RunSpec) -> dict[str, Any]:
+    """Return everything of a spec but the data, as TOML can hold it.
+
+    A file with it, a name and data makes an equal spec, if all in the spec is of this package or has a name that a file
+    may say; the rest stands in plain values, which describe it and make nothing.
+
+    >>> import upcycled as up
+    >>> found = document_of(up.RunSpec(algorithm=up.FedProx(mu=0.5), upcycle=0.7, iterations=8, seed=3))
+    >>> found["algorithm"], found["upcycle"], found["seeds"]
+    ({'name': 'fedprox', 'mu': 0.5}, {'kind': 'constant', 'coefficient': 0.7}, [3])
+    """
+    aggregator = as_aggregator(spec.aggregation)
+    document = {
+        "iterations": spec.iterations,
+        "seeds": [spec.seed],
+        "eval_every": spec.eval_every,
+        "metrics": None if spec.metrics is None else _metrics(spec.metrics),
+        "keep_best": spec.keep_best,
+        "engine": spec.engine,
+        "model": _model(spec),
+        "algorithm": _table("algorithm", spec.algorithm),
+        "upcycle": None if spec.upcycle is None else _upcycle(as_rule(spec.upcycle)),
+        "loss": {"name": spec.loss} if isinstance(spec.loss, str) else _table("loss", spec.loss),
+        "aggregation": None if isinstance(aggregator, Samples) else _table("aggregation", aggregator),
+        "local": _local(spec.local),
+        "clients": {
+            "participation": _plain(spec.participation),
+            "sampling": spec.sampling,
+            "stragglers": spec.stragglers,
+        },
+        "privacy": _privacy(spec),
+    }
+    found: dict[str, Any] = _without_none(document)
+    return found
+
+
+def _table(key: str, value: object) -> Any:
+    """Return an object as a table with its tag: the package's by their names, others by ``module:name``."""
+    choice = TABLES[key]
+    if value is None or not isinstance(choice, Choice):
+        return None
+    for name, table in choice.tables.items():
+        if issubclass(table, BuiltTable) and table.makes is type(value):
+            return {choice.tag: name, **{own: _plain(getattr(value, field)) for own, field in table.names.items()}}
+    kind = type(value)
+    if is_dataclass(value) and not isinstance(value, type) and name_of(kind) is not None:
+        own = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.init}
+        return {choice.tag: name_of(kind), **own}
+    return {choice.tag: name_of(value) or repr(kind.__name__), **_plain_table(value)}
+
+
+def _upcycle(rule: object) -> Any:
+    return _table("upcycle", rule.coefficient if isinstance(rule, ScalarRule) else rule)
+
+
+def _local(local: object) -> Any:
+    if local is None:
+        return None
+    if isinstance(local, LocalOptimizer):
+        return {"kind": name_of(local.make) or "an optimiser without a name", **_numbers_of(local)}
+    found: dict[str, Any] = _table("local", local)
+    if isinstance(local, LocalAdam):
+        names = TABLES["local"].tables["adam"].names  # type: ignore[union-attr]
+        found = {own: _plain(getattr(local, field)) for own, field in names.items()}
+        found = {"kind": "adamw" if local.decoupled else "adam", **found}
+    if "batch_size" in found and found["batch_size"] is None:
+        found["batch_size"] = "full"
+    rate = getattr(local, "lr", None)
+    if rate is not None and not isinstance(rate, int | float):
+        found["lr"] = _table("local.lr", rate)
+    return found
+
+
+def _numbers_of(local: LocalOptimizer) -> dict[str, Any]:
+    size = "full" if local.batch_size is None else local.batch_size
+    return {"epochs": local.epochs, "batch_size": size, "max_grad_norm": local.max_grad_norm}
+
+
+def _model(spec: RunSpec) -> dict[str, Any]:
+    if isinstance(spec.model, str):
+        return {"kind": spec.model, **{key: _plain(value) for key, value in (spec.model_options or {}).items()}}
+    if isinstance(spec.model, nn.Module):
+        return {"kind": "module", "structure": repr(spec.model)}
+    return {"kind": name_of(spec.model) or "a function without a name"}
+
+
+def _privacy(spec: RunSpec) -> Any:
+    if spec.privacy is None:
+        return None
+    found = _table("privacy", spec.privacy) | {"noise": spec.noise}
+    for key, value in (("budget", spec.budget), ("scores", spec.charged_scores)):
+        if value is not None:
+            found[key] = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.init}
+    return found
+
+
+def _metrics(metrics: Any) -> list[str]:
+    values = metrics.items() if isinstance(metrics, Mapping) else ((None, one) for one in metrics)
+    return [one if isinstance(one, str) else name or name_of(one) or type(one).__name__ for name, one in values]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else plain_form(value)
+
+
+def _plain_table(value: object) -> dict[str, Any]:
+    form = plain_form(value)
+    return form if isinstance(form, dict) else {"value": form}
+
+
+def _without_none(value: Any) -> Any:
+    """Leave out what TOML has no word for."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list):
+        return [_without_none(inner) for inner in value if inner is not None]
+    return value
+
+
+_KEPT = ("checkpoint", "ledger", "ledger_key")
+"""What a results folder has its own places for."""
+
+
+def train(
+    data: FederatedData, spec: RunSpec | None = None, results: str | os.PathLike[str] | None = None, **arguments: Any
+) -> Result:
+    """Train a federation and return the model, its history and how it was made.
+
+    Args:
+        data: the clients' training data and, optionally, their test data.
+        spec: everything else, as one value; or
+        results: an experiment's folder, such as ``"results/mine"``: ``seed-<n>/`` in it gets what ``upcycled run``
+            writes for a seed, so that ``upcycled report`` and ``upcycled predict`` read it. Asked for again, a run that
+            was broken off goes on, and a finished one is returned at once.
+        **arguments: the arguments of :class:`~upcycled.RunSpec` one by one. With both, they change the spec's.
+
+    Returns:
+        The result. A run that ends early (its model stopped being finite, no client can pay any more, Ctrl-C) gives the
+        result up to its last whole iteration, with the reason as ``result.error`` and a line on standard error.
+
+    Raises:
+        InputError: in one sentence, before anything is trained, if something is wrong or does not fit together.
+        DivergedError, BudgetSpentError: if that ends the run before its first whole iteration; ``error.result`` then
+            has the model it began with, and the ledger, which may have charges already.
+
+    >>> import upcycled as up
+    >>> data = up.data.synthetic(0.5, 0.5, clients=5, seed=0)
+    >>> result = up.train(data, algorithm=up.FedAvg(), upcycle=0.5, iterations=4, engine="sequential", progress=False)
+    >>> [record.kind for record in result.history]
+    ['data', 'upcycled', 'data', 'upcycled']
+    >>> spec = up.RunSpec(algorithm=up.FedAvg(), upcycle=0.5, iterations=4, engine="sequential", progress=False)
+    >>> bool((up.train(data, spec).params == result.params).all())
+    True
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = up.train(data, spec, results=f"{folder}/mine")
+    ...     (Path(folder) / "mine" / "seed-0" / "summary.json").exists()
+    True
+    """
+    plan = make_plan(data, spec_from(spec, arguments))
+    return train_plan(plan) if results is None else _kept(data, plan, results)
+
+
+train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [
+        inspect.Parameter("data", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=FederatedData),
+        inspect.Parameter("spec", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=RunSpec | None),
+        inspect.Parameter("results", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | Path | None),
+        *inspect.signature(RunSpec).parameters.values(),
+    ],
+    return_annotation=Result,
+)
+
+
+def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> Result:
+    """Carry out a plan in a results folder, and write its results there."""
+    # What writes files is loaded for those who want files.
+    import tomli_w
+
+    from upcycled._utils.files import PRIVATE, drop_temporaries, make_private, write_whole
+    from upcycled._utils.lock import locked
+    from upcycled._utils.messages import say
+    from upcycled.experiments.private_files import checkpoint_folder, ledger_key
+    from upcycled.experiments.results import open_ledger, write_run
+    from upcycled.training.checkpoint.checkpointer import own_code
+
+    spec, shown_of_run = plan.spec, publication_of(plan)
+    for name in _KEPT:
+        if getattr(spec, name) is not None:
+            raise InputError(field=name, value=getattr(spec, name), must="left out: results has a place for it")
+    if not isinstance(results, str | os.PathLike) or not str(results):
+        raise InputError(field="results", value=results, must="None or the path of a folder")
+    home = Path(results)
+    folder = home / f"seed-{spec.seed}"
+    about_data: dict[str, Any] = {"source": "python", "public": data.public}
+    about_data |= {} if data.schema is None else {"schema": data.schema.plain()}
+    document = {"name": home.resolve().name, "results": str(home.parent), **document_of(spec), "data": about_data}
+    is_done = _check_same(folder, document)
+    checkpoint = checkpoint_folder(folder, shown_of_run)
+    if is_done and not (spec.is_reproducible and checkpoint.is_dir()):
+        raise InputError(f"{folder} holds a finished run that cannot be given back: results must be another folder")
+    changes: dict[str, Any] = {"checkpoint": checkpoint if spec.is_reproducible else None}
+    if spec.privacy is not None:
+        changes["ledger"] = open_ledger(folder, spec.noise, checkpoint)
+        changes["ledger_key"] = ledger_key(folder) if spec.noise == "system" else None
+    if not spec.is_reproducible:
+        say(
+            f"note: {spec.unnamed[0]} has no name that a later process could find it by: this run is written to "
+            f"{folder}, and can neither go on nor be given back"
+        )
+    config = tomli_w.dumps(document).encode()
+    with locked(folder):
+        drop_temporaries(folder / PRIVATE)
+        if not is_done:
+            (folder / "summary.json").unlink(missing_ok=True)
+            write_whole(folder / "config.toml", config)
+        if shown_of_run.is_restricted:
+            make_private(folder / PRIVATE)
+        asked = {"seed": spec.seed, "scored_on": "test", "fingerprint": spec.fingerprint, "code": own_code(spec)}
+        try:
+            result = train_plan(plan.kept(**changes))
+        except (DivergedError, BudgetSpentError) as error:
+            write_run(folder, config, asked, data, shown_of_run.about(data), error.result)
+            raise
+        if not is_done and not isinstance(result.error, KeyboardInterrupt):
+            write_run(folder, config, asked, data, shown_of_run.about(data), result)
+    return result
+
+
+def _check_same(folder: Path, document: dict[str, Any]) -> bool:
+    """Say whether a folder has this run's results, or refuse one that has something else in it."""
+    import tomllib
+
+    import tomli_w
+
+    from upcycled.config.experiment import flat
+
+    if not (folder / "config.toml").exists():
+        return False
+    try:
+        before = flat(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} holds no readable config.toml: results must be another folder") from error
+    now = flat(tomllib.loads(tomli_w.dumps(document)))
+    for key in dict.fromkeys([*now, *before]):
+        if key != "results" and before.get(key) != now.get(key):
+            wanted, other = (shown(held[key]) if key in held else "left out" for held in (now, before))
+            raise InputError(
+                f"{key} is {wanted}, but {folder} holds a run with {other}: results must be another folder"
+            )
+    return (folder / "summary.json").exists()

@@ -1,0 +1,214 @@
+"""A run of a federation with its results folder, and exact scores that sites give.
+
+Exact scores of the global model, from sites whose files give them: where nothing that leaves has real noise.
+
+A site scores the model on its own test samples; the server takes the mean over all samples that were scored. In a run
+with real noise nobody is asked, and no site would answer: scores are functions of records that no epsilon covers.
+
+A run of a federation with its results folder: what ``upcycled run`` writes for a seed, made elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from upcycled._utils.files import PRIVATE, DamagedError, json_table, make_private, reading, write_whole
+from upcycled._utils.lock import locked
+from upcycled.config.experiment import PLAN_KEYS, Experiment
+from upcycled.config.tables import in_keys
+from upcycled.experiments.private_files import checkpoint_folder, ledger_key
+from upcycled.experiments.results import (
+    begin_seed,
+    finished_summary,
+    open_ledger,
+    read_summary,
+    seed_folder,
+    write_seed,
+)
+from upcycled.federation.coordinator import (
+    Event,
+    Federation,
+    check_spec,
+    kept_run,
+    opened,
+    plan_at_server,
+    schema_of,
+    terms_of,
+)
+from upcycled.federation.exchange import Exchange, UnfitReplyError
+from upcycled.federation.folder import FederationFolder
+from upcycled.federation.messages import Fields, RunTerms, ScoreRequest, SiteFacts, SiteScores, packed
+from upcycled.federation.transport import GridPost, check_flower
+from upcycled.training.callbacks import Step
+from upcycled.training.plan import Plan
+from upcycled.training.progress import LiveProgress
+from upcycled.training.publication import publication_of
+from upcycled.training.result import Result
+from upcycled.training.train import run_plan
+
+ACCURACY, LOSS, SAMPLES = "sites_accuracy", "sites_loss", "sites_samples"
+"""What records call the scores, and how many samples they are the mean of."""
+
+
+@dataclass(eq=False)
+class AskedScores:
+    """Measures an iteration by asking sites; one that says no is not asked again."""
+
+    federation: Federation
+    terms: RunTerms
+    plan: Plan
+    _refused: set[int] = field(default_factory=set)
+
+    def measure(self, step: Step) -> Mapping[str, float]:
+        """Return the scores after an iteration that is to be evaluated; nothing where no site gives any."""
+        plan, federation, iteration = self.plan, self.federation, step.iteration
+        if iteration % plan.spec.eval_every and iteration != plan.iterations:
+            return {}
+        nodes, shared = federation.post.nodes(), dict(plan.mechanism.shared)
+        questions = {
+            client: (nodes[site], packed(ScoreRequest(self.terms, client, iteration, step.after, shared)))
+            for client, site in enumerate(federation.sites)
+            if site in nodes and client not in self._refused
+        }
+        if not questions:
+            return {}
+
+        def accepted(client: int, fields: Fields) -> SiteScores:
+            return _scores(self.terms.run, client, iteration, fields)
+
+        gathered = federation.exchange.gather(questions, accepted, federation.patience.needed(len(questions)))
+        self._refused |= set(gathered.refused)
+        found = list(gathered.answers.values())
+        samples = sum(one.samples for one in found)
+        if not samples:
+            return {}
+        scores = {LOSS: sum(one.samples * one.loss for one in found) / samples, SAMPLES: float(samples)}
+        right = [None if one.accuracy is None else round(one.samples * one.accuracy) for one in found]
+        known = [count for count in right if count is not None]
+        return scores | ({ACCURACY: sum(known) / samples} if len(known) == len(found) else {})
+
+
+def can_ask(plan: Plan) -> bool:
+    """Say whether a run's scores may be asked for: nothing of it has real noise, and the model itself is all there is.
+
+    Running statistics and personal models are not sent beside it.
+    """
+    return not plan.spec.has_real_noise and plan.statistics is None
+
+
+def _scores(run: str, client: int, iteration: int, fields: Fields) -> SiteScores:
+    reply = opened(fields)
+    if not isinstance(reply, SiteScores) or (reply.run, reply.client, reply.iteration) != (run, client, iteration):
+        raise UnfitReplyError("the reply has no scores of this iteration")
+    accuracy = 0.0 if reply.accuracy is None else reply.accuracy
+    if reply.samples < 1 or not 0 <= accuracy <= 1:
+        raise UnfitReplyError("the scores are none")
+    return reply
+
+
+RUN, EVENTS = "federation.json", "events.jsonl"
+"""Beside a seed's checkpoint: what names the run and what its sites said of themselves; who did not answer, and why."""
+
+
+def run_seed(
+    experiment: Experiment,
+    seed: int,
+    federation: Callable[[Callable[[Event], None]], Federation],
+    callbacks: Sequence[object] = (),
+    is_scored: bool = False,
+) -> tuple[dict[str, Any], Result | None]:
+    """Carry out a seed, or what is left of it, and write its results.
+
+    Args:
+        experiment: from its file; its ``results`` say where.
+        seed: which of its seeds.
+        federation: makes the federation, given what is told of each site that did not answer.
+        callbacks: told after each iteration.
+        is_scored: whether sites are asked for exact scores, where the run has no real noise.
+
+    Returns:
+        The summary, and the result; None where the seed was finished before.
+    """
+    folder = seed_folder(experiment, seed)
+    with suppress(DamagedError):
+        # A finished run is known by its config: whether sites have other data now is their own affair.
+        about = read_summary(folder / "summary.json")["data"]
+        done = finished_summary(folder, experiment, seed, about)
+        if done is not None:
+            return done, None
+    with locked(folder):
+        return _run(experiment, seed, folder, federation, callbacks, is_scored)
+
+
+def run_federation(
+    folder: FederationFolder, experiment: Experiment, seed: int, is_shown: bool = False
+) -> dict[str, Any]:
+    """Carry out a seed of a federation's experiment over Flower, and return its summary; it may show a live table.
+
+    Raises:
+        InputError: in one sentence, if sites are missing or disagree.
+        ConnectionLostError: in one sentence, if Flower's server is not there.
+        NotEnoughError: in one sentence, if too few sites answer; the same call goes on.
+    """
+    check_flower()
+    check_spec(experiment.spec(seed))
+    patience = folder.file.patience
+    with folder.link.seat() as grid:
+        post = GridPost(grid)
+
+        def federation(tell: Callable[[Event], None]) -> Federation:
+            return Federation(folder.file.sites, post, Exchange(post, patience), patience, tell=tell)
+
+        return run_seed(experiment, seed, federation, [LiveProgress()] if is_shown else [], folder.file.scores)[0]
+
+
+def _run(
+    experiment: Experiment,
+    seed: int,
+    folder: Path,
+    federation: Callable[[Callable[[Event], None]], Federation],
+    callbacks: Sequence[object],
+    is_scored: bool,
+) -> tuple[dict[str, Any], Result]:
+    home = folder / PRIVATE if experiment.is_restricted else folder
+    finished_summary(folder, experiment, seed, {})  # refuses a folder of another run
+    begin_seed(folder, experiment, seed)
+    if experiment.is_restricted:
+        make_private(home)
+
+    def tell(event: Event) -> None:
+        with (home / EVENTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(vars(event)) + "\n")
+
+    sites, path = federation(tell), home / RUN
+    terms = terms_of(experiment, seed, len(sites.sites), kept_run(path))
+    known = _kept_facts(path)
+    facts = sites.introduced(terms, known)
+    with in_keys(PLAN_KEYS):
+        plan, data = plan_at_server(experiment.spec(seed), facts, schema_of(experiment))
+    document = {"run": terms.run, "sites": [vars(one) for one in facts.values()]}
+    write_whole(path, json.dumps(document).encode(), private=experiment.is_restricted)
+    shown = publication_of(plan)
+    checkpoint = checkpoint_folder(folder, shown)
+    # After every data round: a server that comes back asks the very question that it was waiting for.
+    kept: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": 1}
+    if plan.spec.privacy is not None:
+        kept["ledger"] = open_ledger(folder, plan.spec.noise, checkpoint)
+        kept["ledger_key"] = ledger_key(folder) if plan.spec.noise == "system" else None
+    with in_keys(PLAN_KEYS):
+        scores = [AskedScores(sites, terms, plan)] if is_scored and can_ask(plan) else []
+        hooks = [*scores, *plan.spec.callbacks, *callbacks]
+        result = run_plan(plan.kept(**kept), hooks, None, sites.data_round(terms))
+    return write_seed(folder, experiment, seed, data, shown.about(data), result), result
+
+
+def _kept_facts(path: Path) -> dict[str, SiteFacts]:
+    if not path.exists():
+        return {}
+    with reading(path, "what the sites told the run about their data"):
+        return {one["site"]: SiteFacts(**one) for one in json_table(path.read_bytes())["sites"]}

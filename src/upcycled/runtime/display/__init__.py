@@ -1,1 +1,0 @@
-"""Live progress on standard error."""

@@ -1,1 +1,0 @@
-"""What a run owes to the holder of its data."""
