@@ -37,7 +37,7 @@ test-slow: $(READY)
 # most of the time, so that two files have room beside each other; within a file tests share a federation.
 FEDERATION ?= federation
 test-federation: $(READY_FLOWER)
-	$(BIN)/python -m pytest -m "$(FEDERATION)" -n 2 --dist loadfile tests/flower tests/test_notebooks.py
+	$(BIN)/python -m pytest -m "$(FEDERATION)" -n 2 --dist loadfile tests/federation tests/test_notebooks.py
 
 # Lines and branches of the rooms that promise something, by all their tests, slow ones too; and which test reaches what.
 coverage: $(READY)

@@ -33,7 +33,7 @@ from upcycled.federation.local import began_at, started, up
 
 ROUNDS = {"enough": 0.75, "grace": 8.0}
 WAIT = 150.0
-DIES = "tests.flower.gates:die_while_sending"
+DIES = "tests.federation.gates:die_while_sending"
 """Named, not imported: it kills its own process between the two halves of a question."""
 
 

@@ -113,11 +113,11 @@ ELSEWHERE = {
     "make demo": "tests/experiments/test_demo.py, and .ci/small_install",
     "upcycled data fetch": "tests/data/test_fetch.py, from a server of its own: the sets are half a gigabyte",
     "python -m studies.": "tests/studies",
-    "upcycled federation": "tests/flower, over real processes",
-    "upcycled privacy account show bern/site/bern/account": "tests/flower",
-    "cat study/": "tests/flower",
+    "upcycled federation": "tests/federation, over real processes",
+    "upcycled privacy account show bern/site/bern/account": "tests/federation",
+    "cat study/": "tests/federation",
     "upcycled predict results/net new.csv --allow my_net": "tests/cli/test_predict_command.py",
-    "cd evidence && python verify.py --head TIP": "tests/auditing/test_evidence.py: the tip differs from run to run",
+    "cd evidence && python verify.py --head TIP": "tests/audit/test_evidence.py: the tip differs from run to run",
 }
 """Commands that no test of documentation gives, by their beginning, and where it is tested what they do."""
 

@@ -14,7 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.experiments.small import SMALL, everything_under, small_file
-from tests.integrations.test_trackers import FROM_ELSEWHERE
+from tests.trackers.test_trackers import FROM_ELSEWHERE
 from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config

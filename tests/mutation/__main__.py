@@ -38,25 +38,25 @@ ACCOUNTING = ("accounting_*", "joint", "objective_cover")
 LEDGER = ("ledger", "ledger_file", "ledger_read", "ledger_evidence", "joint", "accounts", "plain_words", "charged_*")
 SPENDING = (
     "tests/privacy/test_*.py",
-    "tests/auditing/test_*.py",
+    "tests/audit/test_*.py",
     "tests/cli/test_privacy_command.py",
     "tests/experiments/test_private_files.py",
-    "tests/runtime/test_checkpoint_refusals.py",
+    "tests/training/test_checkpoint_refusals.py",
 )
 WATCHED = {
     "core/upcycling.py": (
         ("tests/core/test_strategy.py", "tests/contracts/test_rules.py", "tests/coefficients/test_*.py"),
-        ("tests/golden/test_*.py", "tests/contracts/test_*.py", "tests/runtime/test_*.py", "tests/aggregators/*.py"),
+        ("tests/golden/test_*.py", "tests/contracts/test_*.py", "tests/training/test_*.py", "tests/aggregators/*.py"),
     ),
     "training/round.py": (
         (
-            "tests/runtime/test_round.py",
+            "tests/training/test_round.py",
             "tests/privacy/test_adaptive_clipping.py",
             "tests/aggregators/test_*.py",
             "tests/coefficients/test_rules.py",
-            "tests/runtime/test_batch_norm.py",
+            "tests/training/test_batch_norm.py",
         ),
-        ("tests/golden/test_*.py", "tests/contracts/test_*.py", "tests/runtime/test_*.py", "tests/privacy/test_*.py"),
+        ("tests/golden/test_*.py", "tests/contracts/test_*.py", "tests/training/test_*.py", "tests/privacy/test_*.py"),
     ),
     "privacy/ledger/*.py": (tuple(f"tests/privacy/test_{name}.py" for name in LEDGER), SPENDING),
     "privacy/accounting/*.py": (tuple(f"tests/privacy/test_{name}.py" for name in ACCOUNTING), SPENDING),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.auditing.false_alarms import small
+from tests.audit.false_alarms import small
 from tests.mutation import faults
 from upcycled.audit.full_audit import WholeAudit, carry_out, survey
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.flower.in_process import experiment_of
+from tests.federation.in_process import experiment_of
 from tests.mechanism_cases import (
     CASES,
     EVERY_MECHANISM,

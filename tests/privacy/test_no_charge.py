@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.flower.in_process import experiment_of, make_site
-from tests.flower.test_hostile_server import question, said
+from tests.federation.in_process import experiment_of, make_site
+from tests.federation.test_hostile_server import question, said
 from tests.wording import has_all
 from upcycled.privacy import Ledger, ModelClipping
 from upcycled.privacy.accounts.account import Account

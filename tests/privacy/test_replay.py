@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.integrations.test_trackers import FROM_ELSEWHERE
+from tests.trackers.test_trackers import FROM_ELSEWHERE
 from tests.wording import has_all
 from upcycled.cli.main import main
 from upcycled.config.experiment import load_config

@@ -19,7 +19,7 @@ import tomli_w
 import torch
 from safetensors.numpy import load_file
 
-from tests.flower.gates import FOLDER
+from tests.federation.gates import FOLDER
 from upcycled._utils.files import make_private, write_whole
 from upcycled.config.experiment import parse
 from upcycled.federation.folder import make_folder, open_folder

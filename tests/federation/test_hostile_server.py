@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.flower.in_process import NAMES, Mail, experiment_of, make_site, run_over
+from tests.federation.in_process import NAMES, Mail, experiment_of, make_site, run_over
 from tests.wording import has_all
 from upcycled.federation.coordinator import plan_at_server, request_of, terms_of
 from upcycled.federation.messages import Hello, Refusal, Reply, RunTerms, ScoreRequest, packed, unpacked
@@ -34,7 +34,7 @@ def strict(federation, folder, **changes):
 
 def question(site, federation, experiment, run="run", rounds=None):
     """The honest question of a run's first round to client 0, and what made it."""
-    from tests.flower.in_process import own_data
+    from tests.federation.in_process import own_data
     from upcycled.federation.messages import SiteFacts
     from upcycled.federation.site.site import plain_facts
 
@@ -170,9 +170,9 @@ def test_a_client_that_is_not_drawn_does_not_answer(federation, tmp_path, home):
     "changes",
     [
         {"algorithm": {"name": "os:system"}},
-        {"model": {"kind": "tests.flower.trap:factory"}},
-        {"local": {"kind": "tests.flower.trap:Optimizer"}},
-        {"callbacks": ["tests.flower.trap:callback"]},
+        {"model": {"kind": "tests.federation.trap:factory"}},
+        {"local": {"kind": "tests.federation.trap:Optimizer"}},
+        {"callbacks": ["tests.federation.trap:callback"]},
     ],
 )
 def test_code_that_a_server_names_is_not_even_imported(changes, federation, tmp_path, home, monkeypatch):
@@ -245,7 +245,7 @@ def test_an_account_is_needed_for_real_noise(federation, tmp_path):
 
 
 def make_without_account(federation, folder):
-    from tests.flower.in_process import own_data
+    from tests.federation.in_process import own_data
     from upcycled.federation.site.policy import policy_of
     from upcycled.federation.site.site import Site
 

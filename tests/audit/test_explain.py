@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.auditing.test_audit import SOUND, experiment
+from tests.audit.test_audit import SOUND, experiment
 from tests.wording import has_all
 from upcycled.audit.explain import explain
 from upcycled.config.experiment import load_config

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import upcycled as up
-from tests.flower.in_process import NAMES, Mail, experiment_of, make_site, run_over
+from tests.federation.in_process import NAMES, Mail, experiment_of, make_site, run_over
 from tests.mechanism_cases import EVERY_MECHANISM, charges_in_bytes, dear_tables_of, tables_of
 from upcycled.federation.coordinator import NotEnoughError
 from upcycled.privacy.accounts.account import Account

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.runtime.kill_cases import PLAIN, PRIVATE
+from tests.training.kill_cases import PLAIN, PRIVATE
 from tests.wording import has_all
 from upcycled._utils.lock import locked
 from upcycled.training.checkpoint.files import read_newest
@@ -33,7 +33,7 @@ class Server:
         self._folder = folder
         self._references = {}
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        command = [sys.executable, "-m", "tests.runtime.kill_server"]
+        command = [sys.executable, "-m", "tests.training.kill_server"]
         self._errors = (folder / "errors").open("w+")
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors, "text": True}
         self._process = subprocess.Popen(command, cwd=ROOT, env=os.environ | one, **pipes)

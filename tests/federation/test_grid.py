@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import upcycled as up
-from tests.flower.in_process import NAMES, experiment_of, federation_of, make_site
+from tests.federation.in_process import NAMES, experiment_of, federation_of, make_site
 from upcycled.federation.coordinator import plan_at_server, terms_of
 from upcycled.federation.messages import Refusal, packed
 from upcycled.federation.transport import GridPost, app_bytes, content_of, fields_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.runtime.kill_cases import as_json, plan_of, summary_of
-from tests.runtime.watching import QUIET, Watcher, kept_iterations, stop_at
+from tests.training.kill_cases import as_json, plan_of, summary_of
+from tests.training.watching import QUIET, Watcher, kept_iterations, stop_at
 from upcycled.training.checkpoint.files import how_often, read_newest, tidy, write
 from upcycled.training.checkpoint.snapshot import from_bytes
 from upcycled.training.train import run_plan

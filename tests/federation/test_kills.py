@@ -10,8 +10,8 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
-from tests.flower.gates import doom, shut
-from tests.flower.real_federation import (
+from tests.federation.gates import doom, shut
+from tests.federation.real_federation import (
     SITES,
     WAIT,
     end_commands,
@@ -75,7 +75,7 @@ def reasons(folder, experiment, site):
 
 def held(folder, name, iteration, **changes):
     """A run that waits after one of its iterations: its experiment, its command, its gate."""
-    experiment = experiment_of(folder, name, callbacks=["tests.flower.gates:hold"], **changes)
+    experiment = experiment_of(folder, name, callbacks=["tests.federation.gates:hold"], **changes)
     gate = shut(folder.private / "gates", iteration)
     command = run_command(folder, experiment)
     reach(gate, command)
@@ -171,7 +171,7 @@ def test_with_real_noise_a_killed_server_app_has_every_round_charged_once(folder
 
 def test_sites_to_which_a_killed_run_was_sending_are_free_when_it_is_back(folder):
     """Flower's server has the heads of its questions, and sites wait for the rest: the next command ends that run."""
-    experiment = experiment_of(folder, "sending", callbacks=["tests.flower.gates:die_while_sending"], iterations=4)
+    experiment = experiment_of(folder, "sending", callbacks=["tests.federation.gates:die_while_sending"], iterations=4)
     doomed = doom(folder.private / "gates")
     doomed.parent.mkdir(exist_ok=True)
     doomed.touch()

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
-from tests.flower.real_federation import RAW, free_port
+from tests.federation.real_federation import RAW, free_port
 from tests.wording import has_all
 from upcycled.config.experiment import parse
 from upcycled.federation.certificates import make_authority, make_secret, public_line, read_invitation, site_key

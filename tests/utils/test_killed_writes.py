@@ -19,7 +19,7 @@ import pytest
 
 import upcycled as up
 from tests.experiments.small import SMALL, small_file
-from tests.support.test_failing_writes import HalfWritten, results_of
+from tests.utils.test_failing_writes import HalfWritten, results_of
 from upcycled.cli.main import main
 from upcycled.engines.processes import ScratchFolder
 from upcycled.serving.model_files import write_model

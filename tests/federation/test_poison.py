@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import upcycled as up
-from tests.flower.in_process import NAMES, Mail, experiment_of, federation_of, make_site, run_over
+from tests.federation.in_process import NAMES, Mail, experiment_of, federation_of, make_site, run_over
 from upcycled.federation.coordinator import NotEnoughError
 from upcycled.federation.exchange import Delivery
 from upcycled.federation.messages import Refusal, packed, unpacked

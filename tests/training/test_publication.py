@@ -14,7 +14,7 @@ import torch
 
 import upcycled as up
 from examples.own_rule import FedExP
-from tests.runtime.watching import stop_at
+from tests.training.watching import stop_at
 from tests.wording import has_all
 from upcycled.training import Record
 from upcycled.training.checkpoint.files import read_newest

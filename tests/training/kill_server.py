@@ -22,7 +22,7 @@ import traceback
 from itertools import count
 from pathlib import Path
 
-from tests.runtime.kill_cases import as_json, plan_of, summary_of
+from tests.training.kill_cases import as_json, plan_of, summary_of
 from upcycled.core.errors import UpcycledError
 from upcycled.privacy.ledger import ledger_file
 from upcycled.training import round as data_round

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.flower.in_process import experiment_of, make_site
-from tests.flower.test_hostile_server import LOCAL, question, said
+from tests.federation.in_process import experiment_of, make_site
+from tests.federation.test_hostile_server import LOCAL, question, said
 from tests.wording import has_all
 from upcycled.core.randomness import permutations
 from upcycled.federation.messages import Hello, Reply, ScoreRequest, packed, unpacked

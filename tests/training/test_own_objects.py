@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.runtime.watching import QUIET
+from tests.training.watching import QUIET
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""``python -m tests.auditing.false_alarms [RUNS]``: audit sound runs of every mechanism, and count the alarms."""
+"""``python -m tests.audit.false_alarms [RUNS]``: audit sound runs of every mechanism, and count the alarms."""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from tests.auditing.test_audit import SOUND, experiment
+from tests.audit.test_audit import SOUND, experiment
 from upcycled.audit.full_audit import LEVEL, carry_out, survey
 
 RUNS = 20

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import upcycled as up
-from tests.runtime.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
+from tests.training.watching import QUIET, SELDOM, Watcher, kept_iterations, stop_at
 from upcycled._utils.files import WriteError
 from upcycled._utils.lock import InUseError, locked
 from upcycled.core.upcycling import State

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.flower.in_process import make_site
-from tests.flower.test_hostile_server import STRICT, private, question
+from tests.federation.in_process import make_site
+from tests.federation.test_hostile_server import STRICT, private, question
 from upcycled.federation.messages import Refusal, Reply, digest_of, packed, unpacked
 from upcycled.federation.site import site as kept_replies
 from upcycled.federation.site import site as site_module

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.flower.in_process import ACCOUNT, NAMES, Mail, experiment_of, federation_of, own_data
+from tests.federation.in_process import ACCOUNT, NAMES, Mail, experiment_of, federation_of, own_data
 from tests.mechanism_cases import LIMITS
 from upcycled.core.vectors import Shards
 from upcycled.federation.messages import MalformedError, SiteScores, packed, unpacked

@@ -13,7 +13,7 @@ import upcycled as up
 pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
 from benchmarks.federation import measured
-from tests.flower.real_federation import SITES, experiment_of, federation, history_of, params_of, workers
+from tests.federation.real_federation import SITES, experiment_of, federation, history_of, params_of, workers
 from tests.mechanism_cases import EVERY_MECHANISM, LIMITS, charges_in_bytes, tables_of
 from upcycled.federation.local import started
 from upcycled.federation.server_run import run_federation

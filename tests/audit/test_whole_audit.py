@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import upcycled as up
-from tests.auditing.false_alarms import NOISE, RUNS, alarms, small
-from tests.auditing.test_audit import SOUND, experiment
+from tests.audit.false_alarms import NOISE, RUNS, alarms, small
+from tests.audit.test_audit import SOUND, experiment
 from tests.mutation import faults
 from upcycled.audit.full_audit import LEVEL, carry_out, survey, survey_of
 from upcycled.config.experiment import load_config

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import upcycled as up
-from tests.flower.in_process import NAMES, Mail, experiment_of, make_site, run_over
+from tests.federation.in_process import NAMES, Mail, experiment_of, make_site, run_over
 from tests.mechanism_cases import EVERY_MECHANISM, charges_in_bytes, charges_of, tables_of
 from upcycled.federation.exchange import size_of
 from upcycled.privacy.mechanisms import MECHANISMS
