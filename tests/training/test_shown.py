@@ -139,7 +139,7 @@ def test_a_batch_in_a_terminal_is_drawn_until_it_is_over(monkeypatch, capsys):
 
     monkeypatch.setattr(table, "_over", types.SimpleNamespace(wait=wait))
     table._show()
-    assert waited == [0.0, *[batch_progress.DRAW_SECONDS] * 3]
+    assert waited == [0.0, *[batch_progress.BATCH_DRAW_SECONDS] * 3]
     drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     assert drawn.index("0 of 2 runs done, 0 %") < drawn.index("1 of 2 runs done, 50 %")
     assert "iteration" not in drawn  # no run has begun

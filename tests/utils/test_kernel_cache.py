@@ -147,7 +147,7 @@ def test_the_folder_is_named_after_every_source(tmp_path, monkeypatch):
     name = cache.fingerprint(sources)
     assert name == cache.fingerprint(Path(fused.__file__).parent)
     shared.mkdir()
-    assert {path.name for path in cache._SHARED} == {"compiled_streams.py", "streams.py"}
+    assert {path.name for path in cache._SHARED} == {"compiled_randomness.py", "randomness.py"}
     monkeypatch.setattr(cache, "_SHARED", tuple(Path(shutil.copy(path, shared)) for path in cache._SHARED))
     assert cache.fingerprint(sources) == name
     for path in sorted([*sources.glob("*.py"), *shared.glob("*.py")]):

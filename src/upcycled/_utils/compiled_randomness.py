@@ -1,4 +1,4 @@
-"""The compiled twin of core.streams: the same words and the same normals, bit for bit.
+"""The compiled twin of core.randomness: the same words and the same normals, bit for bit.
 
 Kernels of several rooms call it, so every kernel's folder is named after it too (:mod:`upcycled._utils.compilation`).
 """
@@ -35,14 +35,14 @@ def mix(word: np.uint64) -> np.uint64:
 
 @inlined
 def unit(word: np.uint64) -> float:
-    """Return core.streams.unit_interval of a word."""
+    """Return core.randomness.unit_interval of a word."""
     whole = np.uint64(word >> _12 | _WHOLE).view(np.float64) - 2.0**52
     return float((whole + 0.5) * 2.0**-52)
 
 
 @compiled
 def write_normals(key: np.uint64, start: int, count: int, out: Real) -> None:
-    """Write core.streams.normals(key, count, start) into ``out``, which is one longer where the count is odd.
+    """Write core.randomness.normals(key, count, start) into ``out``, which is one longer where the count is odd.
 
     Words first and normals then, block by block: together they would need more registers than there are.
     """

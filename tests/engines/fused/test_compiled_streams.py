@@ -1,4 +1,4 @@
-"""The compiled twin of core.streams: equal bit for bit."""
+"""The compiled twin of core.randomness: equal bit for bit."""
 
 from __future__ import annotations
 

@@ -196,14 +196,14 @@ _32 = np.uint64(32)
 
 @inlined
 def client_key(round_key: np.uint64, client: int) -> np.uint64:
-    """Return one client's key, as core.streams.client_keys does for many."""
+    """Return one client's key, as core.randomness.client_keys does for many."""
     key: np.uint64 = mix(np.uint64(client) ^ round_key)
     return key
 
 
 @compiled
 def shuffle(key: np.uint64, epoch: int, size: int, order: Order) -> None:
-    """Write row ``epoch`` of core.streams.permutations(key, size, ...) into order[:size]."""
+    """Write row ``epoch`` of core.randomness.permutations(key, size, ...) into order[:size]."""
     for i in range(size):
         order[i] = i
     first = np.uint64(epoch * size)

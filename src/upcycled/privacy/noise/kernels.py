@@ -126,7 +126,7 @@ def laplace_row(out: Real, done: int, words: Words, position: int, scale: np.uin
 
 @kernel
 def normal_rows(keys: Words, start: int, out: Real) -> None:
-    """Write core.streams.normals(keys, count, start) into rows of an even length."""
+    """Write core.randomness.normals(keys, count, start) into rows of an even length."""
     for i in range(keys.size):
         write_normals(keys[i], start, out.shape[1], out[i])
 

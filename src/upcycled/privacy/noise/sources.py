@@ -27,7 +27,7 @@ class SeededNoise:
     name: str = "seeded"
 
     def round_key(self, purpose: Purpose) -> int | None:
-        """Return the key that ``core.streams`` makes these numbers from."""
+        """Return the key that ``core.randomness`` makes these numbers from."""
         return round_key(self.seed, purpose, self.round, self.attempt)
 
     def uniforms(self, clients: Ints, count: int, purpose: Purpose = Purpose.NOISE, start: int = 0) -> Real:
