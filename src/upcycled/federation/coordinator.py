@@ -1,4 +1,4 @@
-"""A federation's server: it asks sites in the place of an engine, takes what is fit of their replies, and leaves everything else to training.
+"""A federation's server: it asks sites in the place of an engine, and takes what is fit of their replies.
 
 What a server takes of a reply: whatever is not the answer to its question, whole and finite, is left out.
 
