@@ -530,7 +530,7 @@ class Landscape:
 
 
 @dataclass(frozen=True, eq=False)
-class Objective:
+class LocalObjective:
     """F_i and f as functions of the flat vector: losses, gradients and Hessian products."""
 
     module: nn.Module
@@ -593,7 +593,7 @@ class Objective:
         return np.array(x, dtype=np.int64 if takes_tokens else np.float64)
 
 
-def objective_for(data: FederatedData, model: str | nn.Module) -> Objective:
+def objective_for(data: FederatedData, model: str | nn.Module) -> LocalObjective:
     """Return the objectives of a model on the clients' training samples; a module that is passed is left alone."""
     if not isinstance(model, nn.Module):
         if model != "logistic":
@@ -604,10 +604,10 @@ def objective_for(data: FederatedData, model: str | nn.Module) -> Objective:
     own = copy.deepcopy(model).cpu()
     layout = layout_of(own)
     linear = linear_model_of(own, layout)
-    return Objective(own.double().eval(), layout, data.train, linear)
+    return LocalObjective(own.double().eval(), layout, data.train, linear)
 
 
-def client_smoothness(objective: Objective, at: Real | None = None) -> Real:
+def client_smoothness(objective: LocalObjective, at: Real | None = None) -> Real:
     """Return the smoothness of each F_i: for all parameters, or at a point."""
     if at is not None:
         return np.array([_norm(objective.hessian(i, at), at.size) for i in range(objective.train.num_clients)])
@@ -626,7 +626,7 @@ def client_smoothness(objective: Objective, at: Real | None = None) -> Real:
     return np.array(found)
 
 
-def _point(objective: Objective, params: Point) -> Real:
+def _point(objective: LocalObjective, params: Point) -> Real:
     """Return ``params`` as a flat float64 vector."""
     given = params.detach().cpu().numpy() if isinstance(params, torch.Tensor) else params
     flat: Real = np.array(given, dtype=np.float64)

@@ -24,15 +24,15 @@ import numpy as np
 from llvmlite import binding
 from numba.core import event
 
-from upcycled._utils import files as folders
+from upcycled._utils import files
 from upcycled._utils.lock import locked
 from upcycled._utils.messages import say
-from upcycled.core import randomness as streams
+from upcycled.core import randomness
 
 Compiled: TypeAlias = Callable[..., Any]
 """A function of compiled code. Numba infers its types; the annotations in the sources are for the reader."""
 
-_SHARED = (Path(__file__).with_name("compiled_randomness.py"), Path(streams.__file__))
+_SHARED = (Path(__file__).with_name("compiled_randomness.py"), Path(randomness.__file__))
 """Sources that kernels of several folders call."""
 _kernels: list[Any] = []
 # Two threads that import kernels at once would each restore the setting of the other.
@@ -82,7 +82,7 @@ def cache_folder(sources: Path) -> Path | None:
 
     Numba executes the code that it loads. So the folder must belong to this user, and nobody else may write it.
     """
-    root = folders.cache_folder()
+    root = files.cache_folder()
     if root is None:
         return None
     folder = root / f"{sources.name}-{fingerprint(sources)}"

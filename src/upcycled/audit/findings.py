@@ -74,7 +74,7 @@ OWN = (
 
 
 @dataclass(frozen=True)
-class Claim:
+class AuditedClaim:
     """What is claimed for the releases of one data round."""
 
     epsilon: float
@@ -102,7 +102,7 @@ class Audit:
     """What an attack found, beside what is claimed."""
 
     title: str
-    claim: Claim
+    claim: AuditedClaim
     tested: str
     """``"proven"`` or ``"paper"``."""
     epsilon_lower: float
@@ -178,7 +178,7 @@ class Audit:
         }
 
 
-def claim_of(ledger: Ledger, clients: Ints, delta: float | None) -> Claim:
+def claim_of(ledger: Ledger, clients: Ints, delta: float | None) -> AuditedClaim:
     """Return what the ledger of the round claims for the worst of the clients."""
     charge = next((entry.charge for entry in ledger if entry.charge is not None), None)
     assert charge is not None  # the loop charged the round
@@ -188,10 +188,10 @@ def claim_of(ledger: Ledger, clients: Ints, delta: float | None) -> Claim:
     if charge.kind == "gaussian" and (charge.noise_std > 0).all():
         mu = float((charge.sensitivity / charge.noise_std).max())
     epsilon = float(ledger.epsilon(delta)[clients].max())
-    return Claim(epsilon, delta, mu, paper, ledger.promise.unit, ledger.claim)
+    return AuditedClaim(epsilon, delta, mu, paper, ledger.promise.unit, ledger.claim)
 
 
-def check_claim(plan: Plan, stated: Claim, claim: str) -> None:
+def check_claim(plan: Plan, stated: AuditedClaim, claim: str) -> None:
     """Refuse to test a claim that is not made."""
     if claim == "paper" and stated.paper_epsilon is None:
         raise InputError(f"--claim is 'paper', but the paper states no epsilon for '{plan.mechanism.name}'")

@@ -14,7 +14,7 @@ import numpy as np
 
 from upcycled._utils.formats import general
 from upcycled._utils.messages import collected_warnings
-from upcycled.audit.findings import OWN, Claim, Finding, Power, check_claim, claim_of
+from upcycled.audit.findings import OWN, AuditedClaim, Finding, Power, check_claim, claim_of
 from upcycled.audit.probes.charges import (
     charge_finding,
     go_through,
@@ -70,7 +70,7 @@ class Scope:
     """What the mechanism charges everybody for a round."""
     unit: float
     """How far one unit of a client's vector moves what is released."""
-    claim: Claim
+    claim: AuditedClaim
     moved: Moved
     rounds: int
     power: tuple[Power, ...]
@@ -88,7 +88,7 @@ class WholeAudit:
     """What all probes found."""
 
     title: str
-    claim: Claim
+    claim: AuditedClaim
     power: tuple[Power, ...]
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...] = ()

@@ -315,7 +315,7 @@ def check_offsets(offsets: object, rows: int, field: str = "offsets") -> Ints:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedParts:
     """Parts that were converted, the training part first, and how."""
 
     shards: list[Shards]
@@ -326,7 +326,7 @@ class Checked:
     """What was repaired."""
 
 
-def check_parts(parts: list[RawPart], names: Names, declared: Declared) -> Checked:
+def check_parts(parts: list[RawPart], names: Names, declared: Declared) -> CheckedParts:
     """Convert the parts, the training part first, or say what is wrong; repaired, only shapes can be wrong."""
     train = parts[0]
     clients = len(train.offsets) - 1
@@ -356,7 +356,7 @@ def check_parts(parts: list[RawPart], names: Names, declared: Declared) -> Check
         num_classes = 1 if train.y.ndim == 1 else train.y.shape[1]
     features = [_features(part, dtype, names, declared, notes) for part in parts]
     shards = [Shards(x, y, p.offsets) for x, y, p in zip(features, labels, parts, strict=True)]
-    return Checked(shards, num_classes, frozenset(inferred), tuple(notes))
+    return CheckedParts(shards, num_classes, frozenset(inferred), tuple(notes))
 
 
 def _dtype(parts: list[RawPart], declared: Declared) -> np.dtype[Any]:

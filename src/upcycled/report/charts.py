@@ -16,7 +16,7 @@ import numpy as np
 from upcycled._utils.formats import epsilon, fixed
 from upcycled.core.vectors import Real
 from upcycled.report.collect import Part, Results, Row, Seed, number
-from upcycled.report.distributions import Client, Distribution, bins_of, clients_of, distribution
+from upcycled.report.distributions import ClientValues, Distribution, bins_of, clients_of, distribution
 from upcycled.report.settings import families, labels
 
 MOST_POINTS = 400
@@ -162,7 +162,7 @@ class Drawn:
     colour: int
     is_dashed: bool
     curve: Curve
-    clients: tuple[Client, ...]
+    clients: tuple[ClientValues, ...]
 
 
 def drawn(results: Results) -> list[Drawn]:

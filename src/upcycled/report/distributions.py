@@ -31,7 +31,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientValues:
     """What became of one client, over the seeds."""
 
     name: str
@@ -52,7 +52,7 @@ class Distribution:
     highest: str
 
 
-def clients_of(part: Part) -> list[Client]:
+def clients_of(part: Part) -> list[ClientValues]:
     """Return every client, in the order of the files."""
     found: dict[str, list[dict[str, Any]]] = {}
     for seed in part.seeds:
@@ -64,7 +64,7 @@ def clients_of(part: Part) -> list[Client]:
                 own["epsilon"] = epsilons[k]
             client = own.pop("client", k)
             found.setdefault(str(own.pop("name", client)), []).append(own)
-    return [Client(name, _summed_up(rows)) for name, rows in found.items()]
+    return [ClientValues(name, _summed_up(rows)) for name, rows in found.items()]
 
 
 def _epsilons(privacy: Mapping[str, Any] | None) -> list[Any]:
@@ -113,7 +113,7 @@ def bins_of(values: Sequence[float], least: float = -math.inf, most: float = mat
     return Bins(max(low - margin, least), min(high + margin, most), False)
 
 
-def distribution(clients: Sequence[Client], name: str, bins: Bins) -> Distribution | None:
+def distribution(clients: Sequence[ClientValues], name: str, bins: Bins) -> Distribution | None:
     """Return the distribution of a number; None if no client has it."""
     known = [(c.numbers[name], c.name) for c in clients if math.isfinite(c.numbers.get(name, math.nan))]
     if not known:
@@ -140,7 +140,7 @@ class ClientTable:
     """How many of each experiment are shown; None if all are."""
 
 
-def client_table(every: Sequence[tuple[str, Sequence[Client]]], metrics: Sequence[str] = ()) -> ClientTable:
+def client_table(every: Sequence[tuple[str, Sequence[ClientValues]]], metrics: Sequence[str] = ()) -> ClientTable:
     """Return the numbers of the clients of experiments, which are given by their labels."""
     there = {name for _, clients in every for client in clients for name in client.numbers}
     measured = [(name, name, lambda value: fixed(value, 4)) for name in metrics]
@@ -155,10 +155,10 @@ def client_table(every: Sequence[tuple[str, Sequence[Client]]], metrics: Sequenc
     return ClientTable(head, tuple(rows), WORST if is_cut else None)
 
 
-def _worst(clients: Sequence[Client]) -> list[Client]:
+def _worst(clients: Sequence[ClientValues]) -> list[ClientValues]:
     """Return those with the largest epsilon, and among equals the least accuracy."""
 
-    def order(client: Client) -> tuple[float, float]:
+    def order(client: ClientValues) -> tuple[float, float]:
         return (-client.numbers.get("epsilon", 0.0), client.numbers.get("accuracy", 0.0))
 
     return sorted(clients, key=order)[:WORST]

@@ -110,7 +110,7 @@ def private_seeds(part: Part) -> list[Seed]:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PrivacyCost:
     """What a private experiment cost, and what is stated about it."""
 
     one: Drawn
@@ -133,14 +133,14 @@ class Cost:
         return not math.isnan(self.paper)
 
 
-def costs(every: Sequence[Drawn]) -> list[Cost]:
+def costs(every: Sequence[Drawn]) -> list[PrivacyCost]:
     return [_cost(one, max(seeds, key=worst_epsilon)) for one in every if (seeds := private_seeds(one.part))]
 
 
-def _cost(one: Drawn, worst: Seed) -> Cost:
+def _cost(one: Drawn, worst: Seed) -> PrivacyCost:
     privacy: Row = worst.privacy or {}
     table = privacy.get("epsilon")
-    return Cost(
+    return PrivacyCost(
         one,
         worst,
         number(privacy.get("delta")),

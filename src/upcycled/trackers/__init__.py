@@ -38,7 +38,7 @@ TRACKERS = {
 
 
 @dataclass(frozen=True)
-class Watched:
+class TrackedRun:
     """The run that a tracker is to watch."""
 
     home: Path
@@ -48,7 +48,7 @@ class Watched:
     """What was asked for, by dotted names; None where the run's plan is to say it."""
 
 
-Tracker: TypeAlias = Callable[[Watched], Callback]
+Tracker: TypeAlias = Callable[[TrackedRun], Callback]
 """Gives the callback of a seed's run."""
 
 
@@ -67,7 +67,7 @@ def tracker(name: str, results: str | os.PathLike[str], seed: int = 0) -> Callba
     Raises:
         InputError: for a name that is not known, or a package that is not there.
     """
-    return _Guarded(name, _opened(name, "tracker")(Watched(Path(results), seed)))
+    return _Guarded(name, _opened(name, "tracker")(TrackedRun(Path(results), seed)))
 
 
 def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Callback]]:
@@ -76,7 +76,7 @@ def open_trackers(names: Sequence[str]) -> Callable[[Experiment, int], list[Call
 
     def trackers(experiment: Experiment, seed: int) -> list[Callback]:
         settings = flat(experiment.for_seed(seed).resolved())
-        watched = Watched(experiment_folder(experiment), seed, settings)
+        watched = TrackedRun(experiment_folder(experiment), seed, settings)
         return [_Guarded(name, made(watched)) for name, made in opened.items()]
 
     return trackers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from upcycled._utils.extras import needs
 from upcycled.config.experiment import flat
 from upcycled.experiments.train import document_of
-from upcycled.trackers import Tracker, Watched, epsilons_of, numbers_of
+from upcycled.trackers import TrackedRun, Tracker, epsilons_of, numbers_of
 from upcycled.training import Record
 from upcycled.training.plan import Plan
 from upcycled.training.publication import publication_of
@@ -48,7 +48,7 @@ def opened() -> Tracker:
 class Mlflow:
     """An MLflow run per seed, in an MLflow experiment per experiment."""
 
-    def __init__(self, watched: Watched, lock: threading.Lock) -> None:
+    def __init__(self, watched: TrackedRun, lock: threading.Lock) -> None:
         self._home, self._seed = watched.home.resolve(), watched.seed
         self._settings = {} if watched.settings is None else _kept(watched.settings)
         self._lock = lock

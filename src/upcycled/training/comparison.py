@@ -28,7 +28,7 @@ from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.metrics import as_metrics
 from upcycled.privacy.ledger.ledger import Ledger
-from upcycled.training import plots as run_plots
+from upcycled.training import plots
 from upcycled.training.executor import train_many
 from upcycled.training.result import Result
 
@@ -134,14 +134,14 @@ class Comparison:
         every = (*self.vanilla, *self.upcycled)
         asked = self.metric if metric is None and not self.is_restricted else metric
         histories, ledgers = [run.history for run in every], [run.privacy for run in every]
-        found = run_plots.chosen(asked, histories, ledgers, self.is_restricted)
+        found = plots.chosen(asked, histories, ledgers, self.is_restricted)
         lines = []
         for name, runs in (("vanilla", self.vanilla), ("upcycled", self.upcycled)):
-            if found == run_plots.EPSILON:
-                lines.append((name, [run_plots.spent(_costliest(runs), against)]))
+            if found == plots.EPSILON:
+                lines.append((name, [plots.spent(_costliest(runs), against)]))
             else:
-                lines.append((name, [run_plots.points(run.history, found, against) for run in runs]))
-        return run_plots.draw(ax, run_plots.titled(found, every[0].privacy), against, lines)
+                lines.append((name, [plots.points(run.history, found, against) for run in runs]))
+        return plots.draw(ax, plots.titled(found, every[0].privacy), against, lines)
 
     def __repr__(self) -> str:
         return f"<Comparison of {self}>"

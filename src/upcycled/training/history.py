@@ -12,7 +12,7 @@ from upcycled._utils.extras import needs
 from upcycled._utils.formats import Overview, count, fixed, score_digits, score_title, shortened
 from upcycled.core.upcycling import Kind
 from upcycled.core.vectors import Ints
-from upcycled.training import plots as run_plots
+from upcycled.training import plots
 
 ENDS_SHOWN = 3
 """Records of its beginning and of its end by which a history is shown."""
@@ -125,14 +125,14 @@ class History:
         Raises:
             InputError: in one sentence, if that was not measured.
         """
-        found = run_plots.chosen(metric, [self], [None])
-        lines = [(None, [run_plots.points(self, found, against)])]
-        return run_plots.draw(ax, run_plots.titled(found, None), against, lines)
+        found = plots.chosen(metric, [self], [None])
+        lines = [(None, [plots.points(self, found, against)])]
+        return plots.draw(ax, plots.titled(found, None), against, lines)
 
     @property
     def overview(self) -> Overview:
         """Its first and its last records."""
-        names = [name for name in run_plots.measured(self) if not name.startswith("global_")]
+        names = [name for name in plots.measured(self) if not name.startswith("global_")]
         shown = names[: METRICS_SHOWN + 2]
         places = range(len(self))
         if len(self) > 2 * ENDS_SHOWN + 1:

@@ -20,7 +20,7 @@ from upcycled.data.arrays import Names
 from upcycled.metrics import GLOBAL, as_metrics
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.serving.model_files import WEIGHTS, ModelCard, model_files, personal_file, statement_of, write_model
-from upcycled.training import plots as run_plots
+from upcycled.training import plots
 from upcycled.training.checkpoint.fingerprint import versions
 from upcycled.training.history import History
 from upcycled.training.spec import RunSpec
@@ -213,12 +213,12 @@ class Result:
         >>> result.plot("loss", ax=Figure().subplots()).get_title(loc="left")
         'test loss'
         """
-        found = run_plots.chosen(metric, [self.history], [self.privacy], self.private is not None)
-        if found == run_plots.EPSILON and self.privacy is not None:
-            points = run_plots.spent(self.privacy, against)
+        found = plots.chosen(metric, [self.history], [self.privacy], self.private is not None)
+        if found == plots.EPSILON and self.privacy is not None:
+            points = plots.spent(self.privacy, against)
         else:
-            points = run_plots.points(self.history, found, against)
-        return run_plots.draw(ax, run_plots.titled(found, self.privacy), against, [(None, [points])])
+            points = plots.points(self.history, found, against)
+        return plots.draw(ax, plots.titled(found, self.privacy), against, [(None, [points])])
 
     @property
     def title(self) -> str:

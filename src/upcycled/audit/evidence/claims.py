@@ -37,7 +37,7 @@ SAME_FOR_GROUPS = ("model_clipping", "update_clipping")
 
 
 @dataclass(frozen=True)
-class Client:
+class ClaimedClient:
     """What one client was charged for, or several that were charged alike."""
 
     names: tuple[str, ...]
@@ -82,7 +82,7 @@ class Claim:
     """The epsilon that an account holds all studies to; None where nothing does."""
     has_scores: bool
     """Whether noisy scores were released, and charged."""
-    clients: tuple[Client, ...]
+    clients: tuple[ClaimedClient, ...]
     items: tuple[tuple[str, str], ...]
     """The statement: topics, and what is said of each."""
     is_account: bool
@@ -91,7 +91,7 @@ class Claim:
     """Whether a group of records moves a release no further than one of them."""
 
     @property
-    def worst(self) -> Client:
+    def worst(self) -> ClaimedClient:
         """The client that spent most."""
         return max(self.clients, key=lambda client: client.epsilon)
 
@@ -193,17 +193,17 @@ def claim_of_account(account: Account, title: str) -> Claim:
     )
 
 
-def recomputed(client: Client, delta: float) -> float:
+def recomputed(client: ClaimedClient, delta: float) -> float:
     """Return what ``dp_accounting`` gives for a client's events."""
     return epsilon_of_events(client.events, client.draws, delta)
 
 
-def _grouped(found: list[tuple[str, float, list[tuple[Charge, int]]]]) -> tuple[Client, ...]:
+def _grouped(found: list[tuple[str, float, list[tuple[Charge, int]]]]) -> tuple[ClaimedClient, ...]:
     """Put clients together that were charged alike."""
-    alike: dict[Any, Client] = {}
+    alike: dict[Any, ClaimedClient] = {}
     for name, epsilon, charges in found:
         events, draws = events_of(charges), draws_of(charges)
         key = (epsilon, draws, None if events is None else tuple(sorted(events.items())))
         others = alike[key].names if key in alike else ()
-        alike[key] = Client((*others, name), epsilon, events, draws)
+        alike[key] = ClaimedClient((*others, name), epsilon, events, draws)
     return tuple(alike.values())

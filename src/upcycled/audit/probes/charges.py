@@ -33,7 +33,7 @@ MOST_NUMBERS_DRAWN = 100_000_000
 
 
 @dataclass
-class Schedule:
+class ChargeSchedule:
     """What was seen of the plan's own rounds."""
 
     rounds: int
@@ -52,9 +52,9 @@ def idle_world(plan: Plan, train: Shards) -> World:
     return World(plan, train, None, made_of=partial(Bringing, plan=plan, moves={}))
 
 
-def go_through(plan: Plan, world: World, look: Callable[[Seen], None]) -> Schedule:
+def go_through(plan: Plan, world: World, look: Callable[[Seen], None]) -> ChargeSchedule:
     """Go through the plan's own rounds; ``look`` sees the vectors of each, which are not kept."""
-    found, nothing = Schedule(rounds_gone_through(plan)), np.zeros((0, 0))
+    found, nothing = ChargeSchedule(rounds_gone_through(plan)), np.zeros((0, 0))
     for run, seen in rehearse(world, found.rounds):
         look(seen)
         found.seen.append(replace(seen, released=nothing, silent=nothing, sent=nothing))
@@ -62,7 +62,7 @@ def go_through(plan: Plan, world: World, look: Callable[[Seen], None]) -> Schedu
     return found
 
 
-def charge_finding(plan: Plan, schedule: Schedule, moved: Real) -> Finding:
+def charge_finding(plan: Plan, schedule: ChargeSchedule, moved: Real) -> Finding:
     """Hold the ledger of a whole schedule against what was released in it.
 
     ``moved`` is how far canaries were seen to move each client's release: no round may be charged for less.
@@ -103,7 +103,7 @@ def charge_finding(plan: Plan, schedule: Schedule, moved: Real) -> Finding:
     return _total(plan, schedule, looked_at)
 
 
-def _total(plan: Plan, schedule: Schedule, looked_at: str) -> Finding:
+def _total(plan: Plan, schedule: ChargeSchedule, looked_at: str) -> Finding:
     """Hold what the ledger states in the end against the epsilon that was asked for."""
     asked, ledger = plan.spec.privacy, schedule.ledger
     if not isinstance(asked, Calibrated) or asked.epsilon is None or ledger is None:

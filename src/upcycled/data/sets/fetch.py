@@ -19,7 +19,7 @@ from shutil import copyfileobj
 
 from upcycled._utils.extras import needs
 from upcycled.core.errors import InputError, UpcycledError, reason_of, unknown
-from upcycled.data.sets import word_vectors as glove
+from upcycled.data.sets import word_vectors
 from upcycled.data.sets.femnist import EMNIST, POOL
 from upcycled.data.sets.femnist import READY as FEMNIST_READY
 from upcycled.data.sets.paths import chosen_folder, fetched_folder, find
@@ -175,12 +175,12 @@ def inventory() -> list[RealSet]:
         RealSet("femnist", find(FEMNIST_READY, POOL, *EMNIST), "femnist"),
         RealSet("femnist, 26 letters", find(POOL, *EMNIST), "femnist"),
         RealSet("sent140", find(TOKENS, PARQUET, ORIGINAL), "sent140"),
-        *(RealSet(f"word vectors, {size}", _vectors(size), "glove") for size in glove.DIMENSIONS),
+        *(RealSet(f"word vectors, {size}", _vectors(size), "glove") for size in word_vectors.DIMENSIONS),
     ]
 
 
 def _vectors(dimension: int) -> Path | None:
     try:
-        return glove.find_vectors(dimension)
+        return word_vectors.find_vectors(dimension)
     except InputError:
         return None

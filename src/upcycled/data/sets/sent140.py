@@ -25,10 +25,20 @@ from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.readers.npz import array_names, read_arrays, unreadable
 from upcycled.data.readers.tables import clients_of
-from upcycled.data.sets import word_vectors as glove
 from upcycled.data.sets.leaf import User, is_leaf, merged, read_leaf
 from upcycled.data.sets.paths import find, missing
-from upcycled.data.sets.word_vectors import LENGTH, encode, tokens, vocabulary
+from upcycled.data.sets.word_vectors import (
+    DIMENSIONS,
+    LENGTH,
+    READY,
+    encode,
+    find_vectors,
+    read_vectors,
+    read_words,
+    table,
+    tokens,
+    vocabulary,
+)
 
 # How FedProx made its set: users with 30 tweets or more, four fifths of a user's tweets for training.
 LEAST_TWEETS, TEST_SHARE = 30, 0.2
@@ -240,7 +250,7 @@ def sent140(
     """
     seed, length = whole("seed", seed, at_least=0), whole("length", length, at_least=1)
     devices = None if devices is None else whole("devices", devices, at_least=1)
-    if dimension is not None and dimension not in glove.DIMENSIONS:
+    if dimension is not None and dimension not in DIMENSIONS:
         raise InputError(field="dimension", value=dimension, must="50, 100 or 300, or None for no vectors")
     if dimension is None and vectors is not None:
         raise InputError(field="vectors", value=str(vectors), must="left out when dimension is None")
@@ -249,7 +259,7 @@ def sent140(
         raise InputError(field="source", value=str(path), must="a file or a folder that exists")
     file = None
     if dimension is not None:
-        file = glove.find_vectors(dimension, path.parent) if vectors is None else Path(vectors)
+        file = find_vectors(dimension, path.parent) if vectors is None else Path(vectors)
         if not file.is_file():
             raise InputError(field="vectors", value=str(file), must="a file that exists")
     tweets = _read(path, devices, seed)
@@ -304,16 +314,16 @@ def _encoded(
         ids = encode(tweets.texts, _repeated_words(tweets), length) if tweets.ids is None else tweets.ids[:, :length]
         return ids, None
     if tweets.ids is not None:
-        words = glove.read_words(_words_file(path))
-        return tweets.ids[:, :length], glove.table(words, glove.read_vectors(file, dimension, set(words)), dimension)
+        words = read_words(_words_file(path))
+        return tweets.ids[:, :length], table(words, read_vectors(file, dimension, set(words)), dimension)
     if file.suffix.lower() == ".npz":
         # The file's own order of words, so that the ids are those of the ready token file.
-        words = glove.read_words(file)
-        found = glove.read_vectors(file, dimension, set(words))
+        words = read_words(file)
+        found = read_vectors(file, dimension, set(words))
     else:
-        found = glove.read_vectors(file, dimension, {token for text in tweets.texts for token in tokens(text)})
+        found = read_vectors(file, dimension, {token for text in tweets.texts for token in tokens(text)})
         words = vocabulary(tweets.texts, lambda word, _: word in found)
-    return encode(tweets.texts, words, length), glove.table(words, found, dimension)
+    return encode(tweets.texts, words, length), table(words, found, dimension)
 
 
 def _repeated_words(tweets: Tweets) -> tuple[str, ...]:
@@ -324,9 +334,10 @@ def _repeated_words(tweets: Tweets) -> tuple[str, ...]:
 
 def _words_file(path: Path) -> Path:
     """Return the file that says which words the token ids of another one stand for."""
-    file = glove.find_words(path.parent)
+    file = find_words(path.parent)
     if file is None:
         raise InputError(
-            f"holds token ids, but {glove.READY} with the words they stand for must lie beside it", field=str(path)
+            f"holds token ids, but {READY} with the words they stand for must lie beside it",
+            field=str(path),
         )
     return file

@@ -60,7 +60,7 @@ FEW_ROWS = 64
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LaneSchedule:
     """What every lane of a stack reads, step by step."""
 
     rows: Ints
@@ -103,7 +103,7 @@ def stacks_of(
             yield width, places[first : first + most]
 
 
-def schedule_of(keys: Words, samples: Ints, steps: Ints, local: LocalSGD, width: int) -> Schedule:
+def schedule_of(keys: Words, samples: Ints, steps: Ints, local: LocalSGD, width: int) -> LaneSchedule:
     """Lay out the minibatches of a stack's lanes: core's permutations, cut into batches, padded to ``width``."""
     most = int(steps.max()) if local.batch_size is not None else 1
     rows = np.zeros((most, len(keys), width), dtype=np.int64)
@@ -122,7 +122,7 @@ def schedule_of(keys: Words, samples: Ints, steps: Ints, local: LocalSGD, width:
         share = (np.arange(width) < count[:, None]) / count[:, None].astype(np.float32)
         rows[: epochs * per_epoch, lanes, :batch] = cut.reshape(len(lanes), -1, batch).transpose(1, 0, 2)
         weights[: epochs * per_epoch, lanes] = np.tile(share, (epochs, 1))[:, None, :]
-    return Schedule(rows, weights)
+    return LaneSchedule(rows, weights)
 
 
 def orders_of(keys: Words, size: int, epochs: int) -> Ints:
@@ -210,7 +210,7 @@ class Stack:
         return self.features[rows], self.targets[rows], self.weights[step, :lanes]
 
 
-def gather(train: Shards, who: Ints, steps: Ints, schedule: Schedule, device: str) -> Stack:
+def gather(train: Shards, who: Ints, steps: Ints, schedule: LaneSchedule, device: str) -> Stack:
     """Copy the rows of a stack's clients once, and point the schedule at them."""
     parts = [train.client(row) for row in who.tolist()]
     first = np.cumsum([0, *(len(y) for _, y in parts[:-1])])

@@ -23,7 +23,7 @@ MOST_DRIFT = 60.0
 
 
 @dataclass(frozen=True)
-class Checked:
+class JoinCheck:
     """One thing that was tried."""
 
     what: str
@@ -31,7 +31,7 @@ class Checked:
     said: str
 
 
-def check_joining(invitation: Invitation, policy: Policy, folder: Path) -> Iterator[Checked]:
+def check_joining(invitation: Invitation, policy: Policy, folder: Path) -> Iterator[JoinCheck]:
     """Yield what was found, one after the other; what builds on something wrong is not tried."""
     host, _, port = invitation.address.rpartition(":")
     steps: list[tuple[str, Callable[[], str]]] = [
@@ -49,13 +49,13 @@ def check_joining(invitation: Invitation, policy: Policy, folder: Path) -> Itera
     yield _tried("account", lambda: _account(policy, folder))
 
 
-def _tried(what: str, step: Callable[[], str]) -> Checked:
+def _tried(what: str, step: Callable[[], str]) -> JoinCheck:
     try:
-        return Checked(what, True, step())
+        return JoinCheck(what, True, step())
     except UpcycledError as error:
-        return Checked(what, False, str(error))
+        return JoinCheck(what, False, str(error))
     except OSError as error:
-        return Checked(what, False, reason_of(error))
+        return JoinCheck(what, False, reason_of(error))
 
 
 def _name(invitation: Invitation, policy: Policy, host: str) -> str:

@@ -28,7 +28,7 @@ from upcycled.privacy.accounting.gaussian import ROOM
 from upcycled.privacy.accounts.account_file import (
     FILE,
     AccountFile,
-    Charged,
+    ChargedLine,
     Closed,
     Committed,
     Ended,
@@ -95,7 +95,7 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         """Where it lies."""
         self._file = AccountFile(self.folder)
         self._sums: list[dict[str, tuple[float, int]]] = []
-        self._charges: list[Charged] = []
+        self._charges: list[ChargedLine] = []
         self._reserves: dict[int, _Reserve] = {}
         self._is_closed = False
         if not (self.folder / FILE).exists():
@@ -212,7 +212,7 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         return claim_word(*(study.mechanism for study in self.studies))
 
     @property
-    def charges(self) -> tuple[Charged, ...]:
+    def charges(self) -> tuple[ChargedLine, ...]:
         """Every charge, in order."""
         return tuple(self._charges)
 
@@ -397,9 +397,9 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             InputError: if the entry could not be read back, or no budget here takes its kind; nobody is charged then.
         """
         with self._held():
-            charged = Charged(study, entry, question)
+            charged = ChargedLine(study, entry, question)
             prepared = self._file.prepare(charged)
-            assert isinstance(prepared.line, Charged)
+            assert isinstance(prepared.line, ChargedLine)
             charge = prepared.line.charge
             paying = self._fits(study, charge)
             if not paying.all():
@@ -450,7 +450,7 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             self._reserves[line.study] = _Reserve(line, self._file.studies[line.study - 1], self, made)
         if isinstance(line, Ended):
             self._reserves.pop(line.study, None)
-        if not isinstance(line, Charged):
+        if not isinstance(line, ChargedLine):
             return
         charge, names = line.charge, self._file.studies[line.study - 1].clients
         place = self._place(charge)

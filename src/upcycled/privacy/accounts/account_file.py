@@ -51,7 +51,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Charged:
+class ChargedLine:
     """A charge of one of the studies."""
 
     study: int
@@ -101,7 +101,7 @@ class Closed:
         return {"kind": "closed"}
 
 
-Line: TypeAlias = Study | Committed | Charged | Ended | Closed
+Line: TypeAlias = Study | Committed | ChargedLine | Ended | Closed
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def _line(line: Mapping[str, Any], studies: list[Study]) -> Line:
             question = line.get("question")
             if question is not None and not is_hash(question):
                 raise ValueError(f"its question is {shown(question)}, expected 64 hexadecimal digits")
-            return Charged(number, entry, question)
+            return ChargedLine(number, entry, question)
         if kind == "closed":
             return Closed()
     except KeyError as error:

@@ -91,7 +91,7 @@ class PaperTilt:
         return {"theorem": "objective", "a": float(self.a)}
 
 
-def from_json(value: Mapping[str, Any] | None) -> PaperOutput | PaperTilt | None:
+def paper_from_json(value: Mapping[str, Any] | None) -> PaperOutput | PaperTilt | None:
     """Return the claim of a header, about no client yet; KeyError, TypeError or ValueError if it is none."""
     if value is None:
         return None
@@ -365,7 +365,7 @@ def first_from_json(value: object, clients: Ints, seal: Seal, has_paper: bool) -
     return First(clients, np.array(sizes, dtype=np.int64), numbers_of(paper) if has_paper else None)
 
 
-class Charged:
+class ChargedClients:
     """Who was charged by the lines so far."""
 
     def __init__(self, num_clients: int) -> None:

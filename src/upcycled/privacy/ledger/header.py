@@ -12,9 +12,18 @@ from upcycled.core.errors import FRACTION, SHARE, InputError, shown
 from upcycled.core.mechanism import Fitted, PaperClaim, Promise, Setting
 from upcycled.core.vectors import Ints
 from upcycled.privacy.accounts.filters import Commitment, commitment_of
-from upcycled.privacy.ledger import entries as paper_claim
 from upcycled.privacy.ledger.budget import DATA, Budget, PlannedCharges, planned_charges, planned_from_json
-from upcycled.privacy.ledger.entries import LISTED, First, PaperOutput, PaperTilt, Seal, seal_from_json, seal_of, spread
+from upcycled.privacy.ledger.entries import (
+    LISTED,
+    First,
+    PaperOutput,
+    PaperTilt,
+    Seal,
+    paper_from_json,
+    seal_from_json,
+    seal_of,
+    spread,
+)
 
 FORMAT = 4
 MOST_CLIENTS = 2**31
@@ -193,7 +202,7 @@ def _parsed(line: Mapping[str, Any]) -> Header:
         seal=seal_from_json(line["sizes"]),
         sampling=_text(line, "sampling"),
         participation=participation,
-        paper=paper_claim.from_json(line["paper"]),
+        paper=paper_from_json(line["paper"]),
         account=commitment_of(line["account"]) if "account" in line else None,
         planned=planned_from_json(line["planned"], num_clients),
         previous=_text(line, "previous") if "previous" in line else None,

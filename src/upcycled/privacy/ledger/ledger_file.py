@@ -21,7 +21,7 @@ from upcycled.privacy.ledger.entries import (
     CHARGED,
     ENDED,
     FIRST,
-    Charged,
+    ChargedClients,
     Entry,
     First,
     first_from_json,
@@ -46,7 +46,7 @@ class Content:
     """The chain's value after each line, the header's first."""
     length: int
     """Where its last whole line ends."""
-    charged: Charged
+    charged: ChargedClients
     """Who is charged in it: a line says more of clients that it is the first to charge."""
 
 
@@ -64,7 +64,7 @@ class LedgerFile:
         self.is_new = False
         """Whether every line in it is this run's own, written here."""
         self._is_flushed = True
-        self._charged = Charged(header.num_clients)
+        self._charged = ChargedClients(header.num_clients)
         try:
             if path.exists() and path.stat().st_size > 0:
                 self._take_up(header)
@@ -218,7 +218,7 @@ def _content(content: bytes) -> Content | None:
     lines = [_of_line(number, parsed, text) for number, text in enumerate(texts, start=1)]
     lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
     header = _of_line(1, from_json, lines[0])
-    charged, firsts = Charged(header.num_clients), list[First | None]()
+    charged, firsts = ChargedClients(header.num_clients), list[First | None]()
     entries, read = list[Entry](), partial(from_line, num_clients=header.num_clients, data_rounds=header.data_rounds)
     for number, line in enumerate(lines[1:], start=2):
         given = line.pop(FIRST, None) if line.get("kind") in CHARGED else None
@@ -232,7 +232,7 @@ def _content(content: bytes) -> Content | None:
     return Content(header.filled(first for first in firsts if first is not None), entries, tips, length, charged)
 
 
-def _first(header: Header, charged: Charged, entry: Entry, given: object) -> First | None:
+def _first(header: Header, charged: ChargedClients, entry: Entry, given: object) -> First | None:
     """Return what a line says of the clients that it is the first to charge; None where it charges nobody."""
     if entry.charge is None:
         return None
