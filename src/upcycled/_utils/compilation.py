@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import llvmlite  # type: ignore[import-untyped]
+import llvmlite
 import numba
 import numpy as np
 from llvmlite import binding

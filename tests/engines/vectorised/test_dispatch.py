@@ -13,8 +13,7 @@ from torch import nn
 
 from tests.engines.vectorised.cases import CLASSES, SGD, task_of
 from upcycled.core.solvers import LocalSGD
-from upcycled.engines.vectorised import VECTORISED, open_vectorised, way_of
-from upcycled.engines.vectorised.dispatch import is_stackable
+from upcycled.engines.vectorised import VECTORISED, is_stackable, open_vectorised, way_of
 
 MANY = 200
 

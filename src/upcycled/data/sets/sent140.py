@@ -33,6 +33,7 @@ from upcycled.data.sets.word_vectors import (
     READY,
     encode,
     find_vectors,
+    find_words,
     read_vectors,
     read_words,
     table,
