@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import llvmlite
+import llvmlite  # type: ignore[import-untyped]
 import numba
 import numpy as np
 from llvmlite import binding

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeAlias
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from llvmlite import binding
+from llvmlite import binding  # type: ignore[import-untyped]
 from numpy.typing import DTypeLike, NDArray
 
 from upcycled._utils.compilation import compiled, inlined
