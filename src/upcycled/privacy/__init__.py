@@ -2,7 +2,7 @@
 
 The ``epsilon`` of a mechanism of this package is always proven for what the code did, that of another is called its
 claim; the paper's numbers are called ``paper_epsilon``. To add a mechanism: write its file, and add it here and to
-``MECHANISMS`` in ``mechanisms/table.py``.
+``MECHANISMS`` in ``mechanisms/__init__.py``.
 """
 
 from __future__ import annotations

@@ -166,6 +166,6 @@ def _num_logits(module: nn.Module, classes: int) -> int:
 
 
 def penalty_of(algorithm: Algorithm, initial: Vector) -> float:
-    """Return the algorithm's a: the same for all clients, and each round is held to it (see ``contracts``)."""
+    """Return the algorithm's a: the same for all clients, and each round is held to it (see ``plan_checks``)."""
     nobody = dict.fromkeys(algorithm.remembers, initial[None, :] * 0)
     return algorithm.problem(algorithm.start(initial), nobody).a

@@ -1,6 +1,6 @@
 """What releases cost: epsilon, delta, noise and rounds, as pure functions.
 
-``gdp`` and ``gaussian`` are exact; ``sampled`` and ``pure`` compose as tightly as is known; ``sensitivity`` and
+``gaussian`` is exact; ``sampled`` and ``pure`` compose as tightly as is known; ``sensitivity`` and
 ``objective`` are the proofs' constants; ``paper`` is the paper's own claim, which is not sound.
 """
 

@@ -22,7 +22,7 @@ One step adds N(0, (z C)^2 I) to a sum of records clipped to norm C, each record
 in secret. Replace-one is charged with the pair (1-q) N(0, s^2) + q N(+-C, s^2), add/remove with N(0, s^2) against
 (1-q) N(0, s^2) + q N(C, s^2). The distributions are discretised upwards (connect-the-dots), so every number is an upper
 bound; the grid is refined until that costs about one part in 10,000. Calibration asks for many of them, for every
-client: replace-one has an evaluation of its own there (``loss_distribution``), which agrees with ``dp_accounting``.
+client: replace-one has an evaluation of its own there, which agrees with ``dp_accounting``.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class UpdateClipping:
         delta: the delta that goes with it.
         per_client: whether each client gets the least noise that serves it, or all get the same.
         fill: how much of the bound's square updates are to fill, on average; the bound then follows the releases, which
-            costs nothing (see `adaptive_clipping`). None keeps it where it is.
+            costs nothing (see the top of this module). None keeps it where it is.
         adapt_rate: how fast it follows.
 
     >>> import upcycled as up

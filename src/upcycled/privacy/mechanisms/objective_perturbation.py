@@ -30,7 +30,7 @@ along a ray and across, so it brings no two points further apart. And ||x - w|| 
 longer than 2 a rho + ||b|| + L gives w whatever its length, and may be shortened to a little more than that.
 
 **gamma.** Half of it is for the solver's last step, half for rounding: its steps (``rounding.py``; the start counts as
-one more), the tilt's sampling error (``tilt_noise.py``), its sum with b, and the fold's own arithmetic.
+one more), the tilt's sampling error (``noise/gamma.py``), its sum with b, and the fold's own arithmetic.
 
 Objective perturbation as the paper runs it: its own numbers, and its experiments on models that are not convex.
 
@@ -259,7 +259,7 @@ class ObjectivePerturbation:
     softmax regression of K classes, 1 and 4 for one logit, m and m for Huber's loss on m outputs. The solver reaches
     gradient norm ``gamma`` (chosen if left out) for every data set and every tilt, in a number of steps fixed in
     advance; discrete Laplace noise of scale sqrt(D)/cover_alpha on a grid covers what remains, the inexactness of all
-    floating point included, so that delta = 0 holds for what the code does (``objective_cover.py`` has the proof; it
+    floating point included, so that delta = 0 holds for what the code does (the top of this file has the proof; it
     takes the words of the cipher behind real noise as random). Rounds add up; with delta > 0 they compose optimally,
     for a schedule fixed in advance.
 

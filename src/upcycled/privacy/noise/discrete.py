@@ -154,7 +154,7 @@ def discrete_gaussian(scales: Real, count: int, words: WordSource) -> Real:
     """Return integers of P(k) ~ exp(-k^2 / (2 scale^2)), shape (scales, count), exact to a relative 2^-44.
 
     A scale is from 2^20 to 2^21, as ``core.vectors.grid_scale`` gives it, or zero, whose noise is zero. What "exact"
-    means and why it is true stands in ``gaussian_blocks``.
+    means and why it is true stands at the top of this file.
     """
     from upcycled.privacy.noise.kernels import gaussian_row
 
