@@ -7,8 +7,8 @@ was fixed beforehand and the sum is held to a bound that was too (Feldman and Zr
 
 **Gaussian** of shift mu: alpha mu^2/2. **Pure**: min(epsilon, alpha epsilon^2/2). **Poisson-sampled Gaussian**,
 replace-one: the pair P = (1-q) N(0, z^2) + q N(1, z^2), Q = (1-q) N(0, z^2) + q N(-1, z^2) is the worst in every
-dimension; steps add up. (The bound of Mironov et al. 2019 is about add/remove and does not serve.) ``discrete_noise`` has the
-proof, and what is charged on top because real noise is integers on a grid.
+dimension; steps add up. (The bound of Mironov et al. 2019 is about add/remove and does not serve.) ``discrete_noise``
+has the proof, and what is charged on top because real noise is integers on a grid.
 
 **Quadrature, rounded upwards.** With p = (1-q) + q e^((2x-1)/(2z^2)) and p' the same at -x, and since p and p' have
 mean one under N(0, z^2),

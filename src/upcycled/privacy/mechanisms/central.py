@@ -44,7 +44,8 @@ class CentralDPFedAvg:
         delta: the delta that goes with it.
         secret_sampling: whether the epsilon relies on secret Poisson draws of the clients.
         quantile: the part of the clients whose updates are to lie below the bound; it then follows a noisy count of
-            those that do, which is charged (see :mod:`upcycled.privacy.mechanisms.clipping`). None keeps the bound where it is.
+            those that do, which is charged (see :mod:`upcycled.privacy.mechanisms.clipping`). None keeps the
+            bound where it is.
         adapt_rate: how fast it follows.
         count_share: the count's share of what a round costs; the updates have the rest.
 

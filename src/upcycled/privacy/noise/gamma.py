@@ -6,8 +6,8 @@ a radius sqrt(2 E), E exponential, at a uniform angle.
 Floating point cannot give that density: it leaves gaps. They do no harm here, because nobody sees n. What is needed
 is that for every outcome of the coins the computed vector lies close to the one which exact arithmetic would have
 given from the same coins and all that would follow: then the minimisers lie close as well, and noise covers their
-distance (see ``mechanisms/objective_perturbation.py``). So real noise has full relative precision everywhere: uniforms of 53
-significant bits however small they are, exponentials also near zero, normals from an angle within an octant, whose
+distance (see ``mechanisms/objective_perturbation.py``). So real noise has full relative precision everywhere: uniforms
+of 53 significant bits however small they are, exponentials also near zero, normals from an angle within an octant, whose
 sine and cosine lose nothing, and three bits that say which octant. With u = 2^-53, and NumPy's functions within the 4
 ulp, 8u, that its vectorised ones are held to:
 
