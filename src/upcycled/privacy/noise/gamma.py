@@ -7,9 +7,9 @@ Floating point cannot give that density: it leaves gaps. They do no harm here, b
 is that for every outcome of the coins the computed vector lies close to the one which exact arithmetic would have
 given from the same coins and all that would follow: then the minimisers lie close as well, and noise covers their
 distance (see ``mechanisms/objective_perturbation.py``). So real noise has full relative precision everywhere: uniforms
-of 53 significant bits however small they are, exponentials also near zero, normals from an angle within an octant, whose
-sine and cosine lose nothing, and three bits that say which octant. With u = 2^-53, and NumPy's functions within the 4
-ulp, 8u, that its vectorised ones are held to:
+of 53 significant bits however small they are, exponentials also near zero, normals from an angle within an octant,
+whose sine and cosine lose nothing, and three bits that say which octant. With u = 2^-53, and NumPy's functions within
+the 4 ulp, 8u, that its vectorised ones are held to:
 
 - a uniform is cut off after its 53rd bit: 2u;
 - an exponential -log(v) with v < 1/2, or -log1p(-v): 2u times at most 1/ln 2, and the function: 11u;
