@@ -51,17 +51,17 @@ from upcycled.privacy import Budget, ChargedScores
 from upcycled.training.checkpoint.fingerprint import hash_of
 from upcycled.training.spec import OPTIONS, RunSpec
 
-_NOT_IN_BITS = tuple(option.key for name, option in OPTIONS.items() if not option.in_bits and name != "callbacks")
+NOT_IN_BITS = tuple(option.key for name, option in OPTIONS.items() if not option.in_bits and name != "callbacks")
 """Keys that change no result; a callback may end a run."""
-NOT_COMPARED = ("results", "data.path", *_NOT_IN_BITS)
+NOT_COMPARED = ("results", "data.path", *NOT_IN_BITS)
 """The folder says where it lies, a file of data is known by its content, checkpoints and who pays change no result."""
 ADDED = {"device": "cpu"}
 """Keys that older files lack, with what they had: fingerprints leave these values out."""
-NOT_OF_CLIENTS = ("scored_on", "eval_every", "device", "callbacks", *_NOT_IN_BITS)
+NOT_OF_CLIENTS = ("scored_on", "eval_every", "device", "callbacks", *NOT_IN_BITS)
 """Keys about scoring, keeping and showing a run, and the machine: a federation's clients take none from the server."""
 FILE_PATHS = (("data", "path"), ("data", "schema"), ("privacy", "account"))
 """Where a file names others, by paths that are relative to it."""
-NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "callbacks", "metrics", *_NOT_IN_BITS)
+NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "callbacks", "metrics", *NOT_IN_BITS)
 _PLACED = places()
 PLAN_KEYS = {name: option.key for name, option in OPTIONS.items() if option.key != name} | {
     f"{name}.{f.name}": f"{OPTIONS[name].key}.{f.name}"
