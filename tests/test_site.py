@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import upcycled as up
-from website.reference import below_fields, commands_page, markdown, module_page, signature
+from upcycled.config.registry import TABLES
+from upcycled.training.spec import OPTIONS
+from website.reference import below_fields, commands_page, keys_page, markdown, module_page, signature
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,6 +40,16 @@ def test_the_page_of_commands_has_every_command():
     page = commands_page()
     assert "### upcycled privacy account" in page.replace("####", "###")
     assert "## upcycled demo" in page
+
+
+def test_the_page_of_keys_has_every_option_of_a_run():
+    page = keys_page()
+    for option in OPTIONS.values():
+        if option.path not in (("seed",), ("model",)) and not option.is_table:
+            assert f"| `{option.key}` | " in page
+    assert "| `iterations` | `100` | an integer >= 1 and < 2^31 |" in page
+    assert "| `progress` | `true` | true or false |" in page
+    assert all(f"## `[{key}]`" in page for key in TABLES)
 
 
 @pytest.mark.slow

@@ -7,10 +7,11 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import json
 import re
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Yields")
@@ -25,6 +26,7 @@ def pages() -> dict[str, str]:
     modules = dict(_modules(up, "up"))
     found = {f"{path}.md": module_page(path, module) for path, module in modules.items()}
     found["commands.md"] = commands_page()
+    found["files.md"] = keys_page()
     listed = [f"| [`{path}`]({path}.md) | {_first_line(module)} |" for path, module in modules.items()]
     found["index.md"] = "\n".join(
         [
@@ -36,10 +38,38 @@ def pages() -> dict[str, str]:
             "|---|---|",
             *listed,
             "| [`upcycled`](commands.md) | the command line |",
+            "| [experiment files](files.md) | their keys |",
             "",
         ]
     )
     return found
+
+
+def keys_page() -> str:
+    """Return the page of an experiment file's keys: of each its default and what it must be."""
+    from upcycled.config.experiment import Experiment
+    from upcycled.config.registry import TABLES, Choice
+
+    top = {key: field for key, field in Experiment.model_fields.items() if key not in TABLES}
+    lines = ["# Experiment files", "", "Every key of a file, and of `key=value` on the command line.", ""]
+    lines += _keys("", top)
+    for name, kind in TABLES.items():
+        lines += ["", f"## `[{name}]`", ""]
+        for tag, table in kind.tables.items() if isinstance(kind, Choice) else [("", kind)]:
+            title = f'`{kind.tag} = "{tag}"`' if isinstance(kind, Choice) else ""
+            lines += [title, "", *_keys(f"{name}.", table.model_fields), ""]
+    return "\n".join(lines) + "\n"
+
+
+def _keys(before: str, fields: Mapping[str, Any]) -> list[str]:
+    lines = ["| key | default | expected |", "|---|---|---|"]
+    for name, field in fields.items():
+        default = (
+            "required" if field.is_required() else "" if field.default is None else f"`{json.dumps(field.default)}`"
+        )
+        must = str(field.description).replace("|", "\\|")
+        lines.append(f"| `{before}{field.alias or name}` | {default} | {must} |")
+    return lines
 
 
 def _modules(module: types.ModuleType, path: str) -> Iterator[tuple[str, types.ModuleType]]:

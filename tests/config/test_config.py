@@ -23,6 +23,7 @@ from upcycled.config.registry import TABLES, Choice
 from upcycled.privacy import ModelClipping
 from upcycled.privacy.mechanisms import MECHANISMS
 from upcycled.training.plan import make_plan
+from upcycled.training.spec import OPTIONS
 
 DOCUMENTED = """\
 name = "syn-half"
@@ -369,3 +370,46 @@ def test_scored_on_validation_the_held_out_samples_take_the_place_of_the_test_sa
     assert np.array_equal(chosen.train.x, plain.train.x)
     # 40 samples: 4 for testing, a quarter of the other 36 for choosing.
     assert (plain.test.num_rows, plain.validation.num_rows) == (4 * 4, 4 * 9)
+
+
+def in_a_file(option, value):
+    return parse_overrides([f"{option.key}={value}"]).applied(tomllib.loads(SMALL))
+
+
+def test_every_option_of_a_run_has_its_place_in_a_file():
+    values = {
+        "participation": ("0.25", 0.25),
+        "sampling": ("poisson", "poisson"),
+        "stragglers": ("0.5", 0.5),
+        "engine": ("sequential", "sequential"),
+        "metrics": ('["auroc"]', ("auroc",)),
+        "keep_best": ("loss", "loss"),
+        "device": ("meta", "meta"),
+        "checkpoint_every": ("3", 3),
+    }
+    usual = {f.name: f.default for f in fields(up.RunSpec) if not OPTIONS[f.name].left_out and f.name != "seed"}
+    values |= {name: (str(not x).lower(), not x) for name, x in usual.items() if isinstance(x, bool)}
+    values |= {name: (str(x + 7), x + 7) for name, x in usual.items() if type(x) is int}
+    elsewhere = {"model_options", "callbacks", "noise", "budget", "charged_scores", "account"}
+    plain = {name for name in usual if not OPTIONS[name].is_table}
+    assert set(values) == plain - elsewhere, "a new option that is no number or flag belongs here"
+    for name, (text, value) in values.items():
+        experiment = parse(in_a_file(OPTIONS[name], text))
+        assert getattr(experiment.spec(0), name) == value
+        assert f"{name} = " in experiment.resolved_toml()
+        assert (experiment.fingerprint(0) == parse(tomllib.loads(SMALL)).fingerprint(0)) != OPTIONS[name].in_bits
+
+
+def test_a_value_out_of_range_has_the_same_sentence_in_a_file_and_in_python():
+    for name, wrong in (("iterations", 0), ("eval_every", -1), ("stragglers", 2.0)):
+        with pytest.raises(up.InputError) as in_python:
+            up.RunSpec(algorithm=up.FedAvg(), **{name: wrong})
+        with pytest.raises(up.InputError) as in_file:
+            parse(in_a_file(OPTIONS[name], wrong))
+        assert str(in_file.value) == str(in_python.value.renamed(OPTIONS[name].key))
+
+
+@pytest.mark.parametrize("name", [name for name, option in OPTIONS.items() if option.left_out])
+def test_what_a_results_folder_has_a_place_for_is_in_no_file(name):
+    with pytest.raises(up.InputError, match=f"{name} is 'here', but it must be left out: results has a place for it"):
+        parse(in_a_file(OPTIONS[name], "here"))

@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from enum import Enum
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 
 import upcycled as up
 from upcycled.training.checkpoint.fingerprint import as_words, plain_form
-from upcycled.training.spec import ARGUMENTS
+from upcycled.training.spec import ARGUMENTS, RunArguments, SharedArguments
 
 SPEC = up.RunSpec(algorithm=up.FedProx(mu=0.5), upcycle=0.7, iterations=8, seed=3, progress=False)
 
@@ -48,6 +49,46 @@ def test_a_misspelt_argument_is_named_like_any_functions(federation):
         up.train(federation)
     with pytest.raises(TypeError, match="argument 'observers'"):
         SPEC.replace(observers=[])
+
+
+def test_the_typed_arguments_are_the_fields_of_a_spec():
+    assert get_type_hints(RunArguments) == get_type_hints(up.RunSpec)
+    shared = get_type_hints(SharedArguments).keys()
+    assert RunArguments.__annotations__.keys() - shared == {"upcycle", "iterations", "seed", "progress"}
+
+
+CALLS = """
+import upcycled as up
+
+data = up.data.synthetic("iid", clients=4, seed=0)
+spec = up.RunSpec(algorithm=up.FedAvg(), participation=0.5)
+up.train(data, spec, seed=4, results="here", keep_best="loss")
+up.train(data, algorithm=up.FedAvg(), iterations=3)
+up.compare(data, algorithm=up.FedAvg(), iterations=3, seeds=(0, 1), participation=0.5)
+spec.replace(seed=4)
+"""
+MISSPELT = """
+import upcycled as up
+
+data = up.data.synthetic("iid", clients=4, seed=0)
+up.train(data, iteratons=3)
+up.train(data, iterations="3")
+up.compare(data, sampeling="poisson")
+up.RunSpec(algorithm=up.FedAvg()).replace(sead=3)
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_knows_the_arguments(tmp_path):
+    api = pytest.importorskip("mypy.api", reason="mypy is not installed")
+    said = {}
+    for name, text in (("right", CALLS), ("wrong", MISSPELT)):
+        (tmp_path / f"{name}.py").write_text(text)
+        words = ["--strict", "--no-pretty", "--cache-dir", str(tmp_path / "cache"), str(tmp_path / f"{name}.py")]
+        output, errors, status = api.run(words)
+        said[name] = (status, re.findall(r":(\d+): error:", output), output + errors)
+    assert said["right"][0] == 0, said["right"][2]
+    assert said["wrong"][1] == ["5", "6", "7", "8"], said["wrong"][2]
 
 
 OTHER = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, create_model
 
 from upcycled.config.overrides import (
     UNSET,
@@ -24,13 +24,11 @@ from upcycled.config.overrides import (
     put,
     value_at,
 )
-from upcycled.config.registry import CLIENTS, LOCALS, TABLES, Choice, PrivacyTable, keys_within, places
-from upcycled.config.sources import DataTable, Logistic, LstmTable, ModelTable, model_arguments
+from upcycled.config.registry import TABLES, Choice, keys_of_run, keys_within, places, table_keys
+from upcycled.config.sources import DataTable, LstmTable, model_arguments
 from upcycled.config.tables import (
     AsTuple,
     BuiltTable,
-    Count,
-    MachineCount,
     Place,
     Seed,
     Table,
@@ -40,8 +38,6 @@ from upcycled.config.tables import (
     named,
 )
 from upcycled.core.errors import (
-    COUNT,
-    MACHINE_COUNT,
     SEED,
     InputError,
     check_path,
@@ -49,30 +45,28 @@ from upcycled.core.errors import (
     reason_of,
     shown,
     suggest,
-    unknown,
 )
-from upcycled.core.user_code import looked_up, names_code
 from upcycled.data import FederatedData
-from upcycled.engines import ENGINES
-from upcycled.metrics import as_metrics
-from upcycled.training.checkpoint.files import how_often
+from upcycled.privacy import Budget, ChargedScores
 from upcycled.training.checkpoint.fingerprint import hash_of
-from upcycled.training.spec import RunSpec
+from upcycled.training.spec import OPTIONS, RunSpec
 
-NOT_COMPARED = ("results", "data.path", "checkpoint_every", "privacy.account")
+NOT_IN_BITS = tuple(option.key for name, option in OPTIONS.items() if not option.in_bits and name != "callbacks")
+"""Keys that change no result; a callback may end a run."""
+NOT_COMPARED = ("results", "data.path", *NOT_IN_BITS)
 """The folder says where it lies, a file of data is known by its content, checkpoints and who pays change no result."""
+ADDED = {"device": "cpu"}
+"""Keys that older files lack, with what they had: fingerprints leave these values out."""
+NOT_OF_CLIENTS = ("scored_on", "eval_every", "device", "callbacks", *NOT_IN_BITS)
+"""Keys about scoring, keeping and showing a run, and the machine: a federation's clients take none from the server."""
 FILE_PATHS = (("data", "path"), ("data", "schema"), ("privacy", "account"))
 """Where a file names others, by paths that are relative to it."""
-NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "checkpoint_every", "callbacks", "metrics")
+NOT_SWEPT = ("name", "results", "seeds", "sweep", "scored_on", "callbacks", "metrics", *NOT_IN_BITS)
 _PLACED = places()
-PLAN_KEYS = {name: f"clients.{name}" for name in ("participation", "sampling", "stragglers")} | {
-    "noise": "privacy.noise",
-    "account": "privacy.account",
-    "budget.delta": "privacy.budget.delta",
-    "charged_scores": "privacy.scores",
-    "charged_scores.counts": "privacy.scores.counts",
-    "model": "model.kind",
-    "aggregation": "aggregation.kind",
+PLAN_KEYS = {name: option.key for name, option in OPTIONS.items() if option.key != name} | {
+    f"{name}.{f.name}": f"{OPTIONS[name].key}.{f.name}"
+    for name, kind in (("budget", Budget), ("charged_scores", ChargedScores))
+    for f in fields(kind)
 }
 """What a file calls the arguments that sentences about a run begin with."""
 
@@ -90,79 +84,35 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-def _known_engine(name: str) -> str:
-    if name not in ("auto", *ENGINES):
-        raise unknown("engine", name, ["auto", *ENGINES])
-    return name
-
-
-def _known_metrics(names: tuple[str, ...]) -> tuple[str, ...]:
-    as_metrics([name for name in names if not names_code(name)])
-    return names
-
-
-def _names_code(name: str) -> str:
-    if not names_code(name):
-        raise ValueError("not the name of code")
-    return name
-
-
-def _callback(name: str) -> Any:
-    """Return a callback of the user's; a class is called without arguments."""
-    found = looked_up(name, "callbacks")
-    return found() if isinstance(found, type) else found
-
-
-def _checked_interval(value: Any) -> Any:
-    if isinstance(value, float):
-        raise ValueError("a whole number must be written without a point")
-    how_often(value)
-    return value
-
-
-class Experiment(Table):
-    """A checked experiment; equal files give equal experiments."""
+class _OwnKeys(Table):
+    """The keys of a file that are not a run's."""
 
     name: Annotated[str, AfterValidator(_safe_name)] = Field(
         description="a folder name of letters, digits, '.', '_', '-' and '+' that starts with a letter or digit, "
         "at most 100 of them and 200 bytes"
     )
-    iterations: MachineCount = Field(default=100, description=MACHINE_COUNT.phrase)
     seeds: Annotated[tuple[Seed, ...], AsTuple, AfterValidator(_different)] = Field(
         default=(0,), description=f"a list of one or more different {SEED.plural}"
     )
     results: Word = Field(default="results", description="the path of a folder")
-    eval_every: Count = Field(default=1, description=COUNT.phrase)
-    scored_on: Literal["test", "validation"] = Field(default="test", description="'test' or 'validation'")
-    checkpoint_every: Annotated[int | str, BeforeValidator(_checked_interval)] = Field(
-        default="1s", description="a number of data rounds such as 10, or seconds such as '2s'"
-    )
-    metrics: Annotated[tuple[str, ...], AsTuple, AfterValidator(_known_metrics)] = Field(
-        default=(), description="a list of names such as 'auroc' or 'package.module:function'"
-    )
-    keep_best: Literal["loss", "accuracy"] | None = Field(default=None, description="'loss' or 'accuracy'")
-    engine: Annotated[str, AfterValidator(_known_engine)] = Field(
-        default="auto", description="the name of an engine, or 'auto'"
-    )
+    scored_on: Literal["test", "validation"] = "test"
     data: DataTable = Field(description="a table [data] with a source")
-    model: ModelTable = Field(default=Logistic(), description="a table [model] with a kind")
-    algorithm: SerializeAsAny[BuiltTable] = Field(description="a table [algorithm] with a name")
-    upcycle: SerializeAsAny[BuiltTable] | None = Field(default=None, description="a table [upcycle] with a kind")
-    loss: SerializeAsAny[BuiltTable] | None = Field(
-        default=None, description="the name of a loss, or a table [loss] with a name"
-    )
-    aggregation: SerializeAsAny[BuiltTable] | None = Field(
-        default=None, description="a table [aggregation] with a kind"
-    )
-    local: SerializeAsAny[BuiltTable] = Field(default=LOCALS["sgd"](), description="a table [local]")
-    clients: SerializeAsAny[BuiltTable] = Field(default=CLIENTS(), description="a table [clients]")
-    privacy: SerializeAsAny[PrivacyTable] | None = Field(default=None, description="a table [privacy] with a mechanism")
-    callbacks: Annotated[tuple[Annotated[str, AfterValidator(_names_code)], ...], AsTuple] = Field(
-        default=(), description="a list of names such as 'package.module:function'"
-    )
     sweep: dict[str, tuple[Any, ...] | Range] = Field(
         default={}, description='a table [sweep] of lists, such as "local.lr" = [0.01, 0.1], or of ranges'
     )
+
+
+if TYPE_CHECKING:
+
+    class _Keys(_OwnKeys):
+        def __getattr__(self, key: str) -> Any: ...
+
+else:
+    _Keys = create_model("_Keys", __base__=_OwnKeys, **keys_of_run(), **table_keys())
+
+
+class Experiment(_Keys):
+    """A checked experiment: data, seeds, and the keys of :class:`RunSpec`; equal files give equal experiments."""
 
     def build_data(self) -> FederatedData:
         """Generate or read the data; validation samples are held out of the training samples.
@@ -185,37 +135,25 @@ class Experiment(Table):
 
     def spec(self, seed: int) -> RunSpec:
         """Return what one seed's run is, all but the data."""
-        clients = self.clients.build()
-        return RunSpec(
-            **model_arguments(self.model),
-            loss=None if self.loss is None else self.loss.build(),
-            algorithm=self.algorithm.build(),
-            upcycle=None if self.upcycle is None else self.upcycle.build(),
-            aggregation="samples" if self.aggregation is None else self.aggregation.build(),
-            iterations=self.iterations,
-            local=self.local.build(),
-            participation=clients.fraction,
-            sampling=clients.sampling,
-            stragglers=clients.stragglers,
-            privacy=None if self.privacy is None else self.privacy.build(),
-            noise=self.noise,
-            budget=None if self.privacy is None or self.privacy.budget is None else self.privacy.budget.build(),
-            charged_scores=None if self.privacy is None or self.privacy.scores is None else self.privacy.scores.build(),
-            account=None if self.privacy is None else self.privacy.account,
-            engine=self.engine,
-            seed=seed,
-            eval_every=self.eval_every,
-            metrics=self.metrics,
+        values: dict[str, Any] = {"seed": seed, **model_arguments(self.model)}
+        for name, option in OPTIONS.items():
+            if name in values or option.left_out:
+                continue
+            value: Any = self
+            for part in option.path:
+                value = None if value is None else getattr(value, part)
+            value = value.build() if isinstance(value, BuiltTable) else value
+            if value is not None:
+                values[name] = value if option.make is None else option.make(value)
+        if self.scored_on != "test":
             # A run that is scored on validation data has none left to choose an iterate on.
-            keep_best=self.keep_best if self.scored_on == "test" else None,
-            checkpoint_every=self.checkpoint_every,
-            callbacks=tuple(_callback(name) for name in self.callbacks),
-        )
+            values["keep_best"] = None
+        return RunSpec(**values)
 
     @property
     def noise(self) -> str:
         """Where the noise of a private run comes from."""
-        return "seeded" if self.privacy is None else self.privacy.noise
+        return "seeded" if self.privacy is None else str(self.privacy.noise)
 
     @property
     def is_restricted(self) -> bool:
@@ -229,8 +167,7 @@ class Experiment(Table):
         for key, kind in TABLES.items():
             if isinstance(kind, Choice) and f"{key}.{kind.tag}" in self.sweep and key in values:
                 values[key] = said.get(key, {})
-        left_out = [key for key in ("sweep", "callbacks", "metrics") if not getattr(self, key)]
-        return {key: value for key, value in values.items() if key not in left_out}
+        return {key: value for key, value in values.items() if value != () and (key != "sweep" or value)}
 
     def said(self) -> dict[str, Any]:
         """Return what the file says as plain values, without the defaults."""
@@ -250,7 +187,9 @@ class Experiment(Table):
     def fingerprint(self, seed: int) -> str:
         """Return a hash of all that makes a seed's results what they are, but the content of a file of data."""
         keys = flat(self.for_seed(seed).resolved())
-        return hash_of({key: value for key, value in keys.items() if key not in NOT_COMPARED})
+        return hash_of(
+            {key: value for key, value in keys.items() if key not in NOT_COMPARED and ADDED.get(key) != value}
+        )
 
     def for_seed(self, seed: int) -> Self:
         """Return the experiment of one seed alone, as it is written beside that seed's results."""
@@ -346,8 +285,9 @@ def _table(key: str, raw: Any, kind: Choice | type[Table]) -> Table:
         raise from_validation(error, model, Place(key, title, _PLACED | top), raw) from None
     if isinstance(table, BuiltTable):
         _check_agreement(key, table)
-    if isinstance(table, PrivacyTable) and table.scores is not None:
-        _check_agreement(f"{key}.scores", table.scores)
+    for name, held in table:
+        if isinstance(held, BuiltTable):
+            _check_agreement(f"{key}.{name}", held)
     return table
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, create_model
 
 from upcycled.aggregators import AGGREGATORS
 from upcycled.algorithms import ALGORITHMS
@@ -18,73 +20,87 @@ from upcycled.config.tables import (
     Count,
     Table,
     Word,
-    checked_number,
+    default_of,
     one_of,
     table_of,
     table_of_code,
-    within,
 )
-from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Absent, InputError, limits_of, suggest
-from upcycled.core.sampling import SAMPLERS, Participation
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, POSITIVE, Absent, InputError, suggest
+from upcycled.core.sampling import Participation
 from upcycled.core.solvers import LocalAdam, LocalAdamW, LocalOptimizer, LocalSGD
 from upcycled.core.user_code import looked_up, names_code
 from upcycled.losses import OBJECTIVES
-from upcycled.privacy import MECHANISMS, Budget, ChargedScores
+from upcycled.privacy import MECHANISMS
 from upcycled.schedules import SCHEDULES
-from upcycled.training.spec import NOISES
+from upcycled.training.spec import HINTS, OPTIONS, Option, RunSpec
 
 _LAM = (float | Annotated[tuple[float, ...], AsTuple], f"{NOT_NEGATIVE.phrase}, or a list of them, one per data round")
 
 
-LIMITS = limits_of(Budget)
+def _key_type(hint: Any) -> Any:
+    """Return the part of a field's type that a file has values for; None if it has none."""
+    if hasattr(hint, "__metadata__"):
+        checks = [part for part in hint.__metadata__ if not isinstance(part, Option)]
+        inner = _key_type(hint.__origin__)
+        return Annotated[inner, *checks] if checks else inner
+    if get_origin(hint) is tuple:
+        return Annotated[hint, AsTuple]
+    if get_origin(hint) is Literal or hint in (bool, int, float, str):
+        return hint
+    if is_dataclass(hint):
+        return SerializeAsAny[table_of(hint)]  # type: ignore[arg-type, misc]
+    parts = get_args(hint)
+    found = [Word if part is str and Path in parts else _key_type(part) for part in parts]
+    return Union[tuple(one for one in found if one is not None)] if any(found) else None  # noqa: UP007
 
 
-def _known_sampling(name: str) -> str:
-    if name not in SAMPLERS and not names_code(name):
-        raise ValueError("neither a known name nor code of one's own")
-    return name
+def keys_of_run(table: str = "") -> dict[str, Any]:
+    """Return the keys of a table whose values are fields of a run's spec, as pydantic takes them; "" is the file."""
+    found: dict[str, Any] = {}
+    for f in fields(RunSpec):
+        option = OPTIONS[f.name]
+        *above, key = option.path
+        if option.is_table or f.name == "seed" or above != ([table] if table else []):
+            continue
+        kind = HINTS[f.name] if option.form is None else Annotated[option.form, option]
+        default = default_of(f)
+        found[key] = _key(
+            _key_type(kind), option, () if default is None and option.form == tuple[str, ...] else default
+        )
+    return found
 
 
-def _known_noise(name: str) -> str:
-    if name not in NOISES:
-        raise ValueError("not a known name")
-    return name
+def _key(kind: Any, option: Option, default: Any) -> tuple[Any, Any]:
+    if option.left_out:
+        return Annotated[Any, BeforeValidator(partial(_refused, option))], Field(default, description=option.left_out)
+    checked = kind if option.check is None else Annotated[kind, AfterValidator(partial(_checked, option.check))]
+    return checked | None if default is None else checked, Field(default, description=option.must or None)
 
 
-class BudgetTable(Table):
-    """The most a client may spend."""
-
-    epsilon: Annotated[float, within(LIMITS["epsilon"])] = Field(description=LIMITS["epsilon"].phrase)
-    delta: Annotated[float, within(LIMITS["delta"])] = Field(description=LIMITS["delta"].phrase)
-
-    def build(self) -> Budget:
-        return Budget(self.epsilon, self.delta)
+def _refused(option: Option, value: Any) -> Any:
+    raise InputError(field=option.key, value=value, must=option.left_out)
 
 
-SCORES = table_of(ChargedScores)
+def _checked(check: Callable[[Any], object], value: Any) -> Any:
+    check(value)
+    return value
 
 
-class PrivacyTable(BuiltTable):
-    """A mechanism, where its noise comes from, the most that a client may spend, and the account that pays."""
-
-    mechanism: str
-    noise: Annotated[str, AfterValidator(_known_noise)] = Field(
-        "seeded", description="'seeded', which simulates and protects nobody, or 'system', which is real"
-    )
-    budget: BudgetTable | None = Field(
-        None,
-        description="a table such as { epsilon = 2.0, delta = 1e-5 }, with an epsilon > 0 and a delta >= 0 and < 1",
-    )
-    account: Word | None = Field(None, description="the path of an account's folder")
-    scores: SerializeAsAny[SCORES] | None = Field(  # type: ignore[valid-type]
-        None,
-        description="a table such as { noise_std = 10.0, every = 5 } (scores that are charged), with a noise_std > 0",
-    )
+PrivacyTable: type[BuiltTable] = create_model(
+    "PrivacyTable",
+    __base__=BuiltTable,
+    __doc__="A mechanism, where its noise comes from, the most that a client may spend, and the account that pays.",
+    mechanism=(str, ...),
+    **keys_of_run("privacy"),
+)
+CLIENTS: type[BuiltTable] = create_model("ClientsTable", __base__=BuiltTable, **keys_of_run("clients"))
+CLIENTS.makes = Participation
+CLIENTS.names = {"participation": "fraction", "sampling": "sampling", "stragglers": "stragglers"}
 
 
 def _rate(value: Any) -> Any:
     """Return a learning rate of the file: a number, or the table of a schedule, which is checked already."""
-    return value if isinstance(value, BuiltTable) else checked_number(value, POSITIVE)
+    return value if isinstance(value, BuiltTable) else POSITIVE.checked(value)
 
 
 _BATCH_SIZE = (int | Literal["full"], f"{COUNT.phrase}, or 'full'")
@@ -98,9 +114,9 @@ _OPTIMISER_TYPES: dict[str, tuple[Any, str]] = {
 class OptimizerTable(BuiltTable):
     """An optimiser of the user's, and the local work around it."""
 
-    epochs: Count = Field(1, description=COUNT.phrase)
+    epochs: Count = 1
     batch_size: _BATCH_SIZE[0] = Field(32, description=_BATCH_SIZE[1])  # type: ignore[valid-type]
-    max_grad_norm: Annotated[float, within(POSITIVE)] | None = Field(None, description=POSITIVE.phrase)
+    max_grad_norm: Annotated[float, POSITIVE] | None = None
 
     def build(self) -> LocalOptimizer:
         batch_size = None if self.batch_size == "full" else self.batch_size
@@ -126,17 +142,6 @@ _CLASS_WEIGHT = (
 LOSSES: dict[str, type[BuiltTable]] = {
     name: table_of(made, tag=("name", name), types={"class_weight": _CLASS_WEIGHT}) for name, made in OBJECTIVES.items()
 }
-CLIENTS = table_of(
-    Participation,
-    renamed={"fraction": "participation"},
-    types={
-        "fraction": (Annotated[float, within(SHARE)], SHARE.phrase),
-        "sampling": (
-            Annotated[str, AfterValidator(_known_sampling)],
-            f"{' or '.join(f'{name!r}' for name in SAMPLERS)}, or 'package.module:Name'",
-        ),
-    },
-)
 UPCYCLES: dict[str, type[BuiltTable]] = {
     name: table_of(
         made,
@@ -157,6 +162,8 @@ class Choice:
     own: Callable[[str, str], type[Table]]
     """Makes the table of somebody's own code from (where it is named, its name)."""
     default: str | None = None
+    is_always_there: bool = False
+    """Whether a file without the table has that of the default kind."""
     has_short_form: bool = False
     """Whether a text in the table's place is its tag: ``loss = "mse"``."""
 
@@ -199,7 +206,7 @@ def _no_own(field: str, name: str) -> type[Table]:
 
 TABLES: dict[str, Choice | type[Table]] = {
     "data": Choice("source", SOURCES, _no_own),
-    "model": Choice("kind", MODELS, lambda field, name: Factory, default="logistic"),
+    "model": Choice("kind", MODELS, lambda field, name: Factory, default="logistic", is_always_there=True),
     "algorithm": Choice(
         "name", {name: table_of(made, tag=("name", name)) for name, made in ALGORITHMS.items()}, _own("name")
     ),
@@ -208,7 +215,9 @@ TABLES: dict[str, Choice | type[Table]] = {
     ),
     "upcycle": Choice("kind", UPCYCLES, _own("kind"), default="constant"),
     "loss": Choice("name", LOSSES, _own("name", takes_functions=True), has_short_form=True),
-    "local": Choice("kind", LOCALS, _own("kind", OptimizerTable, takes_functions=True), default="sgd"),
+    "local": Choice(
+        "kind", LOCALS, _own("kind", OptimizerTable, takes_functions=True), default="sgd", is_always_there=True
+    ),
     "local.lr": Choice(
         "kind",
         {name: table_of(made, tag=("kind", name)) for name, made in SCHEDULES.items()},
@@ -222,6 +231,28 @@ TABLES: dict[str, Choice | type[Table]] = {
     ),
 }
 """A dotted one is a table within a table, in the place of a plain value."""
+
+
+def table_keys() -> dict[str, Any]:
+    """Return the tables of a file that hold a run's objects, as pydantic takes them.
+
+    One that the run's spec has a default for may be left out.
+    """
+    found: dict[str, Any] = {}
+    for f in fields(RunSpec):
+        [name, *_], kind = OPTIONS[f.name].path, TABLES.get(OPTIONS[f.name].path[0])
+        if kind is None or name in found:
+            continue
+        default: Any = None if default_of(f) is not ... else ...
+        if not isinstance(kind, Choice):
+            default, what = kind(), ""
+        else:
+            default = kind.tables[kind.default]() if kind.is_always_there and kind.default else default
+            what = f" with a {kind.tag}"
+        short = "the name of a loss, or " if name == "loss" else ""
+        held = SerializeAsAny[Table] if default is not None else SerializeAsAny[Table] | None
+        found[name] = held, Field(default, description=f"{short}a table [{name}]{what}")
+    return found
 
 
 def keys_within(table: str) -> list[str]:

@@ -11,27 +11,27 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from upcycled import data as federated
-from upcycled.config.tables import AsTuple, Count, Fraction, Seed, Table, Word, in_keys, in_path, within
-from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError
+from upcycled.config.tables import AsTuple, Count, Fraction, Seed, Table, Word, in_keys, in_path
+from upcycled.core.errors import COUNT, NOT_NEGATIVE, InputError
 from upcycled.data import FederatedData
 from upcycled.data.arrays import CLASSES
 from upcycled.data.schema.schema import as_schema
 from upcycled.data.sets.femnist import LETTERS
 
-_Letters = Annotated[int, within(LETTERS)]
+_Letters = Annotated[int, LETTERS]
 
 
 class Femnist(Table):
     """Handwritten letters on devices that know some of them."""
 
-    source: Literal["femnist"] = Field(default="femnist", description="'femnist'")
+    source: Literal["femnist"] = "femnist"
     path: Word | None = Field(default=None, description="the path of a file or a folder with letters")
-    letters: _Letters | None = Field(default=None, description=LETTERS.phrase)
-    devices: Count | None = Field(default=None, description=COUNT.phrase)
-    partition: Literal["published", "drawn"] | None = Field(default=None, description="'published' or 'drawn'")
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    public: bool = Field(default=False, description="true or false")
+    letters: _Letters | None = None
+    devices: Count | None = None
+    partition: Literal["published", "drawn"] | None = None
+    seed: Seed = 0
+    validation_fraction: Fraction = 0.0
+    public: bool = False
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         _check_public(self.source, repair)
@@ -49,14 +49,14 @@ class Femnist(Table):
 class Sent140(Table):
     """Tweets, glad or sad, with word vectors."""
 
-    source: Literal["sent140"] = Field(default="sent140", description="'sent140'")
+    source: Literal["sent140"] = "sent140"
     path: Word | None = Field(default=None, description="the path of a file or a folder with tweets")
     dimension: Literal[0, 50, 100, 300] = Field(default=50, description="50, 100 or 300, or 0 for no word vectors")
-    devices: Count = Field(default=52, description=COUNT.phrase)
-    length: Count = Field(default=25, description=COUNT.phrase)
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    public: bool = Field(default=False, description="true or false")
+    devices: Count = 52
+    length: Count = 25
+    seed: Seed = 0
+    validation_fraction: Fraction = 0.0
+    public: bool = False
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         _check_public(self.source, repair)
@@ -81,7 +81,7 @@ def _check_public(source: str, repair: bool) -> None:
         )
 
 
-Classes = Annotated[int, within(CLASSES)]
+Classes = Annotated[int, CLASSES]
 Targets = Literal["classes", "numbers", "labels"]
 TARGETS = "'classes', 'numbers' or 'labels'"
 Columns = Annotated[tuple[Word, ...], AsTuple, Field(min_length=1)]
@@ -96,21 +96,19 @@ def _schema(given: Any) -> dict[str, Any]:
 class Synthetic(Table):
     """Syn(alpha, beta) or Syn(iid), generated."""
 
-    source: Literal["synthetic"] = Field(default="synthetic", description="'synthetic'")
-    alpha: Annotated[float, within(NOT_NEGATIVE)] | Literal["iid"] = Field(
-        description=f"{NOT_NEGATIVE.phrase}, or 'iid'"
-    )
-    beta: Annotated[float, within(NOT_NEGATIVE)] | None = Field(default=None, description=NOT_NEGATIVE.phrase)
-    clients: Count = Field(default=30, description=COUNT.phrase)
-    dim: Count = Field(default=20, description=COUNT.phrase)
-    classes: Classes = Field(default=2, description=CLASSES.phrase)
+    source: Literal["synthetic"] = "synthetic"
+    alpha: Annotated[float, NOT_NEGATIVE] | Literal["iid"] = Field(description=f"{NOT_NEGATIVE.phrase}, or 'iid'")
+    beta: Annotated[float, NOT_NEGATIVE] | None = None
+    clients: Count = 30
+    dim: Count = 20
+    classes: Classes = 2
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
         default=None, description=f"{COUNT.phrase}, or a list of as many as there are clients"
     )
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    test_fraction: Fraction = Field(default=0.1, description=FRACTION.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    public: bool = Field(default=False, description="true or false")
+    seed: Seed = 0
+    test_fraction: Fraction = 0.1
+    validation_fraction: Fraction = 0.0
+    public: bool = False
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         """Generate the samples, which never need a repair."""
@@ -121,19 +119,19 @@ class Synthetic(Table):
 class NpzFile(Table):
     """An .npz with arrays [<set>_]{train,test}_{x,y,client}."""
 
-    source: Literal["npz"] = Field(default="npz", description="'npz'")
+    source: Literal["npz"] = "npz"
     path: Word = Field(description="the path of an .npz file")
     name: Word | None = Field(default=None, description="the name of a set in the file")
     client: Word | None = Field(default=None, description="the name of the client array")
     label: Word | None = Field(default=None, description="the name of the label array")
-    targets: Targets | None = Field(default=None, description=TARGETS)
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    classes: Classes | None = Field(default=None, description=CLASSES.phrase)
+    targets: Targets | None = None
+    seed: Seed = 0
+    test_fraction: Fraction = 0.0
+    validation_fraction: Fraction = 0.0
+    classes: Classes | None = None
     labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
-    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
-    public: bool = Field(default=False, description="true or false")
+    vocabulary: Count | None = None
+    public: bool = False
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -154,16 +152,16 @@ class ColumnsFile(Table):
     )
     client: Word = Field(default="client", description="the name of a column")
     label: Word | Columns = Field(default="label", description="the name of a column, or a list of several")
-    targets: Targets | None = Field(default=None, description=TARGETS)
+    targets: Targets | None = None
     split: Word | None = Field(default=None, description="the name of a column that says train or test")
     features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    classes: Classes | None = Field(default=None, description=CLASSES.phrase)
+    seed: Seed = 0
+    test_fraction: Fraction = 0.0
+    validation_fraction: Fraction = 0.0
+    classes: Classes | None = None
     labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
-    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
-    public: bool = Field(default=False, description="true or false")
+    vocabulary: Count | None = None
+    public: bool = False
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -234,14 +232,14 @@ def _read(table: NpzFile | ColumnsFile, repair: bool, vocabulary: int | None) ->
 class Logistic(Table):
     """Softmax regression."""
 
-    kind: Literal["logistic"] = Field(default="logistic", description="'logistic'")
-    bias: bool = Field(default=True, description="true or false")
+    kind: Literal["logistic"] = "logistic"
+    bias: bool = True
 
 
 class Mlp(Table):
     """Linear and ReLU layers."""
 
-    kind: Literal["mlp"] = Field(default="mlp", description="'mlp'")
+    kind: Literal["mlp"] = "mlp"
     hidden: Annotated[tuple[Count, ...], AsTuple, Field(min_length=1)] = Field(
         default=(196,), description=f"a list of one or more {COUNT.plural}"
     )
@@ -250,12 +248,12 @@ class Mlp(Table):
 class LstmTable(Table):
     """A bidirectional LSTM over token ids."""
 
-    kind: Literal["lstm"] = Field(default="lstm", description="'lstm'")
-    hidden: Count = Field(default=128, description=COUNT.phrase)
-    embedding: Count | None = Field(default=None, description=COUNT.phrase)
+    kind: Literal["lstm"] = "lstm"
+    hidden: Count = 128
+    embedding: Count | None = None
     """Left out, the data's word vectors are the embedding; where it has none, 50 numbers per word are learned."""
-    dropout: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
+    dropout: Fraction = 0.0
+    vocabulary: Count | None = None
 
 
 class Factory(Table):

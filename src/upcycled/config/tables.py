@@ -19,7 +19,16 @@ from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic import Field as Key
 
-from upcycled.core.errors import COUNT, FRACTION, MACHINE_COUNT, SEED, InputError, Limits, limits_of, suggest
+from upcycled.core.errors import (
+    COUNT,
+    FRACTION,
+    SEED,
+    InputError,
+    choices_of,
+    declared_limits,
+    limits_of,
+    suggest,
+)
 
 
 def one_of(names: Iterable[str]) -> str:
@@ -120,13 +129,38 @@ PHRASES: dict[Any, str] = {
 }
 
 
+def phrase_of(hint: Any) -> str:
+    """Return what a value of a type must be, by the limits that it is annotated with, or by its kind.
+
+    >>> phrase_of(Annotated[int, COUNT] | None), phrase_of(Literal["loss", "accuracy"] | None)
+    ('an integer >= 1', "'loss' or 'accuracy'")
+    """
+    limits, choices = declared_limits(hint), choices_of(hint)
+    if limits is not None:
+        return limits.phrase
+    if choices:
+        names = [repr(choice) for choice in choices]
+        return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return PHRASES.get(hint.__origin__ if hasattr(hint, "__metadata__") else hint, "a fitting value")
+
+
 class Table(BaseModel):
     """A table of the file: no unknown keys, no conversions, no change afterwards.
 
-    Every key carries in its description what the value must be; error sentences are made from it.
+    Every key carries in its description what the value must be; error sentences are made from it. Where it is left out,
+    the key's type says it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Describe the keys that have no description."""
+        for key in cls.model_fields.values():
+            if key.description is None:
+                key.description = phrase_of(
+                    Annotated[key.annotation, *key.metadata] if key.metadata else key.annotation
+                )
 
 
 class BuiltTable(Table):
@@ -141,21 +175,9 @@ class BuiltTable(Table):
         return self.makes(**{field: _plain(value) for field, value in values.items()})
 
 
-def checked_number(value: Any, limits: Limits) -> Any:
-    """Return a number of the file as it is, if it is one within the limits."""
-    limits.check("it", value)
-    return value
-
-
-def within(limits: Limits) -> BeforeValidator:
-    """Return the check of a key that is a number in a range; it words wrong types too."""
-    return BeforeValidator(lambda value: checked_number(value, limits))
-
-
-Fraction = Annotated[float, within(FRACTION)]
-Count = Annotated[int, within(COUNT)]
-MachineCount = Annotated[int, within(MACHINE_COUNT)]
-Seed = Annotated[int, within(SEED)]
+Fraction = Annotated[float, FRACTION]
+Count = Annotated[int, COUNT]
+Seed = Annotated[int, SEED]
 Word = Annotated[str, Key(min_length=1)]
 
 
@@ -194,7 +216,7 @@ def table_of(
         kind = hints[f.name] if hints[f.name] in KNOWN else Any
         kind, phrase = (types or {}).get(f.name, (kind, PHRASES.get(kind, "a fitting value")))
         if f.name in limits and f.name not in (types or {}):
-            kind, phrase = Annotated[kind, within(limits[f.name])], limits[f.name].phrase
+            kind, phrase = Annotated[kind, limits[f.name]], limits[f.name].phrase
         default = (defaults or {}).get(f.name, default_of(f))
         keys[key_of[f.name]] = (kind, Key(default, description=phrase))
     table: type[BuiltTable] = create_model(f"{made.__name__}Table", __base__=base, **keys)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 LONGEST_VALUE = 80
 LONGEST_REASON = 160
@@ -321,6 +321,16 @@ class Limits:
             raise InputError(field=field, of=of, value=value, must=f"{self.phrase}{why}")
         return number
 
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return the check of a file's key that is annotated with the limits."""
+        check = {"type": "no-info", "function": self.checked}
+        return {"type": "function-before", "function": check, "schema": handler(source)}
+
+    def checked(self, value: Any) -> Any:
+        """Return a number of a file as it was written, if it is within the limits."""
+        self.check("it", value)
+        return value
+
     def _has(self, number: object) -> bool:
         if not isinstance(number, int if self.integer else int | float) or isinstance(number, bool):
             return False
@@ -426,26 +436,43 @@ class _Field:
     is_optional: bool
     is_flag: bool
     takes_functions: bool
+    choices: tuple[Any, ...]
 
 
 @cache
 def _fields_of(made: type) -> tuple[_Field, ...]:
     hints = get_type_hints(made, include_extras=True)
-    found = ((f.name, hints[f.name]) for f in fields(made))
-    return tuple(
-        _Field(name, _declared(hint), type(None) in get_args(hint), hint is bool, _takes_functions(hint))
-        for name, hint in found
-    )
+    return tuple(_field_of(f.name, hints[f.name]) for f in fields(made))
+
+
+def _field_of(name: str, hint: Any) -> _Field:
+    plain = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+    is_optional, takes_functions = type(None) in get_args(plain), _takes_functions(plain)
+    return _Field(name, declared_limits(hint), is_optional, plain is bool, takes_functions, choices_of(plain))
 
 
 def _takes_functions(hint: Any) -> bool:
     return any(get_origin(part) is Callable for part in get_args(hint))
 
 
-def _declared(hint: Any) -> Limits | None:
+def declared_limits(hint: Any) -> Limits | None:
+    """Return the limits that a type is annotated with, or a part of it."""
     own = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Limits)]
-    inner = [limits for part in get_args(hint) if (limits := _declared(part)) is not None]
+    inner = [limits for part in get_args(hint) if (limits := declared_limits(part)) is not None]
     return next(iter(own + inner), None)
+
+
+def choices_of(hint: Any) -> tuple[Any, ...]:
+    """Return the values of a Literal, which may stand beside None; none for another type.
+
+    >>> choices_of(Literal["loss", "accuracy"] | None)
+    ('loss', 'accuracy')
+    """
+    parts = get_args(hint)
+    if get_origin(hint) is Literal:
+        return parts
+    others = [part for part in parts if part is not type(None)]
+    return choices_of(others[0]) if len(others) == 1 < len(parts) else ()
 
 
 def limits_of(made: type) -> Mapping[str, Limits]:
@@ -477,5 +504,7 @@ def check_fields(made: Any, of: str | None = None, **names: str) -> None:
             if not isinstance(value, bool) and not _is_numpy(value, "bool_"):
                 raise InputError(field=names.get(field.name, field.name), of=owner, value=value, must="True or False")
             plain = bool(value)
+        elif field.choices and not is_other and not (isinstance(value, str) and value in field.choices):
+            raise unknown(names.get(field.name, field.name), value, field.choices)
         if plain is not None and plain is not value:
             object.__setattr__(made, field.name, plain)

@@ -253,7 +253,9 @@ def prepare_batch(
                     described[key, shown.is_restricted] = shown.about(data)
                 about = described[key, shown.is_restricted]
                 found = {
-                    seed: finished_summary(seed_folder(experiment, seed), experiment, seed, about, is_anyway)
+                    seed: finished_summary(
+                        seed_folder(experiment, seed), experiment, seed, about, is_anyway or experiment.resume_anyway
+                    )
                     for seed in experiment.seeds
                 }
                 there = {seed: summary for seed, summary in found.items() if summary is not None}
@@ -308,7 +310,8 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
                 outcomes[i, seed] = _found(variant, seed, summary)
                 options.tell(variant.experiment, outcomes[i, seed])
     begun = {place for place in todo if has_checkpoints(batch.variants[place[0]].checkpoint(place[1]))}
-    table = BatchProgress(len(todo), options.progress)
+    is_shown = options.progress and all(variant.experiment.progress for variant in batch.variants)
+    table = BatchProgress(len(todo), is_shown)
     with named(batch.source), in_keys(PLAN_KEYS), table.shown():
         for start in range(0, len(todo), AT_ONCE):
             for (i, seed), result in _train(batch.variants, todo[start : start + AT_ONCE], table, options):
@@ -349,7 +352,7 @@ def _train(
             "ledger": open_ledger(folder, variant.experiment.noise, checkpoint) if has_ledger else None,
             # The holder's own, which nobody who gets the folder's other files needs.
             "ledger_key": ledger_key(folder) if variant.experiment.noise == "system" and has_ledger else None,
-            "resume_anyway": options.resume_anyway,
+            "resume_anyway": options.resume_anyway or variant.experiment.resume_anyway,
         }
         runs.append(variant.job(seed, watching, **kept))
         titles.append(f"{variant.title}, seed {seed}" if len(variants) > 1 else f"seed {seed}")

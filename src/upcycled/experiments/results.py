@@ -50,7 +50,7 @@ from upcycled._utils.files import (
     write_together,
     write_whole,
 )
-from upcycled.config.experiment import NOT_COMPARED, Experiment, flat
+from upcycled.config.experiment import ADDED, NOT_COMPARED, Experiment, flat
 from upcycled.core.errors import InputError, shown
 from upcycled.data import FederatedData
 from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
@@ -476,7 +476,7 @@ def _check_same_config(folder: Path, experiment: Experiment) -> None:
         held = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} holds files but no readable config.toml: choose another {PLACE}") from error
-    before = flat(held)
+    before = ADDED | flat(held)
     now = flat(tomllib.loads(experiment.resolved_toml()))
     for key in dict.fromkeys([*now, *before]):
         if key not in NOT_COMPARED and before.get(key) != now.get(key):

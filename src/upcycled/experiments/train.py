@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import ScalarRule, as_rule
+from upcycled.config.overrides import put
 from upcycled.config.registry import TABLES, Choice
 from upcycled.config.tables import BuiltTable
+from upcycled.core.aggregator import Aggregator
 from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, shown
 from upcycled.core.solvers import LocalAdam, LocalOptimizer
 from upcycled.core.user_code import name_of
@@ -26,7 +28,7 @@ from upcycled.training.checkpoint.fingerprint import plain_form
 from upcycled.training.plan import Plan, make_plan
 from upcycled.training.publication import publication_of
 from upcycled.training.result import Result
-from upcycled.training.spec import RunSpec
+from upcycled.training.spec import OPTIONS, SIGNATURE, RunArguments, RunSpec
 from upcycled.training.train import spec_from, train_plan
 
 
@@ -41,29 +43,16 @@ def document_of(spec: RunSpec) -> dict[str, Any]:
     >>> found["algorithm"], found["upcycle"], found["seeds"]
     ({'name': 'fedprox', 'mu': 0.5}, {'kind': 'constant', 'coefficient': 0.7}, [3])
     """
-    aggregator = as_aggregator(spec.aggregation)
-    document = {
-        "iterations": spec.iterations,
-        "seeds": [spec.seed],
-        "eval_every": spec.eval_every,
-        "metrics": None if spec.metrics is None else _metrics(spec.metrics),
-        "keep_best": spec.keep_best,
-        "engine": spec.engine,
-        "model": _model(spec),
-        "algorithm": _table("algorithm", spec.algorithm),
-        "upcycle": None if spec.upcycle is None else _upcycle(as_rule(spec.upcycle)),
-        "loss": {"name": spec.loss} if isinstance(spec.loss, str) else _table("loss", spec.loss),
-        "aggregation": None if isinstance(aggregator, Samples) else _table("aggregation", aggregator),
-        "local": _local(spec.local),
-        "clients": {
-            "participation": _plain(spec.participation),
-            "sampling": spec.sampling,
-            "stragglers": spec.stragglers,
-        },
-        "privacy": _privacy(spec),
-    }
-    found: dict[str, Any] = _without_none(document)
-    return found
+    document: dict[str, Any] = {"seeds": [spec.seed], "model": _model(spec)}
+    for name, option in OPTIONS.items():
+        path, value = option.path, getattr(spec, name)
+        is_without_table = path[0] == "privacy" and spec.privacy is None
+        if not option.in_bits or name == "seed" or path[0] == "model" or is_without_table:
+            continue
+        form = _FORMS[name](value) if name in _FORMS else _table(name, value) if option.is_table else _plain(value)
+        if form is not None:
+            document = put(document, path, form)
+    return _without_none(document)  # type: ignore[no-any-return]
 
 
 def _table(key: str, value: object) -> Any:
@@ -81,7 +70,8 @@ def _table(key: str, value: object) -> Any:
     return {choice.tag: name_of(value) or repr(kind.__name__), **_plain_table(value)}
 
 
-def _upcycle(rule: object) -> Any:
+def _upcycle(value: object) -> Any:
+    rule = None if value is None else as_rule(value)
     return _table("upcycle", rule.coefficient if isinstance(rule, ScalarRule) else rule)
 
 
@@ -116,17 +106,19 @@ def _model(spec: RunSpec) -> dict[str, Any]:
     return {"kind": name_of(spec.model) or "a function without a name"}
 
 
-def _privacy(spec: RunSpec) -> Any:
-    if spec.privacy is None:
+def _fields(value: Any) -> Any:
+    """Return an object that a key stands for, without a name."""
+    return None if value is None else {f.name: _plain(getattr(value, f.name)) for f in fields(value) if f.init}
+
+
+def _aggregation(value: str | Aggregator) -> Any:
+    aggregator = as_aggregator(value)
+    return None if isinstance(aggregator, Samples) else _table("aggregation", aggregator)
+
+
+def _metrics(metrics: Any) -> list[str] | None:
+    if metrics is None:
         return None
-    found = _table("privacy", spec.privacy) | {"noise": spec.noise}
-    for key, value in (("budget", spec.budget), ("scores", spec.charged_scores)):
-        if value is not None:
-            found[key] = {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.init}
-    return found
-
-
-def _metrics(metrics: Any) -> list[str]:
     values = metrics.items() if isinstance(metrics, Mapping) else ((None, one) for one in metrics)
     return [one if isinstance(one, str) else name or name_of(one) or type(one).__name__ for name, one in values]
 
@@ -149,12 +141,23 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-_KEPT = ("checkpoint", "ledger", "ledger_key")
-"""What a results folder has its own places for."""
+_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "aggregation": _aggregation,
+    "budget": _fields,
+    "charged_scores": _fields,
+    "local": _local,
+    "loss": lambda loss: {"name": loss} if isinstance(loss, str) else _table("loss", loss),
+    "metrics": _metrics,
+    "upcycle": _upcycle,
+}
+"""How the values of some fields are written."""
 
 
 def train(
-    data: FederatedData, spec: RunSpec | None = None, results: str | os.PathLike[str] | None = None, **arguments: Any
+    data: FederatedData,
+    spec: RunSpec | None = None,
+    results: str | os.PathLike[str] | None = None,
+    **arguments: Unpack[RunArguments],
 ) -> Result:
     """Train a federation and return the model, its history and how it was made.
 
@@ -198,7 +201,7 @@ train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         inspect.Parameter("data", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=FederatedData),
         inspect.Parameter("spec", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=RunSpec | None),
         inspect.Parameter("results", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | Path | None),
-        *inspect.signature(RunSpec).parameters.values(),
+        *SIGNATURE.parameters.values(),
     ],
     return_annotation=Result,
 )
@@ -217,9 +220,9 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     from upcycled.training.checkpoint.checkpointer import own_code
 
     spec, shown_of_run = plan.spec, publication_of(plan)
-    for name in _KEPT:
-        if getattr(spec, name) is not None:
-            raise InputError(field=name, value=getattr(spec, name), must="left out: results has a place for it")
+    for name, option in OPTIONS.items():
+        if option.left_out and getattr(spec, name) is not None:
+            raise InputError(field=name, value=getattr(spec, name), must=option.left_out)
     if not isinstance(results, str | os.PathLike) or not str(results):
         raise InputError(field="results", value=results, must="None or the path of a folder")
     home = Path(results)
@@ -265,12 +268,12 @@ def _check_same(folder: Path, document: dict[str, Any]) -> bool:
 
     import tomli_w
 
-    from upcycled.config.experiment import flat
+    from upcycled.config.experiment import ADDED, flat
 
     if not (folder / "config.toml").exists():
         return False
     try:
-        before = flat(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
+        before = ADDED | flat(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} holds no readable config.toml: results must be another folder") from error
     now = flat(tomllib.loads(tomli_w.dumps(document)))

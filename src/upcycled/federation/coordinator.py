@@ -21,7 +21,7 @@ import numpy as np
 
 from upcycled._utils.files import json_table, reading
 from upcycled._utils.formats import general
-from upcycled.config.experiment import PLAN_KEYS, Experiment
+from upcycled.config.experiment import NOT_OF_CLIENTS, PLAN_KEYS, Experiment
 from upcycled.config.tables import in_keys
 from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, shown
@@ -133,7 +133,7 @@ def cohort_of_answers(asked: Ask, clients: list[int]) -> Cohort:
     return asked.cohort[np.flatnonzero(np.isin(asked.cohort.clients, clients))]
 
 
-NOT_SENT = ("data", "name", "results", "seeds", "callbacks", "sweep", "checkpoint_every", "eval_every", "scored_on")
+NOT_SENT = ("data", "name", "results", "seeds", "sweep", *NOT_OF_CLIENTS)
 """What of an experiment's file is the server's own business."""
 NO_SAMPLES = "left out: a federation's server has no samples"
 NOT_OFFERED = {

@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError
 
 from upcycled._utils.files import PRIVATE, make_private, write_whole
 from upcycled.config.experiment import Experiment, load_config
-from upcycled.config.tables import AsTuple, Place, Table, Word, from_validation, named, table_of, within
+from upcycled.config.tables import AsTuple, Place, Table, Word, from_validation, named, table_of
 from upcycled.core.errors import InputError, Limits, reason_of
 from upcycled.federation.certificates import (
     fingerprint,
@@ -49,10 +49,10 @@ class FederationFile(Table):
 
     name: Word = Field(description="a text in quotes")
     host: Word = Field(description="the name or address that sites reach the server by")
-    port: Annotated[int, within(PORT)] = Field(description=PORT.phrase)
+    port: Annotated[int, PORT]
     listen: Word = Field(default="127.0.0.1", description="the address that the server listens at")
     sites: Annotated[tuple[SiteName, ...], AsTuple] = Field(description=f"a list of names, each {SITE_NAME}")
-    scores: bool = Field(default=False, description="true or false")
+    scores: bool = False
     """Whether sites are asked for exact scores after iterations that ``eval_every`` names."""
     rounds: PATIENCE = Field(default=PATIENCE(), description="a table [rounds]")  # type: ignore[valid-type]
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from upcycled._utils.extras import needs
-from upcycled.config.experiment import flat
+from upcycled.config.experiment import NOT_IN_BITS, flat
 from upcycled.experiments.train import document_of
 from upcycled.trackers import TrackedRun, Tracker, epsilons_of, numbers_of
 from upcycled.training import Record
@@ -144,4 +144,4 @@ class Mlflow:
 
 def _kept(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out what does not change a run."""
-    return {key: value for key, value in settings.items() if key not in ("results", "checkpoint_every")}
+    return {key: value for key, value in settings.items() if key not in ("results", *NOT_IN_BITS)}

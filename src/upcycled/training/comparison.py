@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.training import plots
 from upcycled.training.executor import train_many
 from upcycled.training.result import Result
+from upcycled.training.spec import SharedArguments
 
 EQUALS = ("work", "epsilon")
 SCORES = ("accuracy", "loss")
@@ -176,7 +177,7 @@ def compare(
     confidence: float = 0.95,
     metric: str | None = None,
     progress: bool = True,
-    **arguments: Any,
+    **arguments: Unpack[SharedArguments],
 ) -> Comparison:
     """Run vanilla and upcycled over seeds in one batch; further arguments are those of :func:`train`.
 

@@ -143,7 +143,7 @@ def _planned(run: Job) -> Plan:
     if isinstance(run, Plan):
         return run
     if isinstance(run, Mapping):
-        arguments = dict(run)
+        arguments: Any = dict(run)
         return make_plan(arguments.pop("data"), spec_from(arguments.pop("spec", None), arguments))
     data, spec = run
     return make_plan(data, spec_from(spec, {}))

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypedDict, Unpack, cast, get_type_hints
 
 from torch import nn
 
 from upcycled.aggregators import as_aggregator
 from upcycled.core.aggregator import Aggregator
 from upcycled.core.algorithm import METHODS, NAMES, Algorithm
-from upcycled.core.errors import COUNT, MACHINE_COUNT, SEED, InputError, check_fields, check_path, plain_number, unknown
+from upcycled.core.errors import (
+    COUNT,
+    MACHINE_COUNT,
+    PROBABILITY,
+    SEED,
+    SHARE,
+    InputError,
+    check_fields,
+    check_path,
+    plain_number,
+    unknown,
+)
 from upcycled.core.mechanism import Mechanism
-from upcycled.core.sampling import Participation, Sampler
+from upcycled.core.sampling import SAMPLERS, Participation, Sampler
 from upcycled.core.solvers import Local, LocalSGD
-from upcycled.core.user_code import check_members, check_names
+from upcycled.core.user_code import check_members, check_names, looked_up, names_code
 from upcycled.metrics import Metric, as_metrics
 from upcycled.privacy.charged_scores import ChargedScores
 from upcycled.privacy.ledger.budget import Budget
@@ -27,13 +39,104 @@ from upcycled.training.checkpoint.files import how_often
 from upcycled.training.checkpoint.fingerprint import hash_of, plain_form
 from upcycled.training.history import SCALARS
 
-NOISES = ("seeded", "system")
-CHOSEN_BY = ("loss", "accuracy")
-"""What an iterate may be the best by."""
-NOT_IN_BITS = (
-    *("ledger", "ledger_key", "account", "checkpoint", "checkpoint_every", "resume_anyway", "progress", "callbacks"),
-)
-"""How a run is kept and shown: none of it changes what it computes."""
+
+def _known_engine(name: str) -> None:
+    from upcycled.engines import ENGINES
+
+    if name not in ("auto", *ENGINES):
+        raise unknown("engine", name, ["auto", *ENGINES])
+
+
+def _known_sampling(name: str) -> None:
+    if name not in SAMPLERS and not names_code(name):
+        raise ValueError("neither a known name nor code of one's own")
+
+
+def _known_metrics(names: Sequence[str]) -> None:
+    as_metrics([name for name in names if not names_code(name)])
+
+
+def _names_of_code(names: Sequence[str]) -> None:
+    if not all(map(names_code, names)):
+        raise ValueError("not the names of code")
+
+
+def _named_callbacks(names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the callbacks of these names; a class is called without arguments."""
+    found = [looked_up(name, "callbacks") for name in names]
+    return tuple(one() if isinstance(one, type) else one for one in found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How experiment files give a field of :class:`RunSpec`; one that says nothing is a key of the field's name."""
+
+    key: str = ""
+    """The key, if it has another name or stands in a table, such as ``"clients.sampling"``."""
+    is_table: bool = False
+    """Whether it stands for an object of the package, as a table."""
+    form: Any = None
+    """The type of the key's value, where it is not that of the field."""
+    must: str = ""
+    """What the value must be, where neither type nor limits say it."""
+    check: Callable[[Any], object] | None = None
+    """Raises an error for a value that is wrong though its type is right."""
+    make: Callable[[Any], object] | None = None
+    """Makes the field's value from the key's."""
+    in_bits: bool = True
+    """Whether it changes what a run computes, and not only how the run is kept and shown."""
+    left_out: str = ""
+    """Why no file gives it."""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The parts of the key; of a table its own name."""
+        parts = tuple(self.key.split("."))
+        return parts[:1] if self.is_table else parts
+
+
+TABLE = Option(is_table=True)
+_KEPT = Option(in_bits=False)
+_PLACED = Option(in_bits=False, left_out="left out: results has a place for it")
+
+
+class SharedArguments(TypedDict, total=False):
+    """The fields of :class:`RunSpec` that runs of a comparison share, as keyword arguments for type checkers."""
+
+    algorithm: Algorithm
+    model: str | nn.Module | Callable[[], nn.Module]
+    model_options: Mapping[str, Any] | None
+    loss: object
+    aggregation: str | Aggregator
+    local: Local | None
+    participation: float | Sampler
+    sampling: str
+    stragglers: float
+    privacy: Mechanism | None
+    noise: Literal["seeded", "system"]
+    budget: Budget | None
+    charged_scores: ChargedScores | None
+    engine: str
+    eval_every: int
+    metrics: Sequence[str | Callable[..., Any] | Metric | Mapping[str, Any]] | Mapping[str, Any] | None
+    keep_best: Literal["loss", "accuracy"] | None
+    device: str
+    ledger: str | Path | None
+    ledger_key: str | Path | None
+    account: str | Path | None
+    checkpoint: str | Path | None
+    checkpoint_every: int | str
+    resume_anyway: bool
+    callbacks: Sequence[Callback | Probe | Callable[..., object]]
+
+
+class RunArguments(SharedArguments, total=False):
+    """The fields of :class:`RunSpec` as keyword arguments for type checkers."""
+
+    upcycle: object
+    iterations: int
+    seed: int
+    progress: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,35 +201,74 @@ class RunSpec:
     (3, True)
     """
 
-    algorithm: Algorithm
-    model: str | nn.Module | Callable[[], nn.Module] = "logistic"
-    model_options: Mapping[str, Any] | None = None
-    loss: object = None
-    upcycle: object = None
-    aggregation: str | Aggregator = "samples"
+    algorithm: Annotated[Algorithm, TABLE]
+    model: Annotated[str | nn.Module | Callable[[], nn.Module], Option(key="model.kind", is_table=True)] = "logistic"
+    model_options: Annotated[Mapping[str, Any] | None, Option(key="model", is_table=True)] = None
+    loss: Annotated[object, TABLE] = None
+    upcycle: Annotated[object, TABLE] = None
+    aggregation: Annotated[str | Aggregator, Option(key="aggregation.kind", is_table=True)] = "samples"
     iterations: Annotated[int, MACHINE_COUNT] = 100
-    local: Local | None = None
-    participation: float | Sampler = 1.0
-    sampling: str = "fixed"
-    stragglers: float = 0.0
-    privacy: Mechanism | None = None
-    noise: str = "seeded"
-    budget: Budget | None = None
-    charged_scores: ChargedScores | None = None
-    engine: str = "auto"
+    local: Annotated[Local | None, TABLE] = None
+    participation: Annotated[float | Sampler, Option(key="clients.participation", form=Annotated[float, SHARE])] = 1.0
+    sampling: Annotated[
+        str,
+        Option(key="clients.sampling", must="'fixed' or 'poisson', or 'package.module:Name'", check=_known_sampling),
+    ] = "fixed"
+    stragglers: Annotated[float, PROBABILITY, Option(key="clients.stragglers")] = 0.0
+    privacy: Annotated[Mechanism | None, TABLE] = None
+    noise: Annotated[
+        Literal["seeded", "system"],
+        Option(key="privacy.noise", must="'seeded', which simulates and protects nobody, or 'system', which is real"),
+    ] = "seeded"
+    budget: Annotated[
+        Budget | None,
+        Option(
+            key="privacy.budget",
+            must="a table such as { epsilon = 2.0, delta = 1e-5 }, with an epsilon > 0 and a delta >= 0 and < 1",
+        ),
+    ] = None
+    charged_scores: Annotated[
+        ChargedScores | None,
+        Option(
+            key="privacy.scores",
+            must="a table such as { noise_std = 10.0, every = 5 } (scores that are charged), with a noise_std > 0",
+        ),
+    ] = None
+    engine: Annotated[str, Option(must="the name of an engine, or 'auto'", check=_known_engine)] = "auto"
     seed: Annotated[int, SEED] = 0
     eval_every: Annotated[int, COUNT] = 1
-    metrics: Sequence[str | Callable[..., Any] | Metric | Mapping[str, Any]] | Mapping[str, Any] | None = None
-    keep_best: str | None = None
-    device: str = "cpu"
-    ledger: str | Path | None = None
-    ledger_key: str | Path | None = None
-    account: str | Path | None = None
-    checkpoint: str | Path | None = None
-    checkpoint_every: int | str = "1s"
-    resume_anyway: bool = False
-    progress: bool = True
-    callbacks: Sequence[Callback | Probe | Callable[..., object]] = ()
+    metrics: Annotated[
+        Sequence[str | Callable[..., Any] | Metric | Mapping[str, Any]] | Mapping[str, Any] | None,
+        Option(
+            form=tuple[str, ...],
+            must="a list of names such as 'auroc' or 'package.module:function'",
+            check=_known_metrics,
+        ),
+    ] = None
+    keep_best: Literal["loss", "accuracy"] | None = None
+    device: Annotated[str, Option(must="'cpu', or another device of this machine that torch can compute on")] = "cpu"
+    ledger: Annotated[str | Path | None, _PLACED] = None
+    ledger_key: Annotated[str | Path | None, _PLACED] = None
+    account: Annotated[
+        str | Path | None, Option(key="privacy.account", must="the path of an account's folder", in_bits=False)
+    ] = None
+    checkpoint: Annotated[str | Path | None, _PLACED] = None
+    checkpoint_every: Annotated[
+        int | str,
+        Option(must="a number of data rounds such as 10, or seconds such as '2s'", check=how_often, in_bits=False),
+    ] = "1s"
+    resume_anyway: Annotated[bool, _KEPT] = False
+    progress: Annotated[bool, _KEPT] = True
+    callbacks: Annotated[
+        Sequence[Callback | Probe | Callable[..., object]],
+        Option(
+            form=tuple[str, ...],
+            must="a list of names such as 'package.module:function'",
+            check=_names_of_code,
+            make=_named_callbacks,
+            in_bits=False,
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, of="")
@@ -171,13 +313,13 @@ class RunSpec:
             return Path(self.ledger_key)
         return None if self.checkpoint is None or not self.has_real_noise else Path(self.checkpoint) / "ledger.key"
 
-    def replace(self, **changes: Any) -> RunSpec:
+    def replace(self, **changes: Unpack[RunArguments]) -> RunSpec:
         """Return a spec with some arguments changed."""
-        return spec_of({name: getattr(self, name) for name in ARGUMENTS} | changes)
+        return spec_of(cast(RunArguments, {name: getattr(self, name) for name in ARGUMENTS} | changes))
 
     def settings(self) -> dict[str, Any]:
         """Return what determines the run's bits, by name."""
-        return {name: getattr(self, name) for name in ARGUMENTS if name not in NOT_IN_BITS}
+        return {name: getattr(self, name) for name in ARGUMENTS if OPTIONS[name].in_bits}
 
     @cached_property
     def _form(self) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -210,6 +352,28 @@ class RunSpec:
 
 
 ARGUMENTS = tuple(f.name for f in fields(RunSpec))
+HINTS: Mapping[str, Any] = get_type_hints(RunSpec, include_extras=True)
+
+
+def _options() -> Iterator[tuple[str, Option]]:
+    for name in ARGUMENTS:
+        said = [part for part in getattr(HINTS[name], "__metadata__", ()) if isinstance(part, Option)]
+        option = said[0] if said else Option()
+        yield name, option if option.key else replace(option, key=name)
+
+
+OPTIONS: Mapping[str, Option] = dict(_options())
+"""How files give each field of a spec."""
+
+
+SIGNATURE = inspect.signature(RunSpec).replace(
+    parameters=[
+        one.replace(annotation=RunArguments.__annotations__[name].__forward_arg__)
+        for name, one in inspect.signature(RunSpec).parameters.items()
+    ]
+)
+"""The arguments of a run with their types alone, as help and documentation show them."""
+RunSpec.__signature__ = SIGNATURE  # type: ignore[attr-defined]
 
 
 LOCAL_ARGUMENTS = {f.name: f.name for f in fields(LocalSGD)} | {"learning_rate": "lr"}
@@ -221,7 +385,7 @@ def local_of(spec: RunSpec) -> Local:
     return LocalSGD() if spec.local is None else spec.local
 
 
-def spec_of(arguments: Mapping[str, Any]) -> RunSpec:
+def spec_of(arguments: RunArguments) -> RunSpec:
     """Return the spec with these arguments; one that does not exist is a TypeError, as for any function."""
     for name in arguments:
         if name not in ARGUMENTS:
@@ -255,10 +419,6 @@ def _check_kinds(spec: RunSpec) -> None:
     if spec.privacy is not None and (isinstance(spec.privacy, type) or not hasattr(spec.privacy, "fit")):
         raise InputError(field="privacy", value=spec.privacy, must="None or a mechanism of up.privacy")
     as_aggregator(spec.aggregation)
-    if spec.noise not in NOISES:
-        raise unknown("noise", spec.noise, NOISES)
-    if spec.keep_best is not None and spec.keep_best not in CHOSEN_BY:
-        raise unknown("keep_best", spec.keep_best, CHOSEN_BY)
     for name, what in (("checkpoint", "folder"), ("ledger", "file"), ("ledger_key", "file"), ("account", "folder")):
         path = getattr(spec, name)
         if path is not None and not check_path(name, path, what):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -33,7 +33,7 @@ from upcycled.training.progress import LiveProgress
 from upcycled.training.publication import publication_of
 from upcycled.training.result import BestModel, HoldersOwn, PersonalModels, Result
 from upcycled.training.round import DataRound, data_round
-from upcycled.training.spec import RunSpec, spec_of
+from upcycled.training.spec import RunArguments, RunSpec, spec_of
 from upcycled.training.state import Run, earlier_run, start_run
 
 ENDED_EARLY = (BudgetSpentError, DivergedError)
@@ -50,7 +50,7 @@ class Interrupted(KeyboardInterrupt):
         self.result = result
 
 
-def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Any) -> Result:
+def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Unpack[RunArguments]) -> Result:
     """Train a federation; what users call adds a results folder to it (``experiments.kept``)."""
     return train_plan(make_plan(data, spec_from(spec, arguments)))
 
@@ -71,7 +71,7 @@ def train_plan(plan: Plan) -> Result:
     return result
 
 
-def spec_from(spec: object, arguments: dict[str, Any]) -> RunSpec:
+def spec_from(spec: object, arguments: RunArguments) -> RunSpec:
     """Return the spec, changed by the arguments, or the one that they make."""
     if spec is None:
         return spec_of(arguments)

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from upcycled._utils.files import make_private
-from upcycled.config.tables import AsTuple, Count, Fraction, Place, Table, Word, from_validation, named, within
+from upcycled.config.tables import AsTuple, Count, Fraction, Place, Table, Word, from_validation, named
 from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, InputError, reason_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SiteData(Table):
     test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
     public: bool = Field(default=False, description="true or false")
     experiment: Word | None = Field(default=None, description="the path of an experiment file")
-    client: Annotated[int, within(NOT_NEGATIVE)] | None = Field(default=None, description="a client's number")
+    client: Annotated[int, NOT_NEGATIVE] | None = Field(default=None, description="a client's number")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -57,11 +57,11 @@ class LeavingTable(Table):
     mechanisms: Annotated[tuple[Word, ...], AsTuple] = Field(
         default=(), description="a list of mechanisms such as 'erm_output'; 'none' lets models go as they are"
     )
-    least_noise: Annotated[float, within(POSITIVE)] | None = Field(default=None, description=POSITIVE.phrase)
+    least_noise: Annotated[float, POSITIVE] | None = None
     """Noise std over sensitivity of one release, at least."""
-    most_epsilon: Annotated[float, within(POSITIVE)] | None = Field(default=None, description=POSITIVE.phrase)
+    most_epsilon: Annotated[float, POSITIVE] | None = None
     """Of one pure release."""
-    norm_bound: Annotated[float, within(POSITIVE)] | None = Field(default=None, description=POSITIVE.phrase)
+    norm_bound: Annotated[float, POSITIVE] | None = None
     """The largest norm that features may be scaled to."""
     trusts_server: bool = Field(default=False, description="true or false")
     """Whether mechanisms may be accepted whose noise the server adds."""
@@ -77,8 +77,8 @@ class AccountTable(Table):
     """The account that pays, opened with these terms where there is none yet."""
 
     path: Word | None = Field(default=None, description="the path of an account's folder")
-    epsilon: Annotated[float, within(POSITIVE)] = Field(description=POSITIVE.phrase)
-    delta: Annotated[float, within(FRACTION)] = Field(description=FRACTION.phrase)
+    epsilon: Annotated[float, POSITIVE]
+    delta: Annotated[float, FRACTION]
     kind: Word = Field(default="mixed", description="'mixed', 'gaussian' or 'pure'")
 
 

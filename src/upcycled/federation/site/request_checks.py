@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from upcycled._utils.formats import general
-from upcycled.config.experiment import flat, parse
+from upcycled.config.experiment import NOT_OF_CLIENTS, flat, parse
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.core.mechanism import Charge
 from upcycled.core.sampling import Cohort
@@ -67,6 +67,7 @@ def spec_of(policy: Policy, terms: RunTerms) -> RunSpec:
         for name in _texts(value):
             if names_code(name) and name not in policy.privacy.code:
                 raise Refused(f"{key} names the code '{name}', which this site's file does not list: it runs its own")
+    raw = {key: value for key, value in raw.items() if key not in NOT_OF_CLIENTS}
     try:
         experiment = parse({**raw, "data": STAND_IN, "name": "asked", "seeds": [terms.seed]})
         spec = experiment.spec(terms.seed)
