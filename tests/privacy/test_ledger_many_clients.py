@@ -276,7 +276,7 @@ def test_ledgers_add_up_if_everybody_has_the_same_size_in_all(tmp_path):
     ledgers = [Ledger.read(tmp_path / name) for name in ("one", "two")]
     found = joint_epsilon(ledgers, DELTA)
     # By hand: client 7 paid three times in both.
-    squares = 3 * sum(float(ledger._spent._squares[7]) / 3 for ledger in ledgers)
+    squares = 3 * sum(float(ledger._spent._totals["squares"][7]) / 3 for ledger in ledgers)
     assert found[7] == pytest.approx(up.privacy.gdp_epsilon(mu=squares**0.5, delta=DELTA), rel=1e-9)
     for client, sentence in {
         7: "client 7 has 20 samples in one ledger and 21 in",

@@ -20,6 +20,7 @@ from upcycled.core.sampling import everybody
 from upcycled.core.vectors import Ints, Real, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import squared_ratio
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise
 
@@ -229,7 +230,7 @@ def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, sett
     """Refuse scores that could not be charged soundly beside the mechanism's releases."""
     charge = mechanism.charge(everybody(setting.sizes.size))
     is_local = not (mechanism.is_central or mechanism.draws_secretly) and mechanism.promise.unit == "record"
-    if charge is None or charge.kind != "gaussian" or not is_local:
+    if charge is None or not kind_of(charge).is_noisy_vector or not is_local:
         raise InputError(
             f"cannot be charged beside '{mechanism.name}': it must be a mechanism whose clients release vectors with "
             "Gaussian noise, such as ModelClipping or ErmOutput",

@@ -23,12 +23,12 @@ the tightest known.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, log_ndtr, ndtri
 
-from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Real
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 
@@ -310,7 +310,19 @@ def gaussian_mu(*, sensitivities: ArrayLike, noise_stds: ArrayLike) -> float:
     return float(np.linalg.norm(np.ravel(moves / stds)))
 
 
-def squared_ratio(charge: Charge) -> Real:
+class Noisy(Protocol):
+    """What has Gaussian noise: a charge, or the columns of one."""
+
+    @property
+    def sensitivity(self) -> Real:
+        """The most that a release moves."""
+
+    @property
+    def noise_std(self) -> Real:
+        """The noise's standard deviation."""
+
+
+def squared_ratio(charge: Noisy) -> Real:
     """Return (sensitivity / noise_std)^2 of each client, infinite without noise."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio: Real = (charge.sensitivity / charge.noise_std) ** 2

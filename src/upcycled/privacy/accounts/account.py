@@ -37,6 +37,7 @@ from upcycled.privacy.accounts.account_file import (
     Study,
 )
 from upcycled.privacy.accounts.filters import Commitment, Pot, make_pot
+from upcycled.privacy.charge_kinds import kind_named
 from upcycled.privacy.ledger.budget import PlannedCharges
 from upcycled.privacy.ledger.chain import Head, as_head, check_mac, head_of, key_at
 from upcycled.privacy.ledger.entries import Entry
@@ -467,7 +468,7 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         place = self.terms.place_of(charge.kind)
         if place is not None:
             return place
-        if charge.kind == "none":
+        if not kind_named(charge.kind).is_claimed:
             raise InputError(f"account '{self.folder}' holds to an epsilon, but this mechanism claims none")
         kinds = " and ".join(f"'{pot.kind}'" for pot in self.terms.pots)
         raise InputError(

@@ -31,10 +31,6 @@ from upcycled.privacy.ledger.statement import statement_items, stopped_words
 from upcycled.privacy.mechanisms import PROVEN, claim_word
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 
-MOST_COMPUTED = {"pure": 60, "sampled": 6000}
-"""Where an epsilon takes long to compute, a run's history has it after so many charges, evenly spread; where it is that
-of several clients who may each be the worst, after fewer."""
-
 
 @dataclass(frozen=True)
 class EpsilonOverRounds:
@@ -602,10 +598,10 @@ class Ledger:
         self._check_delta(delta)
         charged = [(entry, entry.charge) for entry in self._entries if entry.charge is not None]
         last, so_far, points = len(charged) - 1, Spent(self._header.num_clients), []
-        most = MOST_COMPUTED.get(self.kind or "", last + 1)
-        if self.kind == "sampled":
-            most = max(8, most // max(1, len(self._spent.worst_points())))
-        kept = sorted({int(np.rint(k)) for k in np.linspace(0, last, min(last + 1, most))}) if charged else []
+        kind = self._spent.made_of
+        most = kind.most_computed(len(self._spent.worst_points())) if kind.is_slow else None
+        number = last + 1 if most is None else min(last + 1, most)
+        kept = sorted({int(np.rint(k)) for k in np.linspace(0, last, number)}) if charged else []
         before_last = set(kept[:-1])
         for place, (entry, charge) in enumerate(charged):
             so_far.add(charge, entry.rounds)
@@ -613,13 +609,7 @@ class Ledger:
                 points.append(so_far.worst_points())
         stated = [charged[place][0] for place in kept]
         end = self._spent.worst(delta) if kept else 0.0
-        if self.kind == "sampled":
-            # Upper bounds, none above what all charges together cost.
-            worst = [min(so_far.most(each, delta), end) for each in points]
-        else:
-            flat = so_far.values([point for each in points for point in each], delta) if points else []
-            ends = np.cumsum([len(each) for each in points], dtype=np.int64).tolist()
-            worst = [max(flat[stop - len(each) : stop], default=0.0) for each, stop in zip(points, ends, strict=True)]
+        worst = kind.curve(points, end, delta)
         return EpsilonOverRounds(
             delta,
             tuple(entry.iteration for entry in stated),
@@ -649,7 +639,8 @@ class Ledger:
         return statement_items(self, delta)
 
     def _check_delta(self, delta: float) -> None:
-        if self.kind in ("gaussian", "sampled"):
+        kind = self._spent.made_of
+        if self.kind is not None and kind.is_claimed and not kind.is_pure:
             check_number("delta", delta, above=0, below=1)
         check_number("delta", delta, at_least=0, below=1)
         check_delta_for(delta, self._header.count, self.promise.unit)

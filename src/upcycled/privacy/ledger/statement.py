@@ -15,6 +15,7 @@ from upcycled._utils.formats import epsilon as epsilon_in_words
 from upcycled._utils.formats import fixed, general
 from upcycled.core.mechanism import Promise
 from upcycled.core.vectors import Real
+from upcycled.privacy.charge_kinds import kind_named
 from upcycled.privacy.mechanisms import PROVEN
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
         return "epsilon", "none is claimed, this is not private"
     every = ledger.epsilon(delta)
     words = f"{epsilon_words(every)}; {scope_of(_id_of(ledger))}"
-    if ledger.kind == "pure" and delta > 0:
+    if kind_named(ledger.kind).is_pure and delta > 0:
         words += f"; the plain sum, at delta = 0, is {general(ledger.max_epsilon(0.0))} for the worst client"
     if ledger.states_paper_epsilon:
         paper = general(ledger.paper_epsilon(delta).max())
