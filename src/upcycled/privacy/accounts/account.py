@@ -562,11 +562,6 @@ class AccountedRun:
     planned: Mapping[str, PlannedCharges] | None = None
     """The planned charges, which the account reserves; None for a site, whose server decides how a run goes on."""
 
-    @property
-    def terms(self) -> Commitment:
-        """The account's."""
-        return self.account.terms
-
     def fits(self, charge: Charge) -> NDArray[np.bool_]:
         """Return which of a charge's clients can pay by now."""
         return self.account.fits(self.study, charge)

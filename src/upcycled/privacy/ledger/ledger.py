@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from upcycled.privacy.ledger.statement import statement_items, stopped_words
 from upcycled.privacy.mechanisms import PROVEN, claim_word
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 
+if TYPE_CHECKING:
+    from upcycled.privacy.accounts.account import AccountedRun
+
 
 @dataclass(frozen=True)
 class EpsilonOverRounds:
@@ -45,23 +48,6 @@ class EpsilonOverRounds:
     """Epsilon; infinite where none is provable."""
     is_complete: bool
     """Whether it is stated after every charge."""
-
-
-class Payer(Protocol):
-    """What pays for a run's charges before they are written down: a run of an account."""
-
-    @property
-    def terms(self) -> Commitment:
-        """What the account is committed to."""
-
-    def fits(self, charge: Charge) -> Any:
-        """Return which of a charge's clients can pay by now; a mask over them."""
-
-    def pay(self, entry: Entry) -> None:
-        """Charge, durably; BudgetSpentError if somebody cannot pay."""
-
-    def end(self) -> None:
-        """Give back what the run planned and did not charge: it ended as planned."""
 
 
 class Ledger:
@@ -100,7 +86,7 @@ class Ledger:
         path: Path | None = None,
         run: str = "",
         key: bytes | None = None,
-        account: Payer | None = None,
+        account: AccountedRun | None = None,
     ) -> None:
         """Open a run's ledger, and go on from what its file holds.
 
@@ -114,10 +100,10 @@ class Ledger:
             key: the holder's own, 32 bytes, which heads are made with.
             account: the holder's, which pays for every charge before it is written here.
         """
-        self._account: Payer | None
+        self._account: AccountedRun | None
         if key is not None:
             check_key(key)
-        header = header_of(mechanism, noise, setting, budget, run, None if account is None else account.terms)
+        header = header_of(mechanism, noise, setting, budget, run, None if account is None else account.account.terms)
         file = None if path is None else LedgerFile(path, header)
         if file is None:
             self._begin(header, key, [], None)
@@ -201,6 +187,11 @@ class Ledger:
         return vars(self) | away | {"_last_head": self.head}
 
     @property
+    def header(self) -> Header:
+        """The public facts that open its file."""
+        return self._header
+
+    @property
     def run(self) -> str:
         """What names the run."""
         return self._header.run
@@ -247,21 +238,6 @@ class Ledger:
         A file has those of the clients that were charged: of others that is 0 where it was read.
         """
         return self._header.sizes
-
-    @property
-    def sizes_digest(self) -> str:
-        """The SHA-256 of all clients' sizes, charged or not."""
-        return self._header.seal.sha256
-
-    @property
-    def sampling(self) -> str:
-        """How cohorts are drawn."""
-        return self._header.sampling
-
-    @property
-    def participation(self) -> float:
-        """Which part of the clients is drawn."""
-        return self._header.participation
 
     @property
     def chain(self) -> str | None:
@@ -311,11 +287,6 @@ class Ledger:
         self._anchor, self._chain = head, "anchored"
 
     @property
-    def previous(self) -> str | None:
-        """The last chain value of the ledger of an earlier attempt at the same run; None for the first attempt."""
-        return self._header.previous
-
-    @property
     def kind(self) -> str | None:
         """How charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"`` or ``"none"``; None before any."""
         return self._spent.kind
@@ -350,11 +321,6 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def planned(self) -> int:
-        """M, the data rounds that are planned."""
-        return self._header.data_rounds
 
     @property
     def last_round(self) -> int:
@@ -392,7 +358,7 @@ class Ledger:
             if kind == DATA:
                 # Who could not pay is left out of rounds that took place; what an account has left is others' doing.
                 missed = 0 if self.account is None else self.left_out
-                left = np.minimum(left, self.planned - self.last_round + missed)
+                left = np.minimum(left, self._header.data_rounds - self.last_round + missed)
             if left.any():
                 yield Outstanding(kind, charge, left)
 
@@ -446,7 +412,7 @@ class Ledger:
         if self.account is not None and self.left_out.any():
             return False
         rounds = {entry.round for entry in self._entries if entry.kind == DATA}
-        if DATA not in planned or len(rounds) == self.planned:
+        if DATA not in planned or len(rounds) == self._header.data_rounds:
             scores = {entry.iteration for entry in self._entries if entry.kind == SCORES}
             is_limited = self.budget is not None or self.account is not None
             return SCORES not in planned or is_limited or len(scores) == planned[SCORES].times.max()

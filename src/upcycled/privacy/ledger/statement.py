@@ -223,12 +223,12 @@ def _id_of(ledger: Ledger) -> str | None:
 
 
 def _sampling(ledger: Ledger) -> str:
-    part = ledger.participation
+    part = ledger.header.participation
     if ledger.promise.sampling_is_secret:
         return f"secret Poisson draws at rate {general(part)}, which the epsilon relies on"
     if part >= 1:
         return "all clients in every data round"
-    return f"public ({ledger.sampling}, {general(part)} of the clients); no amplification is claimed"
+    return f"public ({ledger.header.sampling}, {general(part)} of the clients); no amplification is claimed"
 
 
 def repeats_words(charges: int, epsilon: float | None, without: float | None) -> str:
@@ -255,7 +255,7 @@ def _repeats(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]:
 
 def stopped_words(ledger: Ledger) -> str:
     """Say that a run did not end as planned, and what its epsilon is stated for."""
-    planned = ledger.planned
+    planned = ledger.header.data_rounds
     return f"stopped after {ledger.last_round} of {planned} data rounds; stated for the planned {planned}"
 
 
