@@ -215,10 +215,6 @@ class ChargeKind:
         """Return one charge that composes to so many of each client; None if there is none."""
         return None
 
-    def release_epsilon(self) -> Real | None:
-        """Return the epsilon of one release at delta = 0; None if there is none."""
-        return None
-
     def distance(self) -> Real:
         """Return how far neighbours may lie apart."""
         return self.sensitivity
@@ -232,7 +228,7 @@ class ChargeKind:
         raise no_rule(self.kind)
 
     def pot_cost(self) -> Real:
-        """Return what a budget of this kind's own adds up, in an account."""
+        """Return what a budget of this kind's own adds up, in an account; of a pure kind, epsilon at delta = 0."""
         raise no_rule(self.kind)
 
     def renyi(self, order: float) -> Real:
@@ -308,16 +304,6 @@ def charge_from_json(line: Mapping[str, Any], clients: Ints) -> Charge:
     return found.as_charge()
 
 
-def charge_to_json(charge: Charge) -> dict[str, Any]:
-    """Return a charge as plain values, without its clients."""
-    return kind_of(charge).to_json()
-
-
-def check_charge(charge: Charge) -> None:
-    """Reject an invalid charge with a ValueError."""
-    kind_of(charge).check()
-
-
 def no_rule(kind: str) -> InputError:
     return InputError(f"no rule adds up charges of kind '{kind}' here")
 
@@ -329,7 +315,9 @@ class _WithNoise(ChargeKind):
     has_gaussian_noise: ClassVar[bool] = True
 
     def worst_row(self) -> Charge:
-        worst = np.array([np.argmax(np.nan_to_num(squared_ratio(self), nan=0.0, posinf=np.inf))])
+        worst = np.array(
+            [np.argmax(np.nan_to_num(squared_ratio(self.sensitivity, self.noise_std), nan=0.0, posinf=np.inf))]
+        )
         row = super().worst_row()
         return replace(row, sensitivity=self.sensitivity[worst], noise_std=self.noise_std[worst])
 
@@ -387,7 +375,7 @@ class Gaussian(_WithNoise):
         return is_within & is_drawn
 
     def pot_cost(self) -> Real:
-        return squared_ratio(self)
+        return squared_ratio(self.sensitivity, self.noise_std)
 
     def renyi(self, order: float) -> Real:
         return gaussian_renyi(squares=self.pot_cost(), order=order) + self.drawn_renyi(order)
@@ -455,9 +443,6 @@ class Pure(ChargeKind):
     @classmethod
     def most_computed(cls, frontier: int) -> int | None:
         return 60
-
-    def release_epsilon(self) -> Real | None:
-        return self.epsilon
 
     def fits(self, totals: Totals, epsilon: float, delta: float, planned_draws: int) -> NDArray[np.bool_]:
         is_within: NDArray[np.bool_] = totals.values["sum"] + self.epsilon <= epsilon * (1 + 1e-12)

@@ -250,7 +250,7 @@ def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, sett
         )
     if isinstance(asked, Calibrated) and asked.epsilon is not None and asked.delta is not None:
         left = delta_for_noise(asked.epsilon, asked.delta, setting.rounds, setting)
-        squares = setting.rounds * squared_ratio(charge) + scores.squares
+        squares = setting.rounds * squared_ratio(charge.sensitivity, charge.noise_std) + scores.squares
         if (squares > gdp_mu(epsilon=asked.epsilon, delta=left) ** 2 * (1 + 1e-9)).any():
             raise InputError(
                 f"would cost more than the epsilon that '{mechanism.name}' was given, whose noise leaves no room for "

@@ -213,8 +213,8 @@ def _check_named(policy: Policy, mechanism: str) -> None:
 def _check_noise(policy: Policy, charge: Charge) -> None:
     limits = policy.privacy
     kind = kind_of(charge)
-    if (epsilons := kind.release_epsilon()) is not None:
-        spent = float(epsilons[0])
+    if kind.is_pure:
+        spent = float(kind.pot_cost()[0])
         if limits.most_epsilon is None or spent > limits.most_epsilon * (1 + ROOM):
             most = "says no most_epsilon" if limits.most_epsilon is None else f"allows {general(limits.most_epsilon)}"
             raise Refused(f"a release would cost epsilon {general(spent)}, and this site's file {most}")

@@ -23,7 +23,6 @@ the tightest known.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -310,22 +309,10 @@ def gaussian_mu(*, sensitivities: ArrayLike, noise_stds: ArrayLike) -> float:
     return float(np.linalg.norm(np.ravel(moves / stds)))
 
 
-class Noisy(Protocol):
-    """What has Gaussian noise: a charge, or the columns of one."""
-
-    @property
-    def sensitivity(self) -> Real:
-        """The most that a release moves."""
-
-    @property
-    def noise_std(self) -> Real:
-        """The noise's standard deviation."""
-
-
-def squared_ratio(charge: Noisy) -> Real:
+def squared_ratio(sensitivity: Real, noise_std: Real) -> Real:
     """Return (sensitivity / noise_std)^2 of each client, infinite without noise."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: Real = (charge.sensitivity / charge.noise_std) ** 2
+        ratio: Real = (sensitivity / noise_std) ** 2
     return ratio
 
 

@@ -49,6 +49,19 @@ class Stored:
     """Whether the line leaves it out where it is None."""
 
 
+def _value(read: Callable[[Any], Any], write: Callable[[Any], Any], name: str = "", **options: bool) -> Stored:
+    """Store a field under one name, as what ``write`` gives for it."""
+
+    def to_line(name: str, value: Any) -> dict[str, Any]:
+        return {name: write(value)}
+
+    return Stored(lambda line, name: read(line[name]), to_line, name, **options)
+
+
+def _paper_to_json(paper: PaperClaim | None) -> dict[str, Any] | None:
+    return None if paper is None else paper.to_json()
+
+
 def _text(line: Mapping[str, Any], name: str) -> str:
     value = line[name]
     if not isinstance(value, str):
@@ -136,30 +149,6 @@ def _promise_to_json(name: str, promise: Promise) -> dict[str, Any]:
     }
 
 
-def _seal(line: Mapping[str, Any], name: str) -> Seal:
-    return seal_from_json(line[name])
-
-
-def _seal_to_json(name: str, seal: Seal) -> dict[str, Any]:
-    return {name: asdict(seal)}
-
-
-def _paper(line: Mapping[str, Any], name: str) -> PaperClaim | None:
-    return paper_from_json(line[name])
-
-
-def _paper_to_json(name: str, paper: PaperClaim | None) -> dict[str, Any]:
-    return {name: None if paper is None else paper.to_json()}
-
-
-def _account(line: Mapping[str, Any], name: str) -> Commitment:
-    return commitment_of(line[name])
-
-
-def _account_to_json(name: str, account: Commitment) -> dict[str, Any]:
-    return {name: account.to_json()}
-
-
 def _planned(line: Mapping[str, Any], name: str) -> dict[str, PlannedCharges]:
     return planned_from_json(line[name], _num_clients(line, "num_clients"))
 
@@ -181,15 +170,15 @@ class Header:
     num_clients: Annotated[int, Stored(_num_clients)]
     sizes: Ints
     """n_i of every client; of a file that was read, zero where no line has it."""
-    seal: Annotated[Seal, Stored(_seal, _seal_to_json, name="sizes")]
+    seal: Annotated[Seal, _value(seal_from_json, asdict, name="sizes")]
     """The sizes of all clients in short, as the file has them."""
     data_rounds: Annotated[int, Stored(_whole, name="data_rounds_planned")]
     """M, as planned."""
     sampling: Annotated[str, Stored(_text)]
     participation: Annotated[float, Stored(_share)]
-    paper: Annotated[PaperClaim | None, Stored(_paper, _paper_to_json)] = None
+    paper: Annotated[PaperClaim | None, _value(paper_from_json, _paper_to_json)] = None
     """What the paper claims for the mechanism, if it does."""
-    account: Annotated[Commitment | None, Stored(_account, _account_to_json, is_optional=True)] = None
+    account: Annotated[Commitment | None, _value(commitment_of, Commitment.to_json, is_optional=True)] = None
     """The terms of the holder's account that the run is charged to, if there is one."""
     planned: Annotated[Mapping[str, PlannedCharges], Stored(_planned, _planned_to_json)]
     """The charges that were planned before the first round, by kind of entry."""
