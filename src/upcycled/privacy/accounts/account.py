@@ -472,8 +472,8 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             raise InputError(f"account '{self.folder}' holds to an epsilon, but this mechanism claims none")
         kinds = " and ".join(f"'{pot.kind}'" for pot in self.terms.pots)
         raise InputError(
-            f"account '{self.folder}' has {kinds} budgets, but this mechanism's releases are '{charge.kind}': open a "
-            "mixed account for them"
+            f"account '{self.folder}' has {kinds} budgets, but this mechanism's releases are '{charge.kind}'"
+            f"{': open a mixed account for them' if 'mixed' in kind_named(charge.kind).pots else ''}"
         )
 
     def _fits(self, study: int, charge: Charge) -> NDArray[np.bool_]:
