@@ -128,6 +128,8 @@ def test_only_the_flower_layer_knows_flower():
 
 
 COMPOSES = {
+    "all_epsilons",
+    "epsilons",
     "gaussian_epsilon",
     "gdp_epsilon",
     "objective_epsilon",
@@ -156,7 +158,7 @@ def test_nothing_outside_privacy_composes_epsilon():
 
 def test_the_walk_sees_who_composes():
     assert composed_in(SOURCE / CALCULATORS)
-    assert composed_in(SOURCE / "privacy" / "ledger" / "composition.py")
+    assert composed_in(SOURCE / "privacy" / "charge_kinds.py")
 
 
 def test_the_package_knows_nothing_of_the_repository_around_it():

@@ -13,8 +13,8 @@ from tests.privacy.runs import QUIET, cohort, setting, wide
 from upcycled.core.errors import InputError
 from upcycled.privacy.accounting import gdp_delta, gdp_epsilon, gdp_mu, sampled_gaussian_epsilon
 from upcycled.privacy.accounting.discrete_noise import PARTS, epsilon_of_draws, part_of_delta, sampler_delta
+from upcycled.privacy.charge_kinds import _quick_epsilon, _quick_worst, _sampled_epsilon
 from upcycled.privacy.ledger import Budget, Ledger
-from upcycled.privacy.ledger.composition import Spent, _quick_epsilon, _sampled_epsilon
 from upcycled.training.plan import make_plan
 
 LARGE = {"num_parameters": 155_800, "algorithm": "fedavg", "penalty": 0.0, "convex": None}
@@ -168,7 +168,7 @@ def test_sampled_releases_beyond_all_parts_of_delta_pay_for_every_step_unsampled
     """Each step then moves a sum by two clip norms: mu^2 = steps (2/z)^2, whatever the sampling."""
     point, least = (25.0, 0.9, -2.0, 1000.0), by_divergence(5.0, 1e-5 * (1 - 2.0**-10))
     assert least <= _sampled_epsilon(25.0, 0.9, 2.0, 1000.0, 1e-5) <= least + 0.002
-    assert least <= Spent(1).most([point], 1e-5) <= least + 0.002
+    assert least <= _quick_worst([point], 1e-5) <= least + 0.002
 
 
 def test_a_curves_number_is_the_close_bound_of_the_worst_point():
@@ -176,7 +176,7 @@ def test_a_curves_number_is_the_close_bound_of_the_worst_point():
     exact = sampled_gaussian_epsilon(q=0.1, noise_multiplier=1.0, steps=40, delta=1e-5)
     rough, close = (_quick_epsilon(worst, 1e-5, is_rough=is_rough) for is_rough in (True, False))
     assert exact <= close < rough
-    assert Spent(1).most([other, worst], 1e-5) == close
+    assert _quick_worst([other, worst], 1e-5) == close
     assert close <= 1.01 * exact
 
 

@@ -499,7 +499,8 @@ class Spends:
 
     def start(self, plan, before):
         two = plan.mechanism.charge(everybody(4))[np.array([1, 1])]
-        while self.other.fits(gaussian([1], 0.02)).all() and self.leaves(float(squared_ratio(two).sum())):
+        squares = float(squared_ratio(two.sensitivity, two.noise_std).sum())
+        while self.other.fits(gaussian([1], 0.02)).all() and self.leaves(squares):
             self.other.pay(entry(gaussian([1], 0.02)))
 
     def leaves(self, squares):

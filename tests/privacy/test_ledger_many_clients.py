@@ -77,7 +77,7 @@ def test_a_header_has_the_sizes_of_all_in_short(tmp_path):
     # By hand: every size as eight bytes, the lowest first.
     whole = b"".join(int(n).to_bytes(8, "little") for n in SIZES)
     assert lines_of(tmp_path / "many")[0]["sizes"] == {"largest": 26, "sha256": hashlib.sha256(whole).hexdigest()}
-    assert many.sizes_digest == hashlib.sha256(whole).hexdigest()
+    assert many.header.seal.sha256 == hashlib.sha256(whole).hexdigest()
 
 
 def test_parts_of_sizes_have_the_digest_of_the_whole(monkeypatch):
@@ -113,7 +113,7 @@ def test_its_answers_are_those_of_the_run(tmp_path, mechanism):
     assert read.epsilon_over_rounds(delta) == live.epsilon_over_rounds(delta)
     assert read.statement(delta).splitlines()[:-1] == live.statement(delta).splitlines()[:-1]
     assert read.states_paper_epsilon == live.states_paper_epsilon
-    assert read.sizes_digest == live.sizes_digest
+    assert read.header.seal.sha256 == live.header.seal.sha256
     if read.states_paper_epsilon:
         assert np.array_equal(read.paper_epsilon(delta), live.paper_epsilon(delta))
     assert np.array_equal(live.sizes, SIZES)
@@ -276,7 +276,7 @@ def test_ledgers_add_up_if_everybody_has_the_same_size_in_all(tmp_path):
     ledgers = [Ledger.read(tmp_path / name) for name in ("one", "two")]
     found = joint_epsilon(ledgers, DELTA)
     # By hand: client 7 paid three times in both.
-    squares = 3 * sum(float(ledger._spent._squares[7]) / 3 for ledger in ledgers)
+    squares = 3 * sum(float(ledger._spent._totals["squares"][7]) / 3 for ledger in ledgers)
     assert found[7] == pytest.approx(up.privacy.gdp_epsilon(mu=squares**0.5, delta=DELTA), rel=1e-9)
     for client, sentence in {
         7: "client 7 has 20 samples in one ledger and 21 in",

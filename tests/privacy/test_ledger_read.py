@@ -349,7 +349,7 @@ BAD = {
     "nobody moves": (
         LINE,
         {"charge": "sampled", "sensitivity": [1.0, 0.0], "sampling_rate": [0.5, 0.5], "steps": [3, 3]},
-        r"line 2.*sensitivity.*zero",
+        r"line 2.*sensitivity is 0.*above 0",
     ),
     "negative round": (LINE, {"round": -1}, r"line 2.*round.*-1.*integer >= 1"),
     "newer format": (HEADER, {"format": 5}, r"line 1.*format.*5; expected 4"),

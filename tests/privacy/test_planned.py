@@ -54,7 +54,7 @@ def test_a_stopping_rule_leaves_the_epsilon_of_the_plan(federation, tmp_path, na
         assert ledger.max_epsilon(delta) == ledger.epsilon(delta).max()
         if whole.promise.is_claimed:
             assert ledger.spent_epsilon(delta) < ledger.max_epsilon(delta)
-        planned = ledger.planned
+        planned = ledger.header.data_rounds
         words = f"stopped after 1 of {planned} data rounds; stated for the planned {planned}"
         assert words in dict(ledger.statement_items(delta))["schedule"]
         assert words in str(ledger) or not whole.promise.is_claimed

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.training.kill_cases import as_json, plan_of, summary_of
 from upcycled.core.errors import UpcycledError
-from upcycled.privacy.ledger import ledger_file
+from upcycled.privacy.ledger import chain
 from upcycled.training import round as data_round
 from upcycled.training.train import run_plan
 
@@ -44,6 +44,9 @@ class HalfWriter:
 
     def __exit__(self, *error):
         self._stream.close()
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
 
     def write(self, content):
         self._stream.write(content[: len(content) // 2])
@@ -73,7 +76,7 @@ def arm(call, at):
     if call == "checkpoint write":
         Path.open = halving(Path.open, [("wb",)])
     elif call == "ledger write":
-        ledger_file.open = halving(open, [("ab",)])
+        chain.open = halving(open, [("r+b",)])
     else:
         setattr(os, call, fatal(getattr(os, call)))
 

@@ -26,6 +26,7 @@ from upcycled.core.errors import InputError
 from upcycled.core.sampling import everybody
 from upcycled.core.vectors import Real
 from upcycled.privacy import Account, Ledger
+from upcycled.privacy.charge_kinds import kind_named
 from upcycled.privacy.charged_scores import pay_for_scores
 from upcycled.privacy.ledger.statement import NOT_COVERED, plain_words
 from upcycled.training.charging import costs_of, new_to_account, replan
@@ -283,7 +284,7 @@ def _variant(title: str, iterations: int, plan: Plan, delta: float | None) -> Sc
     ledger = planned_ledger(plan)
     delta = ledger.default_delta if delta is None else delta
     paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
-    plain = ledger.epsilon(0.0) if ledger.kind == "pure" else None
+    plain = ledger.epsilon(0.0) if kind_named(ledger.kind).is_pure else None
     return Scenario(title, iterations, ledger, plan, delta, ledger.epsilon(delta), plain, paper)
 
 

@@ -17,6 +17,7 @@ from upcycled._utils.formats import general, significant
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.privacy import Ledger
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.privacy.mechanisms import PROVEN
 from upcycled.training.plan import Plan
 
@@ -185,7 +186,7 @@ def claim_of(ledger: Ledger, clients: Ints, delta: float | None) -> AuditedClaim
     delta = ledger.default_delta if delta is None else delta
     paper = float(ledger.paper_epsilon(delta)[clients].max()) if ledger.states_paper_epsilon else None
     mu = None
-    if charge.kind == "gaussian" and (charge.noise_std > 0).all():
+    if kind_of(charge).is_noisy_vector and (charge.noise_std > 0).all():
         mu = float((charge.sensitivity / charge.noise_std).max())
     epsilon = float(ledger.epsilon(delta)[clients].max())
     return AuditedClaim(epsilon, delta, mu, paper, ledger.promise.unit, ledger.claim)

@@ -45,6 +45,7 @@ from upcycled.core.mechanism import Charge
 from upcycled.core.sampling import everybody
 from upcycled.core.solvers import NoisySGD, Problem
 from upcycled.core.vectors import Shards
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.training.plan import Plan, make_plan
 from upcycled.training.publication import publication_of
 
@@ -173,7 +174,7 @@ def carry_out(scope: Scope) -> WholeAudit:
     for number, clients in enumerate(_groups(train.num_clients)):
         _rotate(scope, clients, residuals, number)
     _replay_idle(scope, residuals)
-    apart = scope.moved.found / scope.unit if scope.line.kind == "gaussian" else np.zeros(train.num_clients)
+    apart = scope.moved.found / scope.unit if kind_of(scope.line).is_noisy_vector else np.zeros(train.num_clients)
     replayed = [
         replay_finding(plan, (scope.moved.low, scope.moved.high), clients, scope.rounds)
         for clients in _groups(train.num_clients)
@@ -269,7 +270,7 @@ def _power(plan: Plan, train: Shards, line: Charge, moved: Moved, rounds: int) -
     noise = noise_power(plan.layout.size, train.num_clients, together, rounds, runs, EACH, drawn, central, idle)
     if _is_blind(plan, train):
         noise = (Power("noise: scale", "noise inside the steps, on words of a vocabulary", float("inf")),)
-    elif line.kind == "pure" and plan.mechanism.alpha is None:
+    elif kind_of(line).is_pure and plan.mechanism.alpha is None:
         noise = (Power("noise: scale", "noise that is not Gaussian (--two-world attacks it)", float("inf")),)
     ratios = moved.ratios
     all_rounds = rounds_gone_through(plan)

@@ -7,12 +7,12 @@ one vector and the public integers n_i and K_i per client, for every algorithm.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from upcycled.core.errors import InputError, shown
+from upcycled.core.errors import InputError
 from upcycled.core.objective import GeneralisedLinear
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Cohort
@@ -141,22 +141,14 @@ class Setting:
         return self.num_parameters if self.noise == "system" else None
 
 
-CHARGE_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "gaussian": ("sensitivity", "noise_std"),
-    "pure": ("sensitivity", "noise_std", "epsilon"),
-    "sampled": ("sensitivity", "noise_std", "sampling_rate", "steps"),
-    "none": ("sensitivity", "noise_std"),
-}
-"""The kinds of charges, and the columns that each requires; every kind may have ``draws`` too."""
-
-
 @dataclass(frozen=True)
 class Charge:
     """What one data round costs its clients: a line of the ledger, with one number for each of ``clients``.
 
     Every field but ``kind`` is a column: an array with one number for each client, or None. Slicing and joining take
-    all of them, so a new column cannot be lost on the way to an account. An unknown kind, or columns that are not those
-    of the kind, raise InputError.
+    all of them, so a new column cannot be lost on the way to an account. The class of the kind
+    (``privacy/charge_kinds.py``) says which columns it has and how its charges add up; the ledger rejects an unknown
+    kind, other columns and numbers out of range before anything is released.
 
     >>> both = Charge("pure", np.array([3, 5]), np.zeros(2), np.zeros(2), epsilon=np.array([0.1, 0.2]))
     >>> both[np.array([1])].epsilon
@@ -167,7 +159,7 @@ class Charge:
     """
 
     kind: str
-    """``"gaussian"``, ``"pure"``, ``"sampled"`` or ``"none"`` (no guarantee is claimed)."""
+    """``"gaussian"``, ``"pure"``, ``"sampled"``, ``"none"`` (no guarantee is claimed), or a registered kind."""
     clients: Ints
     """Who pays: the cohort, or everybody where nobody can tell who took part."""
     sensitivity: Real
@@ -182,26 +174,18 @@ class Charge:
     """Noisy steps of a sampled release."""
     draws: Ints | None = None
     """Numbers of real Gaussian noise in it, each sampled with a known error; None where noise is simulated."""
-
-    def __post_init__(self) -> None:
-        if self.kind not in CHARGE_COLUMNS:
-            raise InputError(f"Charge: unknown kind {shown(self.kind)}; expected one of {', '.join(CHARGE_COLUMNS)}")
-        given = tuple(name for name in self.columns if name not in ("clients", "draws"))
-        if given != CHARGE_COLUMNS[self.kind]:
-            raise InputError(
-                f"Charge: kind '{self.kind}' with the columns {', '.join(given)}; "
-                f"expected {', '.join(CHARGE_COLUMNS[self.kind])}"
-            )
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """The columns that only a registered kind has, by name."""
 
     @property
     def columns(self) -> dict[str, Any]:
         """The arrays by name, ``clients`` first, without columns that are None."""
-        arrays = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "kind"}
-        return {name: values for name, values in arrays.items() if values is not None}
+        arrays = {name: getattr(self, name) for name in _CHARGE_FIELDS}
+        return {name: values for name, values in arrays.items() if values is not None} | dict(self.more)
 
     def __getitem__(self, places: Ints) -> Charge:
         """Return the charge of the clients at these places of the columns."""
-        return replace(self, **{name: values[places] for name, values in self.columns.items()})
+        return charge_of(self.kind, {name: values[places] for name, values in self.columns.items()})
 
     @classmethod
     def joined(cls, charges: Sequence[Charge]) -> Charge:
@@ -220,11 +204,20 @@ class Charge:
         >>> Charge.joined([Charge("gaussian", np.array([i]), ones, 2 * ones) for i in (5, 3)]).clients
         array([5, 3])
         """
-        shapes = {(one.kind, *one.columns) for one in charges}
+        shapes = {(one.kind, *sorted(one.columns)) for one in charges}
         if len(shapes) != 1:
             raise InputError(f"Charge.joined: {len(shapes)} different kinds or sets of columns; expected one")
         columns = [one.columns for one in charges]
-        return cls(charges[0].kind, **{name: np.concatenate([one[name] for one in columns]) for name in columns[0]})
+        return charge_of(charges[0].kind, {name: np.concatenate([one[name] for one in columns]) for name in columns[0]})
+
+
+_CHARGE_FIELDS = tuple(column.name for column in fields(Charge) if column.name not in ("kind", "more"))
+
+
+def charge_of(kind: str, columns: Mapping[str, Any]) -> Charge:
+    """Return the charge with these columns, ``clients`` among them."""
+    more = {name: values for name, values in columns.items() if name not in _CHARGE_FIELDS}
+    return Charge(kind, **{name: values for name, values in columns.items() if name not in more}, more=more)
 
 
 @dataclass(frozen=True)

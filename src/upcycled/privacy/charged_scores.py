@@ -20,6 +20,7 @@ from upcycled.core.sampling import everybody
 from upcycled.core.vectors import Ints, Real, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import squared_ratio
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise
 
@@ -229,7 +230,7 @@ def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, sett
     """Refuse scores that could not be charged soundly beside the mechanism's releases."""
     charge = mechanism.charge(everybody(setting.sizes.size))
     is_local = not (mechanism.is_central or mechanism.draws_secretly) and mechanism.promise.unit == "record"
-    if charge is None or charge.kind != "gaussian" or not is_local:
+    if charge is None or not kind_of(charge).is_noisy_vector or not is_local:
         raise InputError(
             f"cannot be charged beside '{mechanism.name}': it must be a mechanism whose clients release vectors with "
             "Gaussian noise, such as ModelClipping or ErmOutput",
@@ -249,7 +250,7 @@ def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, sett
         )
     if isinstance(asked, Calibrated) and asked.epsilon is not None and asked.delta is not None:
         left = delta_for_noise(asked.epsilon, asked.delta, setting.rounds, setting)
-        squares = setting.rounds * squared_ratio(charge) + scores.squares
+        squares = setting.rounds * squared_ratio(charge.sensitivity, charge.noise_std) + scores.squares
         if (squares > gdp_mu(epsilon=asked.epsilon, delta=left) ** 2 * (1 + 1e-9)).any():
             raise InputError(
                 f"would cost more than the epsilon that '{mechanism.name}' was given, whose noise leaves no room for "

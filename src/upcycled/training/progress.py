@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from upcycled._utils.formats import count, duration, epsilon, fixed, megabytes
 from upcycled._utils.messages import is_terminal, say
+from upcycled.privacy.charge_kinds import kind_named
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.training.history import Record
 from upcycled.training.plan import Plan
@@ -65,8 +66,6 @@ class NotebookArea:
 PAUSE_SECONDS = 0.3
 SHARE = 0.05
 """The most of a core's time that the numbers may take."""
-SAMPLED_SECONDS = 0.1
-"""What the epsilon of one client takes where batches or cohorts are drawn in secret; elsewhere next to nothing."""
 
 
 class WorstEpsilon:
@@ -103,7 +102,7 @@ class WorstEpsilon:
 
 def _expected_seconds(ledger: Ledger) -> float:
     """Return what the numbers will take, before they are computed for the first time."""
-    return SAMPLED_SECONDS * int((ledger.rounds > 0).sum()) if ledger.kind == "sampled" else 0.0
+    return kind_named(ledger.kind).seconds * int((ledger.rounds > 0).sum())
 
 
 QUIET_SECONDS = 1.0

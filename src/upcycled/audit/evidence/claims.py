@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from upcycled.audit.evidence import verify
+from upcycled.core.errors import InputError
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Real
 from upcycled.privacy.accounts.account import Account
+from upcycled.privacy.charge_kinds import Event
 from upcycled.privacy.ledger.joint import (
-    Event,
     charges_of,
     delta_for_events,
     deltas_of_events,
@@ -202,6 +204,11 @@ def _grouped(found: list[tuple[str, float, list[tuple[Charge, int]]]]) -> tuple[
     """Put clients together that were charged alike."""
     alike: dict[Any, ClaimedClient] = {}
     for name, epsilon, charges in found:
+        if unknown := {charge.kind for charge, _ in charges} - {*verify.COLUMNS}:
+            raise InputError(
+                f"charges of kind '{min(unknown)}' cannot be given as evidence: verify.py, which recomputes epsilon "
+                f"without the package, knows {', '.join(verify.COLUMNS)}"
+            )
         events, draws = events_of(charges), draws_of(charges)
         key = (epsilon, draws, None if events is None else tuple(sorted(events.items())))
         others = alike[key].names if key in alike else ()

@@ -115,7 +115,7 @@ def _of_run(place: Path) -> tuple[Claim, dict[str, Any], dict[str, bytes]]:
     attempts, before = [*map(Ledger.read, paths[:-1]), ledger := read_beside(paths[-1])], None
     for path, one in zip(paths, attempts, strict=True):
         assert one.head is not None  # of a file
-        if one.previous != before:
+        if one.header.previous != before:
             raise InputError(f"{path}: this ledger does not say which attempt was before it: put the file back")
         before = one.head.tip
     assert ledger.head is not None  # of a file

@@ -469,7 +469,9 @@ def _check_first(header: dict[str, Any], first: Any, count: int, where: str) -> 
 
 def _check_columns(line: dict[str, Any], length: int, where: str, others: set[str]) -> None:
     """Refuse columns that are not those of the charge's kind, or numbers that no charge has."""
-    _must(line["charge"] in COLUMNS, f"{where}: unknown charge {line['charge']!r}")
+    _must(
+        line["charge"] in COLUMNS, f"{where}: unknown charge {line['charge']!r}; this script knows {', '.join(COLUMNS)}"
+    )
     names = {*COLUMNS[line["charge"]], *({"draws"} & set(line))}
     _must(set(line) == others | names | {"charge"}, f"{where}: it is not written as a ledger writes it")
     for name in names:

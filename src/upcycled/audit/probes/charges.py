@@ -25,6 +25,7 @@ from upcycled.core.randomness import Purpose
 from upcycled.core.solvers import NoisySGD
 from upcycled.core.vectors import Ints, Real, Shards
 from upcycled.privacy import Ledger
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.privacy.mechanisms import MECHANISMS
 from upcycled.training.plan import Plan
 
@@ -78,7 +79,7 @@ def charge_finding(plan: Plan, schedule: ChargeSchedule, moved: Real) -> Finding
             missing = set(seen.clients.tolist()) - (set() if seen.line is None else set(seen.line.clients.tolist()))
             who = f"client {min(missing)}" if missing else "nobody"
             return wrong(f"data round {seen.round} released what the ledger does not charge {who} for")
-        if seen.line is None or seen.line.kind not in ("gaussian", "sampled"):
+        if seen.line is None or not kind_of(seen.line).has_gaussian_noise:
             continue
         places, steps, draws = seen.line.clients, seen.line.steps, seen.line.draws
         drawn = plan.layout.size * (1 if steps is None else steps)
@@ -87,7 +88,7 @@ def charge_finding(plan: Plan, schedule: ChargeSchedule, moved: Real) -> Finding
             return wrong(f"data round {seen.round} is charged for fewer numbers of real noise than it draws")
         if plan.mechanism.is_central:
             continue
-        if seen.line.kind == "gaussian" and (seen.line.sensitivity < moved[places] * (1 - 1e-5)).any():
+        if kind_of(seen.line).is_noisy_vector and (seen.line.sensitivity < moved[places] * (1 - 1e-5)).any():
             return wrong(f"data round {seen.round} is charged for less than a neighbour was seen to move")
         taken = seen.num_steps * plan.solver.gradients_per_step
         if steps is not None and ((steps < taken).any() or (seen.line.sensitivity <= 0).any()):

@@ -21,6 +21,7 @@ from upcycled.audit.replays import Bringing, FirstStep, Silence, World, alike, s
 from upcycled.core.mechanism import Charge, keep_data, keep_problem, keep_solver
 from upcycled.core.solvers import NoisySGD
 from upcycled.core.vectors import Real, Shards, Vector
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.training.plan import Plan
 
 ROOM = 1e-5
@@ -199,7 +200,7 @@ def _distance(one: Real, other: Real) -> Real:
 
 def _apart(line: Charge) -> Real:
     """Return how far neighbours may lie apart; a sampled line states how far each lies from being left out."""
-    return 2 * line.sensitivity if line.kind == "sampled" else line.sensitivity
+    return kind_of(line).distance()
 
 
 def _forged(plan: Plan, train: Shards, cohort: list[int], tried: Iterable[tuple[Real, Vector]]) -> list[Real]:

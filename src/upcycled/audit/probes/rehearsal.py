@@ -37,6 +37,7 @@ from upcycled.core.objective import mean_loss
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import MoreauSGD, NoisySGD, Problem
 from upcycled.core.vectors import Ints, Real, Shards, Vector
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.training.plan import Plan
 from upcycled.training.state import Run
 
@@ -199,9 +200,9 @@ def whitened(world: World, seen: Seen, unit: float) -> Real | None:
         sizes = plan.task.train.sizes_of(seen.clients)
         gain = noise_gain(plan.solver.at(seen.round, plan.data_rounds), seen.problem.a, seen.num_steps, sizes)
         return (seen.released - seen.silent) / (line.noise_std[mine] * gain)[:, None]
-    if line.kind == "pure":
+    if kind_of(line).is_pure:
         return None if plan.mechanism.alpha is None else _as_normals(tilts_in(world, seen), plan.mechanism.alpha, seen)
-    if line.kind != "gaussian" or not (line.noise_std[mine] > 0).all():
+    if not kind_of(line).is_noisy_vector or not (line.noise_std[mine] > 0).all():
         return None
     return (seen.released - seen.silent) / line.noise_std[mine][:, None]
 

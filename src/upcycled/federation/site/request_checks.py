@@ -23,6 +23,7 @@ from upcycled.core.vectors import Ints, Vector
 from upcycled.data import FederatedData
 from upcycled.federation.messages import Fields, Request, RunTerms, ScoreRequest
 from upcycled.federation.site.policy import Policy
+from upcycled.privacy.charge_kinds import kind_of
 from upcycled.privacy.noise.sources import SeededNoise
 from upcycled.training.plan import Plan, parameters_of
 from upcycled.training.protection import penalty_of
@@ -119,7 +120,7 @@ def check_plan(policy: Policy, plan: Plan) -> None:
     if limits.norm_bound is not None and bound is not None and bound > limits.norm_bound:
         raise Refused(f"norm_bound is {general(bound)}, and this site's file allows {general(limits.norm_bound)}")
     charge = charge_of(plan)
-    if charge is None or not mechanism.promise.is_claimed or charge.kind == "none":
+    if charge is None or not mechanism.promise.is_claimed or not kind_of(charge).is_claimed:
         raise Refused(f"'{mechanism.name}' claims no epsilon as it is set here")
     _check_noise(policy, charge)
 
@@ -212,13 +213,14 @@ def _check_named(policy: Policy, mechanism: str) -> None:
 
 def _check_noise(policy: Policy, charge: Charge) -> None:
     limits = policy.privacy
-    if charge.kind == "pure":
-        spent = float(charge.columns["epsilon"][0])
+    kind = kind_of(charge)
+    if kind.is_pure:
+        spent = float(kind.pot_cost()[0])
         if limits.most_epsilon is None or spent > limits.most_epsilon * (1 + ROOM):
             most = "says no most_epsilon" if limits.most_epsilon is None else f"allows {general(limits.most_epsilon)}"
             raise Refused(f"a release would cost epsilon {general(spent)}, and this site's file {most}")
         return
-    if charge.kind not in ("gaussian", "sampled"):
+    if not kind.has_gaussian_noise:
         raise Refused(f"this site cannot compare a charge of kind '{charge.kind}' with its file")
     sensitivity, std = float(charge.sensitivity[0]), float(charge.noise_std[0])
     ratio = std / sensitivity if sensitivity > 0 else float("inf")

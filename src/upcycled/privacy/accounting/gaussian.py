@@ -28,7 +28,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, log_ndtr, ndtri
 
-from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Real
 from upcycled.privacy.accounting.numbers import Floats, broadcast, numbers, plain
 
@@ -310,10 +309,10 @@ def gaussian_mu(*, sensitivities: ArrayLike, noise_stds: ArrayLike) -> float:
     return float(np.linalg.norm(np.ravel(moves / stds)))
 
 
-def squared_ratio(charge: Charge) -> Real:
+def squared_ratio(sensitivity: Real, noise_std: Real) -> Real:
     """Return (sensitivity / noise_std)^2 of each client, infinite without noise."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: Real = (charge.sensitivity / charge.noise_std) ** 2
+        ratio: Real = (sensitivity / noise_std) ** 2
     return ratio
 
 

@@ -37,6 +37,7 @@ from upcycled.privacy.accounts.account_file import (
     Study,
 )
 from upcycled.privacy.accounts.filters import Commitment, Pot, make_pot
+from upcycled.privacy.charge_kinds import kind_named
 from upcycled.privacy.ledger.budget import PlannedCharges
 from upcycled.privacy.ledger.chain import Head, as_head, check_mac, head_of, key_at
 from upcycled.privacy.ledger.entries import Entry
@@ -467,12 +468,12 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
         place = self.terms.place_of(charge.kind)
         if place is not None:
             return place
-        if charge.kind == "none":
+        if not kind_named(charge.kind).is_claimed:
             raise InputError(f"account '{self.folder}' holds to an epsilon, but this mechanism claims none")
         kinds = " and ".join(f"'{pot.kind}'" for pot in self.terms.pots)
         raise InputError(
-            f"account '{self.folder}' has {kinds} budgets, but this mechanism's releases are '{charge.kind}': open a "
-            "mixed account for them"
+            f"account '{self.folder}' has {kinds} budgets, but this mechanism's releases are '{charge.kind}'"
+            f"{': open a mixed account for them' if 'mixed' in kind_named(charge.kind).pots else ''}"
         )
 
     def _fits(self, study: int, charge: Charge) -> NDArray[np.bool_]:
@@ -560,11 +561,6 @@ class AccountedRun:
     """Its number there."""
     planned: Mapping[str, PlannedCharges] | None = None
     """The planned charges, which the account reserves; None for a site, whose server decides how a run goes on."""
-
-    @property
-    def terms(self) -> Commitment:
-        """The account's."""
-        return self.account.terms
 
     def fits(self, charge: Charge) -> NDArray[np.bool_]:
         """Return which of a charge's clients can pay by now."""

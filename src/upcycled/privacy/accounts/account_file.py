@@ -14,7 +14,6 @@ before the release that it pays for exists. A last line without its end was cut 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from upcycled.core.errors import InputError, shown
 from upcycled.core.mechanism import Charge
 from upcycled.privacy.accounts.filters import Commitment, commitment_of
 from upcycled.privacy.ledger.budget import PlannedCharges, planned_from_json
-from upcycled.privacy.ledger.chain import START, is_hash, linked, parsed
+from upcycled.privacy.ledger.chain import START, ChainedFile, follow, is_hash, linked, table_of
 from upcycled.privacy.ledger.entries import MOST_ITERATIONS, Entry, from_line, to_line
 
 FORMAT = 1
@@ -115,16 +114,15 @@ class Prepared:
     """The line as a reader gets it from the text."""
 
 
-class AccountFile:
+class AccountFile(ChainedFile):
     """What was read of the file so far; the caller holds the folder's lock."""
 
+    what = "account"
+
     def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
-        self.tips: list[str] = []
-        """The chain's value after each line."""
+        super().__init__(folder / FILE)
         self.terms: Commitment | None = None
         self.studies: list[Study] = []
-        self._length = 0
 
     def new_lines(self) -> list[Line]:
         """Return what others have written since.
@@ -133,11 +131,7 @@ class AccountFile:
             InputError: in one sentence, if that is no account's, or does not follow what was read before.
         """
         try:
-            with self.path.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._length:
-                    raise InputError(f"account '{self.path}' is shorter than it was: put the file back")
-                file.seek(self._length)
-                content = file.read()
+            content = self.unread()
         except FileNotFoundError:
             raise InputError(
                 field="account",
@@ -152,7 +146,6 @@ class AccountFile:
                 line = self._read(text)
             except ValueError as error:
                 raise InputError(f"account '{self.path}' is damaged in line {len(self.tips) + 1} ({error})") from None
-            self._length += len(text) + 1
             found += [] if line is None else [line]
         if not self.tips:
             raise InputError(f"account '{self.path}' is empty, but it must open with what it commits itself to")
@@ -160,7 +153,7 @@ class AccountFile:
 
     def begin(self, terms: Commitment) -> None:
         """Write the first line of a new file."""
-        self._append(*linked(START, _opening(terms)), os.O_CREAT | os.O_EXCL)
+        self._write(_opening(terms))
         self.terms = terms
         flush_folder(self.path.parent)
 
@@ -187,57 +180,27 @@ class AccountFile:
         if isinstance(prepared.line, Study):
             self.studies.append(prepared.line)
 
-    def _append(self, text: bytes, tip: str, flags: int = 0) -> None:
-        try:
-            handle = os.open(self.path, os.O_RDWR | flags, 0o600)
-            with open(handle, "r+b") as file:
-                file.seek(self._length)
-                if b"\n" in file.read():
-                    raise InputError(f"account '{self.path}': another process wrote in spite of the lock; try again")
-                # A line without its end, from a kill while it was written: its release never left.
-                file.truncate(self._length)
-                file.seek(self._length)
-                file.write(text + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            # No advice to choose another folder: an account that is replaced starts at zero.
-            reason = error.strerror or str(error)
-            words = f"account '{self.path}' cannot be written ({reason}); check permissions and free disk space"
-            raise WriteError(words) from error
-        self.tips.append(tip)
-        self._length += len(text) + 1
+    def _cannot_write(self, error: OSError) -> WriteError:
+        # No advice to choose another folder: an account that is replaced starts at zero.
+        reason = error.strerror or str(error)
+        return WriteError(f"account '{self.path}' cannot be written ({reason}); check permissions and free disk space")
 
     def _read(self, text: bytes) -> Line | None:
         """Return the next line of the file, and remember it; None for the first, which has the terms."""
         if not self.tips:
-            self.terms = _terms(_table(text))
-            self.tips.append(_tip(text, START, _opening(self.terms)))
+            self.terms = _terms(table_of(text))
+            self._took(text, follow(START, text, _opening(self.terms)))
             return None
         prepared = self._prepared(text)
-        self.tips.append(prepared.tip)
+        self._took(text, prepared.tip)
         if isinstance(prepared.line, Study):
             self.studies.append(prepared.line)
         return prepared.line
 
     def _prepared(self, text: bytes) -> Prepared:
         """Return the next line, parsed from its text; ValueError with a reason if the text is invalid."""
-        line = _line(_table(text), self.studies)
-        return Prepared(text, _tip(text, self.tips[-1], line.to_json()), line)
-
-
-def _table(text: bytes) -> dict[str, Any]:
-    table = parsed(text)
-    table.pop("chain", None)
-    return table
-
-
-def _tip(text: bytes, before: str, line: Mapping[str, Any]) -> str:
-    """Return the chain's value after a line; ValueError if its text is not the one that is written for it."""
-    expected, tip = linked(before, line)
-    if text != expected:
-        raise ValueError("the line was changed, or does not follow the line before it")
-    return tip
+        line = _line(table_of(text), self.studies)
+        return Prepared(text, follow(self.tips[-1], text, line.to_json()), line)
 
 
 def _opening(terms: Commitment) -> dict[str, Any]:

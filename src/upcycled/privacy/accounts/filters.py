@@ -29,19 +29,12 @@ from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Real
 from upcycled.privacy.accounting import gdp_epsilon, gdp_mu
 from upcycled.privacy.accounting.discrete_noise import PARTS, most_draws, part_of_delta
-from upcycled.privacy.accounting.gaussian import ROOM, squared_ratio
-from upcycled.privacy.accounting.renyi import (
-    best_order,
-    draws_renyi,
-    gaussian_renyi,
-    pure_renyi,
-    renyi_budget,
-    renyi_epsilon,
-    sampled_renyi,
-)
+from upcycled.privacy.accounting.gaussian import ROOM
+from upcycled.privacy.accounting.renyi import best_order, renyi_budget, renyi_epsilon
+from upcycled.privacy.charge_kinds import kind_named, kind_of
 
-TAKES = {"gaussian": ("gaussian",), "pure": ("pure",), "mixed": ("gaussian", "pure", "sampled")}
-"""The kinds of pots, and of the charges that each takes."""
+POTS = ("gaussian", "pure", "mixed")
+"""The kinds of pots; which of them takes a charge, its kind says."""
 UNITS = ("record", "client")
 MOST_DRAWS = 2**53
 USUAL_DRAWS = 10_000_000
@@ -65,8 +58,8 @@ class Pot:
     """The most numbers of real Gaussian noise that a client may be charged for."""
 
     def __post_init__(self) -> None:
-        if self.kind not in TAKES:
-            raise unknown("kind", self.kind, TAKES)
+        if self.kind not in POTS:
+            raise unknown("kind", self.kind, POTS)
         check_fields(self)
         if (self.delta == 0) != (self.kind == "pure"):
             must = "0 for pure releases" if self.kind == "pure" else "> 0: only pure releases have an epsilon at 0"
@@ -97,22 +90,10 @@ class Pot:
         Raises:
             InputError: for a kind that this pot has no rule for.
         """
-        if charge.kind not in TAKES[self.kind]:
+        columns = kind_of(charge)
+        if self.kind not in columns.pots:
             raise InputError(f"a '{self.kind}' budget: no rule for charges of kind '{charge.kind}'")
-        columns = charge.columns
-        if charge.kind == "pure":
-            epsilon: Real = columns["epsilon"]
-            return epsilon if self.order is None else pure_renyi(epsilon=epsilon, order=self.order)
-        if charge.kind == "gaussian" and self.order is None:
-            return squared_ratio(charge)
-        assert self.order is not None  # only a mixed pot takes the other kinds
-        draws = 0 if charge.draws is None else charge.draws
-        drawn = draws_renyi(draws=draws, order=self.order)
-        if charge.kind == "gaussian":
-            return gaussian_renyi(squares=squared_ratio(charge), order=self.order) + drawn
-        q, multiplier = columns["sampling_rate"], charge.noise_std / charge.sensitivity
-        steps = columns["steps"]
-        return drawn + sampled_renyi(q=q, noise_multiplier=multiplier, steps=steps, order=self.order, draws=draws)
+        return columns.pot_cost() if self.order is None else columns.renyi(self.order)
 
     def epsilon_of(self, spent: float) -> float:
         """Return the epsilon of what was spent so far, by the pot's own rule: the claim is the pot's epsilon."""
@@ -135,8 +116,8 @@ class Pot:
 
 def make_pot(kind: str, epsilon: float, delta: float, order: float | None = None, draws: int | None = None) -> Pot:
     """Return a pot with the best order for its budget, and as many draws as a small part of delta pays for."""
-    if kind not in TAKES:
-        raise unknown("kind", kind, TAKES)
+    if kind not in POTS:
+        raise unknown("kind", kind, POTS)
     POSITIVE.check("epsilon", epsilon)
     FRACTION.check("delta", delta)
     epsilon, delta = float(epsilon), float(delta)
@@ -188,8 +169,8 @@ class Commitment:
 
     def place_of(self, kind: str) -> int | None:
         """Return which pot pays for charges of a kind, one that takes no others first; None where none does."""
-        places = [i for i, pot in enumerate(self.pots) if kind in TAKES[pot.kind]]
-        return min(places, key=lambda i: len(TAKES[self.pots[i].kind]), default=None)
+        places = [i for i, pot in enumerate(self.pots) if pot.kind in kind_named(kind).pots]
+        return min(places, key=lambda i: self.pots[i].kind == "mixed", default=None)
 
     def to_json(self) -> dict[str, Any]:
         return {"id": self.id, "unit": self.unit, "pots": [pot.to_json() for pot in self.pots]}

@@ -21,8 +21,7 @@ from upcycled.core.mechanism import Charge, Fitted, Setting
 from upcycled.core.sampling import everybody
 from upcycled.core.vectors import Ints
 from upcycled.privacy.accounting.discrete_noise import part_of_delta
-from upcycled.privacy.accounting.gaussian import squared_ratio
-from upcycled.privacy.ledger.entries import charge_from_json, charge_to_json
+from upcycled.privacy.charge_kinds import charge_from_json, kind_of
 from upcycled.privacy.mechanisms.requirements import check_delta
 
 DATA, SCORES = "data", "scores"
@@ -48,7 +47,7 @@ class PlannedCharges:
 
     def to_json(self) -> dict[str, Any]:
         rows = None if self.rows is None else self.rows.tolist()
-        return {"rows": rows, "times": self.times.tolist(), **charge_to_json(self.charge)}
+        return {"rows": rows, "times": self.times.tolist(), **kind_of(self.charge).to_json()}
 
 
 def planned_charges(mechanism: Fitted, setting: Setting, is_brief: bool) -> dict[str, PlannedCharges]:
@@ -91,11 +90,8 @@ class Outstanding:
         paying = np.flatnonzero(self.times)
         charge, times = self.charge[paying], self.times[paying]
         is_data = int(self.kind == DATA)
-        if charge.kind in ("gaussian", "sampled", "none"):
-            draws = None if charge.draws is None else charge.draws * times
-            steps = None if charge.steps is None else charge.steps * times
-            moves = charge.sensitivity if charge.kind == "sampled" else charge.sensitivity * np.sqrt(times)
-            yield replace(charge, sensitivity=moves, steps=steps, draws=draws), is_data * times
+        if (together := kind_of(charge).repeated(times)) is not None:
+            yield together, is_data * times
             return
         for k in range(int(times.max(initial=0))):
             left = np.flatnonzero(times > k)
@@ -138,14 +134,7 @@ def _distinct(charge: Charge, times: Ints) -> PlannedCharges:
 
 def _worst(charge: Charge, times: Ints) -> PlannedCharges:
     """Return the plan as one row that exceeds every client's in every column."""
-    worst = charge[np.array([np.argmax(np.nan_to_num(squared_ratio(charge), nan=0.0, posinf=np.inf))])]
-    others = {
-        name: values.max(keepdims=True)
-        for name, values in charge.columns.items()
-        if name not in ("clients", "sensitivity", "noise_std")
-    }
-    row = replace(worst, clients=np.zeros(1, dtype=np.int64), **others)
-    return PlannedCharges(row, times.max(keepdims=True), None)
+    return PlannedCharges(kind_of(charge).worst_row(), times.max(keepdims=True), None)
 
 
 @dataclass(frozen=True)
@@ -185,13 +174,14 @@ def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> 
         check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
     except InputError as error:
         raise error.renamed("budget.delta") from None
-    if charge.kind == "gaussian" and budget.delta == 0:
+    kind = kind_of(charge)
+    if kind.is_filterable and not kind.is_pure and budget.delta == 0:
         raise InputError(
             field="budget.delta",
             value=budget.delta,
             but="Gaussian noise reaches no epsilon at delta = 0: it must be > 0",
         )
-    if charge.kind not in ("gaussian", "pure"):
+    if not kind.is_filterable:
         raise InputError(
             f"a budget cannot be enforced for '{mechanism.name}': its rounds compose by a schedule fixed in advance; "
             "calibrate with epsilon= and delta= instead"

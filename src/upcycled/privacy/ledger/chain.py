@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from upcycled._utils.files import cannot_write, write_whole
+from upcycled._utils.files import WriteError, cannot_write, write_whole
 from upcycled.core.errors import InputError, shown
 
 START = "0" * 64
@@ -79,6 +79,100 @@ def linked(before: str, line: Mapping[str, Any]) -> tuple[bytes, str]:
     text = canonical(line)
     tip = link(before, text)
     return text[:-1] + _LINK + tip.encode() + b'"}', tip
+
+
+def table_of(text: bytes) -> dict[str, Any]:
+    """Return a line of a file without its chain value; ValueError with a reason if it is invalid."""
+    table = parsed(text)
+    table.pop("chain", None)
+    return table
+
+
+def follow(before: str, text: bytes, line: Mapping[str, Any]) -> str:
+    """Return the chain's value after a line; ValueError if its text is not the one that is written for it."""
+    expected, tip = linked(before, line)
+    if text != expected:
+        raise ValueError("it is not what the run wrote, or does not follow the line before it")
+    return tip
+
+
+class ChainedFile:
+    """A file of chained lines that are only ever appended, for its user alone. The caller holds the folder's lock.
+
+    A last line without its end was cut off by a kill while it was written, so its release never left: readers ignore
+    it, and the next line takes its place.
+    """
+
+    what = "file"
+    """What messages call it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tips: list[str] = []
+        """The chain's value after each line that was read or written."""
+        self._length = 0
+        """Where the last of these lines ends."""
+        self._is_flushed = True
+
+    def unread(self) -> bytes:
+        """Return what follows the lines that are known."""
+        with self.path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._length:
+                raise InputError(f"{self.what} '{self.path}' is shorter than it was: put the file back")
+            file.seek(self._length)
+            return file.read()
+
+    def drop_torn(self) -> None:
+        """Take off what follows the last line that is known."""
+        if self.path.stat().st_size > self._length:
+            with open(os.open(self.path, os.O_RDWR), "r+b") as file:
+                file.truncate(self._length)
+                os.fsync(file.fileno())
+
+    def flush(self) -> None:
+        """Have all lines on the disk, those that cost nothing too."""
+        if self._is_flushed:
+            return
+        try:
+            with open(os.open(self.path, os.O_RDWR), "r+b") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._is_flushed = True
+
+    def _write(self, line: Mapping[str, Any], *, is_durable: bool = True) -> None:
+        """Append a line; the first one makes the file."""
+        self._append(*linked(self.tips[-1] if self.tips else START, line), is_durable=is_durable)
+
+    def _append(self, text: bytes, tip: str, *, is_durable: bool = True) -> None:
+        """Append a line from its text; with ``is_durable`` it is on the disk when this returns."""
+        flags = os.O_RDWR if self.tips else os.O_RDWR | os.O_CREAT
+        try:
+            # Opened for each line: nothing to close, and a file that was moved away is noticed.
+            with open(os.open(self.path, flags, 0o600), "r+b") as file:
+                file.seek(self._length)
+                if b"\n" in file.read():
+                    raise InputError(
+                        f"{self.what} '{self.path}': another process wrote in spite of the lock; try again"
+                    )
+                file.truncate(self._length)
+                file.seek(self._length)
+                file.write(text + b"\n")
+                file.flush()
+                if is_durable:
+                    os.fsync(file.fileno())
+        except OSError as error:
+            raise self._cannot_write(error) from error
+        self._is_flushed = is_durable
+        self._took(text, tip)
+
+    def _took(self, text: bytes, tip: str) -> None:
+        """Count a line that was read or written."""
+        self.tips.append(tip)
+        self._length += len(text) + 1
+
+    def _cannot_write(self, error: OSError) -> WriteError:
+        return cannot_write(self.path, error)
 
 
 @dataclass(frozen=True)

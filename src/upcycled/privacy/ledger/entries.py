@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import NOT_NEGATIVE, InputError, shown
-from upcycled.core.mechanism import CHARGE_COLUMNS, Charge
+from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import paper_epsilon, paper_objective_epsilon
+from upcycled.privacy.charge_kinds import charge_from_json, integers, kind_of
 
 U1, U2 = 1.0, 0.11
 """The paper's own constants, which reproduce its numbers; u1 = 1 is not a bound for its models."""
@@ -146,17 +147,6 @@ CHARGED = ("data", "scores")
 ENDED = "ended"
 FREE = ("upcycled", ENDED)
 """The kinds that are about nobody."""
-MOST = {
-    "sensitivity": np.inf,
-    "noise_std": 1e300,
-    "epsilon": 1e300,
-    "sampling_rate": 1.0,
-    "steps": 2**53,
-    "draws": 2**53,
-}
-"""No number of a charge is below zero or above this."""
-COUNTS = ("steps", "draws")
-"""Whole numbers; draws only where noise is real."""
 MOST_ITERATIONS = 2**53
 
 
@@ -172,36 +162,15 @@ def to_line(entry: Entry) -> dict[str, Any]:
     charge = entry.charge
     if charge is None:
         return line | {"cost": 0}
-    return line | charge_to_json(charge)
-
-
-def charge_to_json(charge: Charge) -> dict[str, Any]:
-    """Return a charge as plain values, without its clients."""
-    return {"charge": charge.kind} | {name: values.tolist() for name, values in _columns(charge).items()}
-
-
-def charge_from_json(line: Mapping[str, Any], clients: Ints) -> Charge:
-    """Return the charge that :func:`charge_to_json` was given; ValueError for a column that no ledger writes."""
-    charge = _charge(line, clients)
-    _check_charge(charge)
-    return charge
-
-
-def _columns(charge: Charge) -> dict[str, Any]:
-    """Return a charge's numbers, one for each client: whole ones as integers, all others as floats."""
-    return {
-        name: np.asarray(values, dtype=np.int64 if name in COUNTS else np.float64)
-        for name, values in charge.columns.items()
-        if name != "clients"
-    }
+    return line | kind_of(charge).to_json()
 
 
 def from_line(line: Mapping[str, Any], num_clients: int, data_rounds: int) -> Entry:
     """Return the entry that :func:`to_line` was given; ValueError, in words, for anything that no ledger writes."""
     try:
-        kind, clients = line["kind"], _integers(line, "clients")
+        kind, clients = line["kind"], integers(line, "clients")
         iteration, round, attempt = (_integer(line, name) for name in ("iteration", "round", "attempt"))
-        charge = _charge(line, clients) if kind in CHARGED else None
+        charge = charge_from_json(line, clients) if kind in CHARGED else None
     except KeyError as error:
         raise ValueError(f"it has no {error}") from None
     entry = Entry(iteration, kind, round, attempt, clients, charge)
@@ -230,67 +199,18 @@ def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
     if np.unique(clients).size < clients.size:
         raise ValueError("it names a client twice")
     if entry.charge is not None:
-        _check_charge(entry.charge)
-        if entry.kind == "scores" and (entry.charge.kind != "gaussian" or entry.attempt or not clients.size):
+        columns = kind_of(entry.charge)
+        columns.check()
+        if entry.kind == "scores" and (not columns.is_noisy_vector or entry.attempt or not clients.size):
             raise ValueError(f"its scores are a charge '{entry.charge.kind}' of {clients.size} clients")
     elif clients.size != 0 if entry.kind in FREE else clients.size == 0:
         raise ValueError(f"it is '{entry.kind}' with {clients.size} clients")
-
-
-def _check_charge(charge: Charge) -> None:
-    columns = _columns(charge)
-    for name, values in columns.items():
-        if values.shape != charge.clients.shape:
-            raise ValueError("a charge needs one number for each client")
-        wrong = ~((values >= 0) & (values <= MOST[name]))
-        if wrong.any():
-            raise ValueError(f"its {name} is {values[wrong][0]:g}, and must be from 0 to {MOST[name]:g}")
-    if charge.kind == "sampled" and (columns["sensitivity"] <= 0).any():
-        raise ValueError("its sensitivity is not above zero")
-
-
-def _charge(line: Mapping[str, Any], clients: Ints) -> Charge:
-    kind = line["charge"]
-    if not isinstance(kind, str) or kind not in CHARGE_COLUMNS:
-        raise ValueError(f"its charge is {shown(kind)}, which is none of {', '.join(CHARGE_COLUMNS)}")
-    needs = CHARGE_COLUMNS[kind]
-    numbers: dict[str, Any] = {name: _numbers(line, name) for name in needs if name not in COUNTS}
-    # Draws are there where noise is real.
-    numbers |= {name: _integers(line, name) for name in COUNTS if name in (line if name == "draws" else needs)}
-    return Charge(kind, clients, **numbers)
 
 
 def _integer(line: Mapping[str, Any], name: str) -> int:
     value = line[name]
     if type(value) is not int:
         raise ValueError(f"its {name} is {shown(value)}, and must be an integer")
-    return value
-
-
-def _integers(line: Mapping[str, Any], name: str) -> Ints:
-    values = _list(line, name)
-    try:
-        if all(type(value) is int for value in values):
-            return np.array(values, dtype=np.int64)
-    except OverflowError:
-        pass
-    raise ValueError(f"its {name} are no integers")
-
-
-def _numbers(line: Mapping[str, Any], name: str) -> Real:
-    values = _list(line, name)
-    if not all(type(value) is float or type(value) is int for value in values):
-        raise ValueError(f"its {name} is no list of numbers")
-    try:
-        return np.array(values, dtype=np.float64)
-    except OverflowError:
-        raise ValueError(f"its {name} is no list of numbers") from None
-
-
-def _list(line: Mapping[str, Any], name: str) -> list[Any]:
-    value = line[name]
-    if not isinstance(value, list):
-        raise ValueError(f"its {name} is no list of numbers")
     return value
 
 

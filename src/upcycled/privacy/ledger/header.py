@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, TypeGuard, get_type_hints
 
 import numpy as np
 
@@ -31,32 +31,158 @@ MOST_CLIENTS = 2**31
 SIMULATION = "simulation: not private"
 
 
-@dataclass(frozen=True, eq=False)
-class Header:
-    """Public facts of a run: whose charges follow, and what they mean."""
+def _as_it_is(name: str, value: Any) -> dict[str, Any]:
+    return {name: value}
 
-    run: str
-    mechanism: str
-    noise: str
+
+@dataclass(frozen=True)
+class Stored:
+    """How a field of the header stands in the file."""
+
+    read: Callable[[Mapping[str, Any], str], Any]
+    """(line, name) -> the field; KeyError, TypeError or ValueError if it is invalid."""
+    write: Callable[[str, Any], dict[str, Any]] = _as_it_is
+    """(name, field) -> what the line has of it."""
+    name: str = ""
+    """Its name in the file; the field's own if empty."""
+    is_optional: bool = False
+    """Whether the line leaves it out where it is None."""
+
+
+def _value(read: Callable[[Any], Any], write: Callable[[Any], Any], name: str = "", **options: bool) -> Stored:
+    """Store a field under one name, as what ``write`` gives for it."""
+
+    def to_line(name: str, value: Any) -> dict[str, Any]:
+        return {name: write(value)}
+
+    return Stored(lambda line, name: read(line[name]), to_line, name, **options)
+
+
+def _paper_to_json(paper: PaperClaim | None) -> dict[str, Any] | None:
+    return None if paper is None else paper.to_json()
+
+
+def _text(line: Mapping[str, Any], name: str) -> str:
+    value = line[name]
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is {shown(value)}, and must be a text")
+    return value
+
+
+def _whole(line: Mapping[str, Any], name: str, at_least: int = 0) -> int:
+    value = line[name]
+    if type(value) is not int or value < at_least:
+        raise ValueError(f"its {name} is {shown(value)}, and must be an integer >= {at_least}")
+    return value
+
+
+def _num_clients(line: Mapping[str, Any], name: str) -> int:
+    found = _whole(line, name, 1)
+    if found > MOST_CLIENTS:
+        raise ValueError(f"its {name} is {shown(found)}, and must be at most {MOST_CLIENTS}")
+    return found
+
+
+def _share(line: Mapping[str, Any], name: str) -> float:
+    value: float = line[name]
+    SHARE.check(name, value)
+    return value
+
+
+def _noise(line: Mapping[str, Any], name: str) -> str:
+    noise: str = line[name]
+    if noise not in ("seeded", "system"):
+        raise ValueError(f"its noise is {shown(noise)}, and a ledger's is 'seeded' or 'system'")
+    return noise
+
+
+def _noise_to_json(name: str, noise: str) -> dict[str, Any]:
+    return {name: noise, "note": SIMULATION if noise == "seeded" else None}
+
+
+def _budget(line: Mapping[str, Any], name: str) -> Budget | None:
+    budget = line[name]
+    return None if budget is None else Budget(budget["epsilon"], budget["delta"])
+
+
+def _budget_to_json(name: str, budget: Budget | None) -> dict[str, Any]:
+    return {"schedule": "fixed" if budget is None else "filtered", name: None if budget is None else asdict(budget)}
+
+
+def _promise(line: Mapping[str, Any], name: str) -> Promise:
+    unit, sees = line["unit"], line["sees"]
+    if unit not in ("record", "client") or sees not in ("releases", "aggregates"):
+        raise ValueError(f"its unit is {shown(unit)} and the adversary sees {shown(sees)}, which no mechanism promises")
+    sentences = [line["assumptions_checked"], line["assumptions_trusted"]]
+    if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in sentences):
+        raise ValueError("its assumptions are no sentences")
+    checked, trusted = map(tuple, sentences)
+    is_secret, is_claimed, delta = line["sampling_is_secret"], line["is_claimed"], line["delta"]
+    if type(is_secret) is not bool or type(is_claimed) is not bool:
+        raise ValueError("its sampling_is_secret and is_claimed are not true or false")
+    if delta is not None:
+        FRACTION.check("delta", delta)
+    return Promise(
+        _text(line, "released"),
+        checked,
+        trusted,
+        unit=unit,
+        sees=sees,
+        sampling_is_secret=is_secret,
+        is_claimed=is_claimed,
+        delta=delta,
+    )
+
+
+def _promise_to_json(name: str, promise: Promise) -> dict[str, Any]:
+    return {
+        "unit": promise.unit,
+        "adjacency": "replace-one",
+        "adversary": promise.adversary,
+        "sees": promise.sees,
+        "released": promise.released,
+        "assumptions_checked": list(promise.checked),
+        "assumptions_trusted": list(promise.trusted),
+        "sampling_is_secret": promise.sampling_is_secret,
+        "is_claimed": promise.is_claimed,
+        "delta": promise.delta,
+    }
+
+
+def _planned(line: Mapping[str, Any], name: str) -> dict[str, PlannedCharges]:
+    return planned_from_json(line[name], _num_clients(line, "num_clients"))
+
+
+def _planned_to_json(name: str, planned: Mapping[str, PlannedCharges]) -> dict[str, Any]:
+    return {name: {kind: part.to_json() for kind, part in planned.items()}}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Header:
+    """Public facts of a run: whose charges follow, and what they mean. The file has stored fields in this order."""
+
+    run: Annotated[str, Stored(_text)]
+    mechanism: Annotated[str, Stored(_text)]
+    noise: Annotated[str, Stored(_noise, _noise_to_json)]
     """``"seeded"`` or ``"system"``."""
-    promise: Promise
-    budget: Budget | None
-    num_clients: int
-    data_rounds: int
-    """M, as planned."""
+    promise: Annotated[Promise, Stored(_promise, _promise_to_json)]
+    budget: Annotated[Budget | None, Stored(_budget, _budget_to_json)]
+    num_clients: Annotated[int, Stored(_num_clients)]
     sizes: Ints
     """n_i of every client; of a file that was read, zero where no line has it."""
-    seal: Seal
+    seal: Annotated[Seal, _value(seal_from_json, asdict, name="sizes")]
     """The sizes of all clients in short, as the file has them."""
-    sampling: str
-    participation: float
-    planned: Mapping[str, PlannedCharges]
-    """The charges that were planned before the first round, by kind of entry."""
-    paper: PaperClaim | None = None
+    data_rounds: Annotated[int, Stored(_whole, name="data_rounds_planned")]
+    """M, as planned."""
+    sampling: Annotated[str, Stored(_text)]
+    participation: Annotated[float, Stored(_share)]
+    paper: Annotated[PaperClaim | None, _value(paper_from_json, _paper_to_json)] = None
     """What the paper claims for the mechanism, if it does."""
-    account: Commitment | None = None
+    account: Annotated[Commitment | None, _value(commitment_of, Commitment.to_json, is_optional=True)] = None
     """The terms of the holder's account that the run is charged to, if there is one."""
-    previous: str | None = None
+    planned: Annotated[Mapping[str, PlannedCharges], Stored(_planned, _planned_to_json)]
+    """The charges that were planned before the first round, by kind of entry."""
+    previous: Annotated[str | None, Stored(_text, is_optional=True)] = None
     """The last chain value of the ledger that an earlier attempt at this run left; None for the first attempt."""
 
     @property
@@ -121,37 +247,22 @@ def header_of(
     )
 
 
+STORED: Mapping[str, Stored] = {
+    name: part
+    for name, hint in get_type_hints(Header, include_extras=True).items()
+    for part in getattr(hint, "__metadata__", ())
+    if isinstance(part, Stored)
+}
+"""How each field of a header stands in the file, in the order of the file."""
+
+
 def to_json(header: Header) -> dict[str, Any]:
-    promise, budget = header.promise, header.budget
-    return {
-        "kind": "run",
-        "format": FORMAT,
-        "run": header.run,
-        "mechanism": header.mechanism,
-        "noise": header.noise,
-        "note": SIMULATION if header.noise == "seeded" else None,
-        "unit": promise.unit,
-        "adjacency": "replace-one",
-        "adversary": promise.adversary,
-        "sees": promise.sees,
-        "released": promise.released,
-        "assumptions_checked": list(promise.checked),
-        "assumptions_trusted": list(promise.trusted),
-        "sampling_is_secret": promise.sampling_is_secret,
-        "is_claimed": promise.is_claimed,
-        "delta": promise.delta,
-        "schedule": "fixed" if budget is None else "filtered",
-        "budget": None if budget is None else {"epsilon": budget.epsilon, "delta": budget.delta},
-        "num_clients": header.num_clients,
-        "sizes": dict(vars(header.seal)),
-        "data_rounds_planned": header.data_rounds,
-        "sampling": header.sampling,
-        "participation": header.participation,
-        "paper": None if header.paper is None else header.paper.to_json(),
-        **({} if header.account is None else {"account": header.account.to_json()}),
-        "planned": {kind: part.to_json() for kind, part in header.planned.items()},
-        **({} if header.previous is None else {"previous": header.previous}),
-    }
+    line: dict[str, Any] = {"kind": "run", "format": FORMAT}
+    for name, stored in STORED.items():
+        value = getattr(header, name)
+        if value is not None or not stored.is_optional:
+            line |= stored.write(stored.name or name, value)
+    return line
 
 
 def _is_own(claim: PaperClaim | None) -> TypeGuard[PaperOutput | PaperTilt]:
@@ -183,66 +294,9 @@ def from_json(line: Mapping[str, Any]) -> Header:
 
 
 def _parsed(line: Mapping[str, Any]) -> Header:
-    num_clients, budget, noise = _whole(line, "num_clients", 1), line["budget"], line["noise"]
-    if num_clients > MOST_CLIENTS:
-        raise ValueError(f"its num_clients is {shown(num_clients)}, and must be at most {MOST_CLIENTS}")
-    if noise not in ("seeded", "system"):
-        raise ValueError(f"its noise is {shown(noise)}, and a ledger's is 'seeded' or 'system'")
-    participation = line["participation"]
-    SHARE.check("participation", participation)
-    return Header(
-        run=_text(line, "run"),
-        mechanism=_text(line, "mechanism"),
-        noise=noise,
-        promise=_promise(line),
-        budget=None if budget is None else Budget(budget["epsilon"], budget["delta"]),
-        num_clients=num_clients,
-        data_rounds=_whole(line, "data_rounds_planned", 0),
-        sizes=np.zeros(0, dtype=np.int64),
-        seal=seal_from_json(line["sizes"]),
-        sampling=_text(line, "sampling"),
-        participation=participation,
-        paper=paper_from_json(line["paper"]),
-        account=commitment_of(line["account"]) if "account" in line else None,
-        planned=planned_from_json(line["planned"], num_clients),
-        previous=_text(line, "previous") if "previous" in line else None,
-    )
-
-
-def _promise(line: Mapping[str, Any]) -> Promise:
-    unit, sees = line["unit"], line["sees"]
-    if unit not in ("record", "client") or sees not in ("releases", "aggregates"):
-        raise ValueError(f"its unit is {shown(unit)} and the adversary sees {shown(sees)}, which no mechanism promises")
-    sentences = [line["assumptions_checked"], line["assumptions_trusted"]]
-    if not all(isinstance(each, list) and all(isinstance(one, str) for one in each) for each in sentences):
-        raise ValueError("its assumptions are no sentences")
-    checked, trusted = map(tuple, sentences)
-    is_secret, is_claimed, delta = line["sampling_is_secret"], line["is_claimed"], line["delta"]
-    if type(is_secret) is not bool or type(is_claimed) is not bool:
-        raise ValueError("its sampling_is_secret and is_claimed are not true or false")
-    if delta is not None:
-        FRACTION.check("delta", delta)
-    return Promise(
-        _text(line, "released"),
-        checked,
-        trusted,
-        unit=unit,
-        sees=sees,
-        sampling_is_secret=is_secret,
-        is_claimed=is_claimed,
-        delta=delta,
-    )
-
-
-def _text(line: Mapping[str, Any], name: str) -> str:
-    value = line[name]
-    if not isinstance(value, str):
-        raise ValueError(f"its {name} is {shown(value)}, and must be a text")
-    return value
-
-
-def _whole(line: Mapping[str, Any], name: str, at_least: int) -> int:
-    value = line[name]
-    if type(value) is not int or value < at_least:
-        raise ValueError(f"its {name} is {shown(value)}, and must be an integer >= {at_least}")
-    return value
+    found: dict[str, Any] = {
+        name: stored.read(line, stored.name or name)
+        for name, stored in STORED.items()
+        if not stored.is_optional or (stored.name or name) in line
+    }
+    return Header(sizes=np.zeros(0, dtype=np.int64), **found)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -32,14 +32,12 @@ from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import gdp_delta, gdp_epsilon
 from upcycled.privacy.accounting.discrete_noise import PARTS, epsilon_of_draws, sampler_delta
+from upcycled.privacy.charge_kinds import GAUSSIAN, PURE, SAMPLED, Event, kind_named, kind_of
 from upcycled.privacy.ledger.composition import Spent
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.ledger.ledger_file import ledger_files
 from upcycled.privacy.ledger.statement import contradiction
 
-Event: TypeAlias = tuple[str, float, float]
-"""(class, noise multiplier or parameter, sampling rate)."""
-GAUSSIAN, SAMPLED, PURE = "GaussianDpEvent", "PoissonSampledDpEvent", "RandomizedResponseDpEvent"
 MOST_DISTRIBUTIONS = 16
 """Clients whose privacy loss distributions are computed without being asked for."""
 FIXED_ONLY = "a guarantee only if all schedules were fixed before the first release"
@@ -54,24 +52,11 @@ def events_of(charges: Iterable[tuple[Charge, int]]) -> Counter[Event] | None:
     """
     found = Counter[Event]()
     for charge, place in charges:
-        moves, std = float(charge.sensitivity[place]), float(charge.noise_std[place])
-        if charge.kind == "pure":
-            epsilon = float(charge.columns["epsilon"][place])
-            if epsilon > 0:
-                found[PURE, 2 / (1 + math.exp(min(epsilon, 700.0))), 1.0] += 1
-            continue
-        if charge.kind == "none" or not math.isfinite(moves) or (moves > 0 and std == 0):
+        events = kind_of(charge).events(place)
+        if events is None:
             return None
-        if moves == 0:
-            continue
-        if charge.kind == "sampled":
-            rate, steps = float(charge.columns["sampling_rate"][place]), int(charge.columns["steps"][place])
-            if rate > 0 and steps:
-                found[SAMPLED, std / moves, rate] += steps
-        elif charge.kind == "gaussian":
-            found[GAUSSIAN, 2 * std / moves, 1.0] += 1
-        else:
-            raise InputError(f"ledger: no event of dp_accounting stands for a charge of kind '{charge.kind}'")
+        for event, count in events:
+            found[event] += count
     return found
 
 
@@ -145,7 +130,7 @@ def is_quickly_composed(ledgers: Sequence[Ledger]) -> bool:
 def _is_of_one_kind(ledgers: Sequence[Ledger]) -> bool:
     """Whether all charges are of one kind that composes exactly or optimally."""
     kinds = {entry.charge.kind for ledger in ledgers for entry in ledger if entry.charge is not None}
-    return any(kinds <= {kind} for kind in ("gaussian", "pure"))
+    return len(kinds) <= 1 and all(kind_named(kind).is_exact for kind in kinds)
 
 
 def epsilon_of_events(events: Mapping[Event, int] | None, draws: int, delta: float) -> float:
@@ -218,7 +203,7 @@ def _check_alike(ledgers: Sequence[Ledger]) -> None:
                 "same by their numbers"
             )
         one, two = ledgers[0].sizes, ledger.sizes
-        if ledgers[0].sizes_digest != ledger.sizes_digest:
+        if ledgers[0].header.seal != ledger.header.seal:
             # A long file has no size of a client that was never charged; it knows by the digest that one is another.
             differing = np.flatnonzero((one != two) & (one > 0) & (two > 0))
             client = int(differing[0]) if differing.size else None

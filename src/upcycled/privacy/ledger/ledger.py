@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,9 +31,8 @@ from upcycled.privacy.ledger.statement import statement_items, stopped_words
 from upcycled.privacy.mechanisms import PROVEN, claim_word
 from upcycled.privacy.mechanisms.requirements import check_delta_for, default_delta
 
-MOST_COMPUTED = {"pure": 60, "sampled": 6000}
-"""Where an epsilon takes long to compute, a run's history has it after so many charges, evenly spread; where it is that
-of several clients who may each be the worst, after fewer."""
+if TYPE_CHECKING:
+    from upcycled.privacy.accounts.account import AccountedRun
 
 
 @dataclass(frozen=True)
@@ -49,23 +48,6 @@ class EpsilonOverRounds:
     """Epsilon; infinite where none is provable."""
     is_complete: bool
     """Whether it is stated after every charge."""
-
-
-class Payer(Protocol):
-    """What pays for a run's charges before they are written down: a run of an account."""
-
-    @property
-    def terms(self) -> Commitment:
-        """What the account is committed to."""
-
-    def fits(self, charge: Charge) -> Any:
-        """Return which of a charge's clients can pay by now; a mask over them."""
-
-    def pay(self, entry: Entry) -> None:
-        """Charge, durably; BudgetSpentError if somebody cannot pay."""
-
-    def end(self) -> None:
-        """Give back what the run planned and did not charge: it ended as planned."""
 
 
 class Ledger:
@@ -104,7 +86,7 @@ class Ledger:
         path: Path | None = None,
         run: str = "",
         key: bytes | None = None,
-        account: Payer | None = None,
+        account: AccountedRun | None = None,
     ) -> None:
         """Open a run's ledger, and go on from what its file holds.
 
@@ -118,10 +100,10 @@ class Ledger:
             key: the holder's own, 32 bytes, which heads are made with.
             account: the holder's, which pays for every charge before it is written here.
         """
-        self._account: Payer | None
+        self._account: AccountedRun | None
         if key is not None:
             check_key(key)
-        header = header_of(mechanism, noise, setting, budget, run, None if account is None else account.terms)
+        header = header_of(mechanism, noise, setting, budget, run, None if account is None else account.account.terms)
         file = None if path is None else LedgerFile(path, header)
         if file is None:
             self._begin(header, key, [], None)
@@ -205,6 +187,11 @@ class Ledger:
         return vars(self) | away | {"_last_head": self.head}
 
     @property
+    def header(self) -> Header:
+        """The public facts that open its file."""
+        return self._header
+
+    @property
     def run(self) -> str:
         """What names the run."""
         return self._header.run
@@ -251,21 +238,6 @@ class Ledger:
         A file has those of the clients that were charged: of others that is 0 where it was read.
         """
         return self._header.sizes
-
-    @property
-    def sizes_digest(self) -> str:
-        """The SHA-256 of all clients' sizes, charged or not."""
-        return self._header.seal.sha256
-
-    @property
-    def sampling(self) -> str:
-        """How cohorts are drawn."""
-        return self._header.sampling
-
-    @property
-    def participation(self) -> float:
-        """Which part of the clients is drawn."""
-        return self._header.participation
 
     @property
     def chain(self) -> str | None:
@@ -315,11 +287,6 @@ class Ledger:
         self._anchor, self._chain = head, "anchored"
 
     @property
-    def previous(self) -> str | None:
-        """The last chain value of the ledger of an earlier attempt at the same run; None for the first attempt."""
-        return self._header.previous
-
-    @property
     def kind(self) -> str | None:
         """How charges compose: ``"gaussian"``, ``"pure"``, ``"sampled"`` or ``"none"``; None before any."""
         return self._spent.kind
@@ -354,11 +321,6 @@ class Ledger:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def planned(self) -> int:
-        """M, the data rounds that are planned."""
-        return self._header.data_rounds
 
     @property
     def last_round(self) -> int:
@@ -396,7 +358,7 @@ class Ledger:
             if kind == DATA:
                 # Who could not pay is left out of rounds that took place; what an account has left is others' doing.
                 missed = 0 if self.account is None else self.left_out
-                left = np.minimum(left, self.planned - self.last_round + missed)
+                left = np.minimum(left, self._header.data_rounds - self.last_round + missed)
             if left.any():
                 yield Outstanding(kind, charge, left)
 
@@ -450,7 +412,7 @@ class Ledger:
         if self.account is not None and self.left_out.any():
             return False
         rounds = {entry.round for entry in self._entries if entry.kind == DATA}
-        if DATA not in planned or len(rounds) == self.planned:
+        if DATA not in planned or len(rounds) == self._header.data_rounds:
             scores = {entry.iteration for entry in self._entries if entry.kind == SCORES}
             is_limited = self.budget is not None or self.account is not None
             return SCORES not in planned or is_limited or len(scores) == planned[SCORES].times.max()
@@ -602,10 +564,10 @@ class Ledger:
         self._check_delta(delta)
         charged = [(entry, entry.charge) for entry in self._entries if entry.charge is not None]
         last, so_far, points = len(charged) - 1, Spent(self._header.num_clients), []
-        most = MOST_COMPUTED.get(self.kind or "", last + 1)
-        if self.kind == "sampled":
-            most = max(8, most // max(1, len(self._spent.worst_points())))
-        kept = sorted({int(np.rint(k)) for k in np.linspace(0, last, min(last + 1, most))}) if charged else []
+        kind = self._spent.made_of
+        most = kind.most_computed(len(self._spent.worst_points())) if kind.is_slow else None
+        number = last + 1 if most is None else min(last + 1, most)
+        kept = sorted({int(np.rint(k)) for k in np.linspace(0, last, number)}) if charged else []
         before_last = set(kept[:-1])
         for place, (entry, charge) in enumerate(charged):
             so_far.add(charge, entry.rounds)
@@ -613,13 +575,7 @@ class Ledger:
                 points.append(so_far.worst_points())
         stated = [charged[place][0] for place in kept]
         end = self._spent.worst(delta) if kept else 0.0
-        if self.kind == "sampled":
-            # Upper bounds, none above what all charges together cost.
-            worst = [min(so_far.most(each, delta), end) for each in points]
-        else:
-            flat = so_far.values([point for each in points for point in each], delta) if points else []
-            ends = np.cumsum([len(each) for each in points], dtype=np.int64).tolist()
-            worst = [max(flat[stop - len(each) : stop], default=0.0) for each, stop in zip(points, ends, strict=True)]
+        worst = kind.curve(points, end, delta)
         return EpsilonOverRounds(
             delta,
             tuple(entry.iteration for entry in stated),
@@ -649,7 +605,8 @@ class Ledger:
         return statement_items(self, delta)
 
     def _check_delta(self, delta: float) -> None:
-        if self.kind in ("gaussian", "sampled"):
+        kind = self._spent.made_of
+        if self.kind is not None and kind.is_claimed and not kind.is_pure:
             check_number("delta", delta, above=0, below=1)
         check_number("delta", delta, at_least=0, below=1)
         check_delta_for(delta, self._header.count, self.promise.unit)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from upcycled._utils.files import cannot_write
 from upcycled.core.errors import InputError
-from upcycled.privacy.ledger.chain import START, canonical, linked, parsed
+from upcycled.privacy.ledger.chain import START, ChainedFile, canonical, follow, parsed, table_of
 from upcycled.privacy.ledger.entries import (
     CHARGED,
     ENDED,
@@ -33,7 +33,6 @@ from upcycled.privacy.ledger.header import Header, from_json, to_json
 T = TypeVar("T")
 _NAMES = re.compile(r"ledger(-[0-9]+)?\.jsonl")
 _OPENING = b'{"kind":"run",'
-_CHAIN = "chain"
 
 
 @dataclass(frozen=True)
@@ -50,25 +49,23 @@ class Content:
     """Who is charged in it: a line says more of clients that it is the first to charge."""
 
 
-class LedgerFile:
+class LedgerFile(ChainedFile):
     """One run's charges. Lines are only ever appended; a run that goes on finds its own."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        self.path = path
+        super().__init__(path)
         self.header = header
         """Of the file: a run goes on with the plan that it began with."""
         self.found: list[Entry] = []
         """What the file held when it was opened."""
-        self.tips: list[str] = []
-        """The chain's value after each line."""
         self.is_new = False
         """Whether every line in it is this run's own, written here."""
-        self._is_flushed = True
         self._charged = ChargedClients(header.num_clients)
         try:
-            if path.exists() and path.stat().st_size > 0:
+            if path.exists():
                 self._take_up(header)
-            if not path.exists() or path.stat().st_size == 0:
+                self.drop_torn()
+            if not self.tips:
                 self._begin(header)
             os.chmod(path, 0o600)
         except OSError as error:
@@ -77,36 +74,11 @@ class LedgerFile:
     def append(self, entry: Entry, *, durable: bool) -> None:
         """Append a line; with ``durable`` it is on the disk when this returns."""
         if entry.charge is None:
-            self._append(to_line(entry), durable=durable)
+            self._write(to_line(entry), is_durable=durable)
             return
         first = self.header.first(self._charged.new(entry.clients))
-        self._append(to_line(entry) | first.to_json(), durable=durable)
+        self._write(to_line(entry) | first.to_json(), is_durable=durable)
         self._charged.add(first.clients)
-
-    def flush(self) -> None:
-        """Have all lines on the disk, those that cost nothing too."""
-        if self._is_flushed:
-            return
-        try:
-            with open(self.path, "ab", opener=_existing) as file:
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        self._is_flushed = True
-
-    def _append(self, line: dict[str, Any], *, durable: bool, opener: Callable[[str, int], int] | None = None) -> None:
-        text, tip = linked(self.tips[-1] if self.tips else START, line)
-        try:
-            # Opened for each line: nothing to close, and a file that was moved away is noticed.
-            with open(self.path, "ab", opener=opener or _existing) as file:
-                file.write(text + b"\n")
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
-        self._is_flushed = durable
-        self.tips.append(tip)
 
     def _begin(self, header: Header) -> None:
         if header.noise == "system":
@@ -115,13 +87,12 @@ class LedgerFile:
         _check_readable(line, header.mechanism)
         self.is_new = True
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._append(line, durable=True, opener=_private)
+        self._write(line)
         _sync(self.path.parent)
 
     def _take_up(self, header: Header) -> None:
-        content = self.path.read_bytes()
         try:
-            held = _content(content)
+            held = _content(self.unread())
         except _Damage as damage:
             raise InputError(f"{damage.of(self.path)}: give the run another file") from None
         if held is not None:
@@ -138,13 +109,8 @@ class LedgerFile:
                     f"ledger '{self.path}' holds the charges of another run, but each run needs a file of its own"
                 )
             self.found, self.tips, self._charged = held.entries, held.tips, held.charged
+            self._length = held.length
             self.header = replace(header, planned=held.header.planned)
-        length = 0 if held is None else held.length
-        if length < len(content):
-            # A line whose end is missing was cut off by a kill while it was written: its release never left.
-            with open(self.path, "r+b") as file:
-                file.truncate(length)
-                os.fsync(file.fileno())
 
 
 def ledger_files(folder: Path) -> list[Path]:
@@ -215,8 +181,7 @@ def _content(content: bytes) -> Content | None:
     _check_torn(content[length:], len(texts) + 1)
     if not texts:
         return None
-    lines = [_of_line(number, parsed, text) for number, text in enumerate(texts, start=1)]
-    lines = [{name: value for name, value in line.items() if name != _CHAIN} for line in lines]
+    lines = [_of_line(number, table_of, text) for number, text in enumerate(texts, start=1)]
     header = _of_line(1, from_json, lines[0])
     charged, firsts = ChargedClients(header.num_clients), list[First | None]()
     entries, read = list[Entry](), partial(from_line, num_clients=header.num_clients, data_rounds=header.data_rounds)
@@ -250,13 +215,10 @@ def _of_line(number: int, read: Callable[[Any], T], value: Any) -> T:
 
 def _tips(texts: Iterable[bytes], lines: Iterable[dict[str, Any]]) -> list[str]:
     """Return the chain's values if the texts are those that a ledger writes for these lines."""
-    found, before = list[str](), START
+    found = [START]
     for number, (text, line) in enumerate(zip(texts, lines, strict=True), start=1):
-        expected, before = linked(before, line)
-        if text != expected:
-            raise _Damage(number, "it is not what the run wrote, or does not follow the line before it")
-        found.append(before)
-    return found
+        found.append(_of_line(number, partial(follow, found[-1], text), line))
+    return found[1:]
 
 
 def _check_order(header: Header, entries: Iterable[Entry]) -> None:
@@ -304,14 +266,6 @@ def _check_readable(line: dict[str, Any], mechanism: str) -> None:
     except (TypeError, ValueError) as error:
         why = str(error)
     raise InputError(f"the promise of mechanism '{mechanism}' cannot stand in a ledger ({why})")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _existing(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_CREAT)
 
 
 def _sync(folder: Path) -> None:

@@ -15,6 +15,7 @@ from upcycled._utils.formats import epsilon as epsilon_in_words
 from upcycled._utils.formats import fixed, general
 from upcycled.core.mechanism import Promise
 from upcycled.core.vectors import Real
+from upcycled.privacy.charge_kinds import kind_named
 from upcycled.privacy.mechanisms import PROVEN
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _epsilons(ledger: Ledger, delta: float) -> tuple[str, str]:
         return "epsilon", "none is claimed, this is not private"
     every = ledger.epsilon(delta)
     words = f"{epsilon_words(every)}; {scope_of(_id_of(ledger))}"
-    if ledger.kind == "pure" and delta > 0:
+    if kind_named(ledger.kind).is_pure and delta > 0:
         words += f"; the plain sum, at delta = 0, is {general(ledger.max_epsilon(0.0))} for the worst client"
     if ledger.states_paper_epsilon:
         paper = general(ledger.paper_epsilon(delta).max())
@@ -222,12 +223,12 @@ def _id_of(ledger: Ledger) -> str | None:
 
 
 def _sampling(ledger: Ledger) -> str:
-    part = ledger.participation
+    part = ledger.header.participation
     if ledger.promise.sampling_is_secret:
         return f"secret Poisson draws at rate {general(part)}, which the epsilon relies on"
     if part >= 1:
         return "all clients in every data round"
-    return f"public ({ledger.sampling}, {general(part)} of the clients); no amplification is claimed"
+    return f"public ({ledger.header.sampling}, {general(part)} of the clients); no amplification is claimed"
 
 
 def repeats_words(charges: int, epsilon: float | None, without: float | None) -> str:
@@ -254,7 +255,7 @@ def _repeats(ledger: Ledger, delta: float) -> tuple[tuple[str, str], ...]:
 
 def stopped_words(ledger: Ledger) -> str:
     """Say that a run did not end as planned, and what its epsilon is stated for."""
-    planned = ledger.planned
+    planned = ledger.header.data_rounds
     return f"stopped after {ledger.last_round} of {planned} data rounds; stated for the planned {planned}"
 
 
