@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError
 
+from upcycled.algorithms import ALGORITHMS
 from upcycled.config.overrides import (
     UNSET,
     Overrides,
@@ -56,7 +57,7 @@ from upcycled.data import FederatedData
 from upcycled.engines import ENGINES
 from upcycled.metrics import as_metrics
 from upcycled.training.checkpoint.files import how_often
-from upcycled.training.checkpoint.fingerprint import hash_of
+from upcycled.training.checkpoint.fingerprint import hash_of, omitted_defaults
 from upcycled.training.spec import RunSpec
 
 NOT_COMPARED = ("results", "data.path", "checkpoint_every", "privacy.account")
@@ -250,7 +251,9 @@ class Experiment(Table):
     def fingerprint(self, seed: int) -> str:
         """Return a hash of all that makes a seed's results what they are, but the content of a file of data."""
         keys = flat(self.for_seed(seed).resolved())
-        return hash_of({key: value for key, value in keys.items() if key not in NOT_COMPARED})
+        omitted = flat({"algorithm": omitted_defaults(ALGORITHMS.get(keys["algorithm.name"]))}).items()
+        compared = (item for item in keys.items() if item[0] not in NOT_COMPARED and item not in omitted)
+        return hash_of(dict(compared))
 
     def for_seed(self, seed: int) -> Self:
         """Return the experiment of one seed alone, as it is written beside that seed's results."""
