@@ -45,7 +45,7 @@ CASES = [
 RULES = {
     "vanilla": (None, None),
     "constant": (0.7, lambda m: 0.7),
-    "proximal": (up.coefficients.Proximal(mu=0.5, lam=[0.5, 1.0, 1.5]), lambda m: 0.5 / (0.5 + min(m, 3) / 2)),
+    "proximal": (up.coefficients.Proximal(mu=0.7, lam=[0.5, 1.0, 1.5]), lambda m: 0.7 / (0.7 + min(m, 3) / 2)),
 }
 
 
