@@ -37,7 +37,7 @@ def main() -> None:
         "algorithm": {"name": "fedprox", "mu": 0.5},
         "upcycle": {"kind": "constant", "coefficient": COEFFICIENT},
     }
-    words = ["compare", "official.toml", "--algorithms", ALGORITHMS, "--json", "--quiet"]
+    words = ["compare", "official.toml", "--algorithms", ALGORITHMS, "--no-longer-step", "--json", "--quiet"]
     walls, busy, document, page = [], [], {}, 0
     for _ in range(REPEATS):
         with TemporaryDirectory() as folder:

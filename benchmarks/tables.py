@@ -81,7 +81,8 @@ def other_table() -> list[str]:
             words = f"a step of {name} by the best plain torch loop over ours; ours over its products alone"
             rows.append((words, f"{network['plain / ours']:.2f}x; {network['ours / products']:.2f}x"))
     if compare:
-        words = f"`upcycled compare`, {compare['runs']} runs of 80 data rounds, start-up and report included"
+        command = "`upcycled compare --no-longer-step`"
+        words = f"{command}, {compare['runs']} runs of 80 data rounds, start-up and report included"
         rows.append((words, f"{compare['seconds']:.1f} s"))
     moreau = read("moreau")
     if moreau:

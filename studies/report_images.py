@@ -26,8 +26,10 @@ PICTURES: dict[str, dict[str, Any]] = {
 def main() -> None:
     with TemporaryDirectory() as folder:
         experiment = load_config(ROOT / "examples" / "compare.toml", [f'results="{folder}"'])
-        command = f"upcycled compare examples/compare.toml --algorithms {','.join(ALGORITHMS)}"
-        page = compare_experiment(experiment, "examples/compare.toml", algorithms=ALGORITHMS, repeat=command).report
+        command = f"upcycled compare examples/compare.toml --algorithms {','.join(ALGORITHMS)} --no-longer-step"
+        page = compare_experiment(
+            experiment, "examples/compare.toml", algorithms=ALGORITHMS, longer_step=False, repeat=command
+        ).report
         assert page is not None
         take(page)
 

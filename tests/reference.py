@@ -64,9 +64,9 @@ class Reference:
         w, total = self.w, len(self.xs)
         r = [self.local(i) for i in range(total)]
         mean = sum(n * ri for n, ri in zip(self.n, r, strict=True)) / self.n.sum()
+        step = self.o.get("server_lr", 1.0)
         if self.name in ("fedavg", "fedprox"):
-            s = self.o.get("server_lr", 1.0)
-            self.w = w + s * (mean - w)
+            self.w = w + step * (mean - w)
         elif self.name == "fedavgm":
             b, s = self.o["server_momentum"], self.o["server_lr"]
             d = w - mean
@@ -77,12 +77,12 @@ class Reference:
             new = [self.c_i[i] - self.c + (w - r[i]) / divisor for i in range(total)]
             self.c = self.c + sum(new[i] - self.c_i[i] for i in range(total)) / total
             self.c_i = new
-            self.w = mean
+            self.w = w + step * (mean - w)
         elif self.name == "feddyn":
             alpha = self.o["alpha"]
             self.h_i = [self.h_i[i] - alpha * (r[i] - w) for i in range(total)]
             self.h = self.h - alpha * sum(ri - w for ri in r) / total
-            self.w = sum(r) / total - self.h / alpha
+            self.w = w + step * (sum(r) / total - self.h / alpha - w)
         elif self.name == "pfedme":
             self.w = (1 - self.o["beta"]) * w + self.o["beta"] * mean
         elif self.name == "fedadam":
@@ -91,7 +91,7 @@ class Reference:
             self.v = self.o["beta2"] * self.v + (1 - self.o["beta2"]) * d**2
             self.w = w + self.o["server_lr"] * self.m / (np.sqrt(self.v) + self.o["tau"])
         elif self.name == "fednova":  # all clients take as many steps here, and FedNova is FedAvg
-            self.w = mean
+            self.w = w + step * (mean - w)
         elif self.name == "fedyogi":
             d = mean - w
             self.m = self.o["beta1"] * self.m + (1 - self.o["beta1"]) * d

@@ -29,6 +29,13 @@ def test_the_citation_is_of_this_version():
     assert "Federated Learning with Reduced Information Leakage and Computation" in text
 
 
+def test_the_installed_range_of_flower_is_the_tested_one():
+    from upcycled.federation.transport import REQUIREMENT
+
+    assert PROJECT["optional-dependencies"]["flower"] == [REQUIREMENT]
+    assert REQUIREMENT.removeprefix("flwr") in PLATFORMS
+
+
 def test_the_statement_of_platforms_is_that_of_the_package_and_of_this_run():
     promised = minors(PLATFORMS.split("is what the tests run on")[0])
     assert promised == minors(" ".join(PROJECT["classifiers"]))

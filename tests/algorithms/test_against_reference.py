@@ -20,8 +20,11 @@ CASES = [
         {"server_momentum": 0.6, "server_lr": 0.8, "nesterov": False},
     ),
     (up.FedProx(mu=0.7), {"mu": 0.7}),
+    (up.FedProx(mu=0.7, server_lr=1.4), {"mu": 0.7, "server_lr": 1.4}),
     (up.Scaffold(), {}),
+    (up.Scaffold(server_lr=1.3), {"server_lr": 1.3}),
     (up.FedDyn(alpha=0.3), {"alpha": 0.3}),
+    (up.FedDyn(alpha=0.3, server_lr=0.8), {"alpha": 0.3, "server_lr": 0.8}),
     (up.PFedMe(lam=2.0, inner_steps=3), {"lam": 2.0, "inner_steps": 3, "inner_lr": 0.2, "beta": 1.0}),
     (
         up.PFedMe(lam=5.0, inner_steps=4, inner_lr=0.05, beta=0.6),
@@ -37,11 +40,12 @@ CASES = [
         {"server_lr": 0.05, "beta1": 0.8, "beta2": 0.9, "tau": 1e-2},
     ),
     (up.FedNova(), {}),
+    (up.FedNova(server_lr=0.6), {"server_lr": 0.6}),
 ]
 RULES = {
     "vanilla": (None, None),
     "constant": (0.7, lambda m: 0.7),
-    "proximal": (up.coefficients.Proximal(mu=0.5, lam=[0.5, 1.0, 1.5]), lambda m: 0.5 / (0.5 + min(m, 3) / 2)),
+    "proximal": (up.coefficients.Proximal(mu=0.7, lam=[0.5, 1.0, 1.5]), lambda m: 0.7 / (0.7 + min(m, 3) / 2)),
 }
 
 

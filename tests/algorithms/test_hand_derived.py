@@ -178,6 +178,31 @@ def test_scaffold_refreshes_control_variates_from_the_releases():
     assert server.model.tolist() == [7.0]
 
 
+def test_two_rounds_of_fedprox_with_a_server_learning_rate():
+    # Round 1: mean 7, w = 1 + 1.5 * 6 = 10. Round 2: mean 0.25 * 8 + 0.75 * 4 = 5, w = 10 + 1.5 * -5 = 2.5.
+    fedprox, server = up.FedProx(mu=0.5, server_lr=1.5), Server(np.float32([1]))
+    for vectors, expected in (([[4], [8]], 10.0), ([[8], [4]], 2.5)):
+        server, _ = fedprox.server_step(server, {}, arrived(vectors, [1, 3]))
+        assert server.model.tolist() == [expected]
+
+
+def test_two_rounds_of_scaffold_scale_the_step_of_the_model_alone():
+    # Round 1: mean 7, w = 1 + 0.5 * 6 = 4; c_1' = (1 - 4)/0.5 = -6, c_2' = (1 - 8)/2 = -3.5, c = -9.5/5 = -1.9.
+    # Round 2: mean 5, w = 4 + 0.5 * 1 = 4.5; c_1'' = -6 + 1.9 + (4 - 8)/0.5 = -12.1,
+    # c_2'' = -3.5 + 1.9 + (4 - 4)/2 = -1.6; c = -1.9 + (-6.1 + 1.9)/5 = -2.74.
+    scaffold = up.Scaffold(server_lr=0.5)
+    server, memory = Server(np.float32([1]), {"c": np.float32([0])}), {"c_i": np.float32([[0], [0]])}
+    for vectors, w, c, c_i in (
+        ([[4], [8]], 4.0, -1.9, [-6.0, -3.5]),
+        ([[8], [4]], 4.5, -2.74, [-12.1, -1.6]),
+    ):
+        came = arrived(vectors, [1, 3], step_sums=[0.5, 2.0], num_clients=5)
+        server, memory = scaffold.server_step(server, memory, came)
+        assert server.model.tolist() == [w]
+        assert server.vectors["c"][0] == pytest.approx(c, rel=1e-6)
+        assert memory["c_i"].ravel().tolist() == pytest.approx(c_i, rel=1e-6)
+
+
 def test_pfedme_mixes_with_beta():
     server, _ = up.PFedMe(beta=0.5).server_step(Server(np.float32([1])), {}, arrived([[4], [8]], [1, 3]))
     assert server.model.tolist() == [4.0]

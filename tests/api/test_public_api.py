@@ -14,7 +14,7 @@ def test_the_public_api_is_the_recorded_one():
 
 def test_the_kept_list_holds_functions_classes_methods_and_properties():
     kept = read_names()
-    assert kept["up.FedProx"] == "(mu=...)"
+    assert kept["up.FedProx"] == "(mu=..., server_lr=...)"
     assert kept["up.InputError"] == "error"
     assert kept["up.data.synthetic"].startswith("(")
     assert "up.privacy.Ledger.read" in kept

@@ -95,7 +95,7 @@ def test_what_the_file_does_not_have_is_unset_already_and_what_no_file_has_is_re
 
 def test_what_is_unset_and_given_is_what_is_given(file):
     found, _ = loaded(file, "algorithm.name=scaffold", "~algorithm")
-    assert found.algorithm.model_dump() == {"name": "scaffold"}
+    assert found.algorithm.model_dump() == {"name": "scaffold", "server_lr": 1.0}
 
 
 def test_a_changed_name_drops_the_options_it_does_not_have_and_says_so(file):

@@ -6,12 +6,15 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import upcycled as up
 from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
+from upcycled.core.algorithm import RoundResult, Server
 from upcycled.core.mechanism import NO_PRIVACY, Release, Trained
-from upcycled.core.vectors import Shards
+from upcycled.core.vectors import Shards, weighted_mean
 
 NAMES = list(ALGORITHMS)
 
@@ -205,3 +208,56 @@ def test_upcycling_equals_a_server_step_longer_by_one_plus_rho(federation, make,
     upcycled = up.train(federation, iterations=12, upcycle=0.6, algorithm=make(server_lr), **common)
     longer = up.train(federation, iterations=6, algorithm=make(1.6 * server_lr), **common)
     assert np.allclose(upcycled.params, longer.params, rtol=2e-4, atol=1e-6)
+
+
+STEPPING = [name for name in NAMES if name != "pfedme"]
+
+
+def one_server_step(algorithm, rng):
+    """One server step of a cohort of 3 of 5 clients, with state and memory of some rounds ago."""
+    before = algorithm.start(rng.normal(size=4).astype(np.float32))
+    kept = {key: value + np.float32(0.5) for key, value in before.vectors.items()}
+    memory = {name: rng.normal(size=(3, 4)).astype(np.float32) for name in algorithm.remembers}
+    vectors, samples = rng.normal(size=(3, 4)).astype(np.float32), np.array([1, 3, 4])
+    release = Release(np.arange(3), vectors, samples, np.array([1, 2, 3]))
+    mean = weighted_mean(samples.astype(float), vectors)
+    arrived = RoundResult(release, mean, np.array([0.1, 0.2, 0.3]), num_clients=5, all_samples=20)
+    after, memory = algorithm.server_step(Server(before.model, kept), memory, arrived)
+    return before.model, after, memory
+
+
+@pytest.mark.parametrize("name", STEPPING)
+@given(seed=st.integers(0, 2**32 - 1), server_lr=st.floats(0.01, 4.0))
+def test_the_server_learning_rate_scales_the_step_of_the_model_alone(name, seed, server_lr):
+    kind = ALGORITHMS[name]
+    (before, whole, memory), (_, scaled, scaled_memory), (_, default, _) = (
+        one_server_step(algorithm, np.random.default_rng(seed))
+        for algorithm in (kind(server_lr=1.0), kind(server_lr=server_lr), kind())
+    )
+    if kind().server_lr == 1.0:
+        assert default.model.tobytes() == whole.model.tobytes()
+    expected = before + server_lr * (whole.model.astype(float) - before)
+    reach = np.abs(before) + (1 + server_lr) * np.abs(whole.model)
+    assert (np.abs(scaled.model - expected) <= 1e-5 * (1 + reach)).all()
+    assert scaled.model.dtype == np.float32
+    for kept, same in ((whole.vectors, scaled.vectors), (memory, scaled_memory)):
+        assert {key: value.tobytes() for key, value in kept.items()} == {k: v.tobytes() for k, v in same.items()}
+
+
+@pytest.mark.parametrize("name", STEPPING)
+def test_a_server_learning_rate_of_one_is_the_default_bit_for_bit(federation, name):
+    algorithm = ALGORITHMS[name]()
+    if algorithm.server_lr != 1.0:
+        pytest.skip("its default is another")
+    runs = [
+        up.train(federation, iterations=4, upcycle=0.5, **settings(name, algorithm=one))
+        for one in (algorithm, ALGORITHMS[name](server_lr=1.0))
+    ]
+    assert runs[0].params.numpy().tobytes() == runs[1].params.numpy().tobytes()
+
+
+@pytest.mark.parametrize("name", STEPPING)
+def test_every_algorithm_checks_its_server_learning_rate(name):
+    for wrong in (0.0, -1.0, float("nan"), "fast"):
+        with pytest.raises(up.InputError, match="server_lr"):
+            ALGORITHMS[name](server_lr=wrong)

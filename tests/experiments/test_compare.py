@@ -45,7 +45,76 @@ def test_equal_work_is_as_many_data_rounds_messages_and_gradients(here):
             assert vanilla.summary[key] == upcycled.summary[key]
     folder = here / "results" / "small" / "compare-work"
     assert found.folder == folder.relative_to(here)
-    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == ["fedprox-upcycled", "fedprox-vanilla"]
+    assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == [
+        *("fedprox-upcycled", "fedprox-vanilla", "fedprox-vanilla-longer-step"),
+    ]
+
+
+@pytest.mark.parametrize("equal", ["work", "epsilon"])
+def test_vanilla_with_a_longer_server_step_has_as_much_work_and_epsilon(here, equal):
+    (here / "small.toml").write_text(
+        (here / "small.toml").read_text().replace("[local]\nlr = 0.05\nepochs = 2\nbatch_size = 8\n", "")
+    )
+    private = "privacy={mechanism='erm_output', norm_bound=1.0, epsilon=2.0, delta=1e-5}"
+    found = compare(private, equal=equal)
+    (row,), (longer,) = found.rows, found.longer_step
+    assert longer.server_lr == 1.7
+    assert longer.upcycled == row.upcycled
+    for vanilla, other in zip(row.vanilla.seeds, longer.vanilla.seeds, strict=True):
+        for key in ("iterations", "data_rounds", "messages", "bytes", "gradient_steps"):
+            assert vanilla.summary[key] == other.summary[key]
+        assert vanilla.summary["privacy"]["epsilon"] == other.summary["privacy"]["epsilon"]
+    config = (found.folder / "fedprox-vanilla-longer-step/seed-0/config.toml").read_text()
+    assert "server_lr = 1.7" in config
+    document = json.loads((found.folder / "compare.json").read_text())
+    (plain,) = document["longer_step_rows"]
+    assert (plain["algorithm"], plain["server_lr"]) == ("fedprox", 1.7)
+    assert document["why_no_longer_step"] == {}
+    assert [run["folder"] for run in document["runs"]] == [
+        *("fedprox-vanilla", "fedprox-upcycled", "fedprox-vanilla-longer-step"),
+    ]
+
+
+def test_upcycled_fedavg_is_vanilla_with_the_longer_server_step(here):
+    (longer,) = compare("algorithm={name='fedavg'}", "iterations=6").longer_step
+    assert longer.paired.differences == pytest.approx([0.0, 0.0, 0.0], abs=0.02)
+
+
+def test_holms_correction_counts_both_differences_of_each_algorithm(here):
+    found = compare("data.sizes=100", "iterations=8", algorithms=["fedprox", "feddyn", "fedyogi"])
+    tests = [*found.rows, *found.longer_step]
+    assert [row.algorithm for row in tests] == ["fedprox", "feddyn", "fedyogi", "fedprox", "feddyn"]
+    assert [row.holm_p for row in tests] == holm([row.paired.p_value for row in tests])
+    assert [row.title for row in found.table] == [
+        *("fedprox", "fedprox, server_lr = 1.7", "feddyn", "feddyn, server_lr = 1.7", "fedyogi"),
+    ]
+    assert list(found.why_no_longer_step) == ["fedyogi"]
+    assert any(has_all(note, "longer server step", "fedyogi", "server_lr") for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("upcycle={kind='decaying', c=0.5}", "not constant"),
+        ("algorithm={name='pfedme'}", "server_lr"),
+        ("algorithm.server_lr=1.2", "server_lr"),
+        ("privacy={mechanism='model_clipping', clip_norm=1.0, noise_std=1.0, noise='system'}", "data holder"),
+    ],
+)
+def test_a_comparison_says_why_it_has_no_longer_server_step(here, override, words, capsys):
+    assert main(["compare", "small.toml", "seeds=[0, 1]", override]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "longer server step" in line]
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert main(["compare", "small.toml", "seeds=[0, 1]", override, "--no-longer-step"]) == 0
+    assert "longer server step" not in capsys.readouterr().out
+
+
+def test_the_longer_server_step_can_be_left_out(here):
+    found = compare(longer_step=False)
+    assert (found.longer_step, found.why_no_longer_step) == ((), {})
+    assert not (found.folder / "fedprox-vanilla-longer-step").exists()
+    assert found.rows[0].holm_p is None
 
 
 def test_the_difference_is_that_of_the_runs_and_its_interval_students(here):
@@ -74,7 +143,7 @@ def test_the_difference_is_that_of_the_runs_and_its_interval_students(here):
 def test_several_algorithms_keep_the_files_parameters_for_its_own_and_defaults_for_the_others(here):
     found = compare("algorithm.mu=0.25", algorithms=["fedavg", "fedprox", "feddyn"])
     configs = {path.parents[1].name: path.read_text() for path in found.folder.rglob("seed-0/config.toml")}
-    assert len(configs) == 6
+    assert len(configs) == 9
     assert "mu = 0.25" in configs["fedprox-vanilla"]
     assert f"alpha = {up.FedDyn().alpha}" in configs["feddyn-upcycled"]
     assert "[upcycle]" in configs["fedavg-upcycled"]
@@ -110,7 +179,7 @@ def test_finished_runs_are_reused_and_more_seeds_only_add_theirs(here, monkeypat
 
     monkeypatch.setattr(batch_module, "train_each", noting)
     compare("seeds=[0, 1, 5]")
-    assert trained == [5, 5]
+    assert trained == [5, 5, 5]
     monkeypatch.setattr(batch_module, "train_each", refuse_to_train)
     assert len(compare("seeds=[0, 1, 5]").rows[0].paired.differences) == 3
 

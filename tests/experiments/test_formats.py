@@ -34,7 +34,7 @@ def test_a_folder_of_a_later_version_is_rejected_in_one_sentence(here, capsys):
 def test_results_and_ledgers_state_their_format(here):
     assert main(["compare", "small.toml", "--quiet"]) == 0
     documents = [*Path("results").rglob("summary.json"), *Path("results").rglob("compare.json")]
-    assert len(documents) == 5
+    assert len(documents) == 7
     assert all(json.loads(path.read_text())["format"] == 2 for path in documents)
     headers = [json.loads(path.read_text().splitlines()[0]) for path in Path("results").rglob("ledger.jsonl")]
-    assert [header["format"] for header in headers] == [4] * 4
+    assert [header["format"] for header in headers] == [4] * 6

@@ -309,8 +309,8 @@ def command(name, *words, tables=SGD, data=""):
 command("run", "run", "golden.toml", "--quiet")
 command("run-private", "run", "golden.toml", "--quiet", tables=ERM)
 command("run-config", "run", "golden.toml", "local.lr=0.1", "--show-config")
-command("compare", "compare", "golden.toml", "--algorithms", "fedavg,fedprox", "--quiet")
-command("compare-equal-epsilon", "compare", "golden.toml", "--equal-epsilon", "--quiet", tables=ERM)
+command("compare", "compare", "golden.toml", "--algorithms", "fedavg,fedprox", "--no-longer-step", "--quiet")
+command("compare-equal-epsilon", "compare", "golden.toml", "--equal-epsilon", "--no-longer-step", "--quiet", tables=ERM)
 command("sweep", "sweep", "golden.toml", "--quiet", tables=SGD + SWEEP, data="validation_fraction = 0.2")
 command("sweep-random", "sweep", "golden.toml", "--random", "3", "--quiet", tables=SGD + RANGE,
         data="validation_fraction = 0.2")  # fmt: skip

@@ -253,14 +253,16 @@ def test_a_comparison_shows_its_intervals_and_verdicts(tmp_path):
     found = compare_experiment(parse(raw), "small.toml", algorithms=["fedavg", "fedprox"], repeat="upcycled compare x")
     page = found.report.read_text(encoding="utf-8")
     words = words_of(page)
-    for row in found.rows:
+    for row in found.table:
         low, high = (f"{abs(100 * end):.2f}" for end in row.paired.interval)
         assert low in words
         assert high in words
         assert row.verdict in words
     assert "after Holm's correction" in words
     assert "small: vanilla against upcycled" in words
-    assert page.count('class="whisker') == 2
+    assert page.count('class="whisker') == 4
+    assert "Against vanilla with a longer server step: after Holm's correction" in words
+    assert "FedProx, server_lr = 1.5" in words
     fields = json.loads((found.folder / "compare.json").read_text())["rows"]
     for row, field in zip(found.rows, fields, strict=True):
         assert field["is_significant"] == row.paired.is_significant == (field["verdict"] != "no significant difference")
@@ -268,11 +270,23 @@ def test_a_comparison_shows_its_intervals_and_verdicts(tmp_path):
     assert [part["label"] for part in charts_of(page)["parts"]] == [
         "FedAvg, vanilla",
         "FedAvg, upcycled",
+        "FedAvg, vanilla, server_lr = 1.5",
         "FedProx, vanilla",
         "FedProx, upcycled",
+        "FedProx, vanilla, server_lr = 1.5",
     ]
     assert "upcycled compare x" in words
-    assert render(collect(tmp_path / "small")).count('class="whisker') == 2  # found from above, too
+    assert render(collect(tmp_path / "small")).count('class="whisker') == 4  # found from above, too
+
+
+def test_a_comparison_of_one_algorithm_says_both_findings(tmp_path):
+    raw = {"name": "small", "iterations": 4, "seeds": [0, 1], "data": DATA, "local": LOCAL}
+    raw |= {"algorithm": {"name": "fedprox"}, "upcycle": {"coefficient": 0.5}, "results": str(tmp_path)}
+    both = words_of(compare_experiment(parse(raw), "small.toml").report.read_text(encoding="utf-8"))
+    assert re.search(r"FedProx: .* after Holm's correction.*longer server step: FedProx, server_lr = 1\.5: ", both)
+    alone = words_of(compare_experiment(parse(raw), "small.toml", longer_step=False).report.read_text(encoding="utf-8"))
+    assert "longer server step" not in alone
+    assert "Holm" not in alone
 
 
 def compared(*rows, confidence=0.95, **more):

@@ -8,6 +8,7 @@ import pytest
 
 import upcycled as up
 from tests.wording import has_all
+from upcycled._utils.statistics import holm
 
 QUICK = {"algorithm": up.FedProx(mu=0.5), "iterations": 8, "seeds": (0, 1, 2), "progress": False}
 
@@ -35,6 +36,49 @@ def test_the_interval_is_students_on_the_paired_differences(data):
     assert found.paired.interval == pytest.approx((d.mean() - half, d.mean() + half), rel=1e-6)
     assert found.paired.is_significant == (abs(d.mean()) > half)
     assert has_all(str(found), "95", "interval")
+
+
+def test_a_constant_coefficient_is_compared_with_a_longer_server_step_too(data):
+    found = up.compare(data, upcycle=0.25, participation=0.5, **QUICK)
+    assert found.server_lr == 1.25
+    for vanilla, longer in zip(found.vanilla, found.longer_step, strict=True):
+        assert longer.spec.algorithm == up.FedProx(mu=0.5, server_lr=1.25)
+        assert [r.clients.tolist() for r in longer.history] == [r.clients.tolist() for r in vanilla.history]
+    differences = [u.accuracy - v.accuracy for v, u in zip(found.longer_step, found.upcycled, strict=True)]
+    assert found.paired_longer_step.differences == pytest.approx(differences)
+    tests = (found.paired, found.paired_longer_step)
+    assert found.holm_p_values == tuple(holm([test.p_value for test in tests]))
+    assert has_all(str(found), "vanilla, server_lr = 1.25", tests[1].verdict)
+    assert found.overview.head[1:] == ("vanilla", "upcycled", "vanilla, server_lr = 1.25")
+    assert all(len(row) == 4 for row in found.overview.rows)
+
+
+def test_an_upcycled_fedprox_run_is_vanilla_with_the_longer_server_step(data):
+    found = up.compare(data, local=up.LocalSGD(lr=0.1), **QUICK)
+    for upcycled, longer in zip(found.upcycled, found.longer_step, strict=True):
+        np.testing.assert_allclose(longer.params.numpy(), upcycled.params.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"upcycle": up.coefficients.Decaying(1.0)}, "not constant"),
+        ({"algorithm": up.PFedMe()}, "pfedme has no server_lr"),
+        ({"algorithm": up.FedAvg(server_lr=0.5)}, "fedavg has no server_lr"),
+        ({"privacy": up.privacy.ModelClipping(1.0, 8.0), "noise": "system"}, "data holder"),
+    ],
+)
+def test_a_comparison_says_why_it_has_no_longer_server_step(data, more, words):
+    found = up.compare(data, **(QUICK | {"iterations": 4, "seeds": (0, 1)} | more))
+    assert (found.longer_step, found.server_lr, found.paired_longer_step) == ((), None, None)
+    assert words in found.why_no_longer_step
+    assert found.why_no_longer_step in str(found)
+
+
+def test_the_longer_server_step_can_be_left_out(data):
+    found = up.compare(data, longer_step=False, **(QUICK | {"iterations": 4, "seeds": (0, 1)}))
+    assert (found.longer_step, found.why_no_longer_step) == ((), "")
+    assert "longer" not in str(found)
 
 
 def test_equal_epsilon_gives_both_the_same_epsilon_and_upcycled_less_noise_by_the_root_of_two(data):
@@ -87,7 +131,7 @@ def test_an_overview_has_the_epsilon_of_private_runs_and_no_scores_of_restricted
     simulated = "worst client's epsilon (simulation: not private)"
     # Half as many data rounds: the vanilla runs and the upcycled ones have two each.
     spent = up.train(data, **{k: v for k, v in private.items() if k != "seeds"} | {"iterations": 2}).privacy
-    assert rows[simulated] == (f"{spent.max_epsilon(1e-5):.3f}",) * 2
+    assert rows[simulated] == (f"{spent.max_epsilon(1e-5):.3f}",) * 3
     assert "accuracy %" in rows
     real = {row[0]: row[1:] for row in up.compare(data, **private, noise="system").overview.rows}
     assert "worst client's epsilon" in real

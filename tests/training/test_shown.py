@@ -184,10 +184,11 @@ def test_epsilon_is_drawn_against_what_a_run_counts_and_nothing_else(result):
 
 
 def test_a_comparison_is_drawn_as_means_over_seeds(comparison, axes):
-    vanilla, upcycled = comparison.plot(ax=axes).lines
-    last = [np.mean([100 * run.accuracy for run in runs]) for runs in (comparison.vanilla, comparison.upcycled)]
-    assert [vanilla.get_ydata()[-1], upcycled.get_ydata()[-1]] == pytest.approx(last)
-    assert [line.get_label() for line in axes.lines] == ["vanilla", "upcycled"]
+    lines = comparison.plot(ax=axes).lines
+    arms = (comparison.vanilla, comparison.upcycled, comparison.longer_step)
+    last = [np.mean([100 * run.accuracy for run in runs]) for runs in arms]
+    assert [line.get_ydata()[-1] for line in lines] == pytest.approx(last)
+    assert [line.get_label() for line in lines] == ["vanilla", "upcycled", "vanilla, server_lr = 1.5"]
 
 
 def test_a_restricted_run_draws_epsilon_and_refuses_its_scores(restricted, axes):

@@ -210,6 +210,10 @@ def test_the_record_of_a_run_is_a_table(federation):
         ({"sampling": "fix"}, r"did you mean 'fixed'\?"),
         ({"engine": "fussed"}, r"engine.*'fussed'.*did you mean 'fused'\?"),
         ({"upcycle": float("nan")}, r"upcycle.*nan"),
+        (
+            {"algorithm": up.FedProx(mu=0.5), "upcycle": up.coefficients.Proximal(mu=0.25)},
+            r"upcycle\.mu.*0\.25.*0\.5.*fedprox",
+        ),
         ({"upcycle": "automatic"}, r"upcycle.*'automatic'.*None, 'auto'"),
         ({"noise": "loud"}, r"noise.*'loud'"),
         ({"progress": 1}, r"progress.*1.*True.*False"),

@@ -10,10 +10,19 @@ no server learning rate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, no_correction, start_plain
-from upcycled.core.errors import POSITIVE, check_fields
+from upcycled.core.algorithm import (
+    RoundResult,
+    Server,
+    ServerLr,
+    Vectors,
+    keep_local,
+    move_model,
+    no_correction,
+    start_plain,
+)
+from upcycled.core.errors import check_fields
 
 
 @dataclass(frozen=True)
@@ -21,7 +30,7 @@ class FedAvg:
     """Average the released models, weighted by their sample counts.
 
     Args:
-        server_lr: how far the server goes towards the mean of the releases.
+        server_lr: how far the server goes: w + server_lr (w_new - w).
 
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
@@ -31,7 +40,7 @@ class FedAvg:
     True
     """
 
-    server_lr: Annotated[float, POSITIVE] = 1.0
+    server_lr: ServerLr = 1.0
 
     name: ClassVar[str] = "fedavg"
     sends: ClassVar[tuple[str, ...]] = ()
@@ -53,7 +62,5 @@ class FedAvg:
         return 1.0 if self.server_lr == 1.0 else None
 
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
-        """w <- sum p_i r_i."""
-        if self.server_lr == 1.0:
-            return Server(arrived.mean), memory
-        return Server(server.model + self.server_lr * (arrived.mean - server.model)), memory
+        """w_new = sum p_i r_i."""
+        return Server(move_model(self.server_lr, server.model, arrived.mean)), memory

@@ -1,7 +1,7 @@
 """FedNova (Wang et al. 2020, arXiv:2007.07481): normalised averaging.
 
 Client:  minimise F_i.
-Server:  w <- w + tau_eff sum p_i (r_i - w) / |a_i|,  tau_eff = sum p_i |a_i|.
+Server:  w <- w + server_lr tau_eff sum p_i (r_i - w) / |a_i|,  tau_eff = sum p_i |a_i|.
 
 |a_i| is the L1 norm of the weights with which client i's steps enter its update: K_i for plain SGD,
 sum_{s<=K_i} (1 - m^s)/(1 - m) with local momentum m (the paper's section 4). The solver's D_i is lr |a_i|, and lr
@@ -12,14 +12,23 @@ the run's averages the normalised updates; the server's own momentum of the pape
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, no_correction, start_plain
-from upcycled.core.errors import InputError
+from upcycled.core.algorithm import (
+    OMIT_DEFAULT,
+    RoundResult,
+    Server,
+    ServerLr,
+    Vectors,
+    move_model,
+    no_correction,
+    start_plain,
+)
+from upcycled.core.errors import InputError, check_fields
 from upcycled.core.solvers import Local, LocalSGD, Solver
 from upcycled.core.vectors import weighted_mean
 
@@ -28,12 +37,17 @@ from upcycled.core.vectors import weighted_mean
 class FedNova:
     """Average updates per unit of local work, so that clients with more steps do not pull the model their way.
 
+    Args:
+        server_lr: how far the server goes: w + server_lr (w_new - w).
+
     >>> import upcycled as up
     >>> data = up.data.synthetic("iid", clients=4, sizes=[20, 40, 80, 160], seed=0)
     >>> run = up.train(data, algorithm=up.FedNova(), upcycle=0.5, iterations=4, progress=False)
     >>> len(run.history)
     4
     """
+
+    server_lr: ServerLr = field(default=1.0, metadata={OMIT_DEFAULT: True})
 
     name: ClassVar[str] = "fednova"
     sends: ClassVar[tuple[str, ...]] = ()
@@ -45,6 +59,9 @@ class FedNova:
 
     start = start_plain
     problem = no_correction
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def solver(self, local: Local) -> Solver:
         """Its |a_i| is known for SGD only."""
@@ -60,4 +77,5 @@ class FedNova:
         # Divided by work relative to the average, which is 1 where all do the same.
         relative = (work / effective)[..., None].astype(np.float32)
         average = partial(weighted_mean, samples) if arrived.average is None else arrived.average
-        return Server(server.model + average((arrived.release.vectors - server.model) / relative)), memory
+        model = server.model + average((arrived.release.vectors - server.model) / relative)
+        return Server(move_model(self.server_lr, server.model, model)), memory

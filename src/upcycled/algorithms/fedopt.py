@@ -34,7 +34,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, no_correction, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, ServerLr, Vectors, keep_local, no_correction, zeros_like
 from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
@@ -59,7 +59,7 @@ class FedAvgM:
     """
 
     server_momentum: Annotated[float, FRACTION] = 0.3
-    server_lr: Annotated[float, POSITIVE] = 1.0
+    server_lr: ServerLr = 1.0
     nesterov: bool = True
 
     name: ClassVar[str] = "fedavgm"
@@ -103,7 +103,7 @@ class FedAdam:
     4
     """
 
-    server_lr: Annotated[float, POSITIVE] = 0.1
+    server_lr: ServerLr = 0.1
     beta1: Annotated[float, FRACTION] = 0.9
     beta2: Annotated[float, FRACTION] = 0.99
     tau: Annotated[float, POSITIVE] = 1e-3
@@ -150,7 +150,7 @@ class FedYogi:
     4
     """
 
-    server_lr: Annotated[float, POSITIVE] = 0.1
+    server_lr: ServerLr = 0.1
     beta1: Annotated[float, FRACTION] = 0.9
     beta2: Annotated[float, FRACTION] = 0.99
     tau: Annotated[float, POSITIVE] = 1e-3

@@ -38,7 +38,8 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "compare",
         help="vanilla against upcycled at equal work or equal epsilon, tested over seeds",
-        description="Run vanilla and upcycled over the file's seeds and test the difference. Finished runs are reused. "
+        description="Run vanilla and upcycled over the file's seeds and test the difference. A constant coefficient is "
+        "also tested against vanilla with server_lr = 1 + coefficient. Finished runs are reused. "
         "Two results folders in the place of a file: test the difference of what they hold, and train nothing.",
         examples=EXAMPLES,
     )
@@ -52,6 +53,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--algorithms", metavar="A,B", help="several; others than the file's have their default parameters"
     )
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (default: 0.95)")
+    parser.add_argument(
+        "--no-longer-step",
+        action="store_true",
+        help="leave out vanilla with server_lr = 1 + coefficient, which runs for a constant coefficient",
+    )
     add_metric(parser, "tested")
     parser.set_defaults(run=_run)
 
@@ -73,6 +79,7 @@ def _run(args: argparse.Namespace) -> int:
             algorithms=None if args.algorithms is None else names_of(args.algorithms),
             confidence=args.confidence,
             metric=args.metric,
+            longer_step=not args.no_longer_step,
             repeat=args.repeat,
             options=options_of(args, tell_failures),
         )
@@ -122,14 +129,14 @@ def _show(found: Compared) -> None:
     if found.is_restricted:
         _show_costs(found)
         return
-    several = len(found.rows) > 1
+    several = len(found.table) > 1
     verdicts = ["verdict", *(["after Holm's correction"] if several else [])]
     unit = " %" if found.judged.name == "accuracy" else f"\n{found.judged.name}"
     difference = f"difference, {general(100 * found.confidence)} % interval"
     print_table(
         f"{found.experiment.name}: vanilla against upcycled {EQUAL_WORDS[found.equal]}",
         ["algorithm", f"vanilla{unit}", f"upcycled{unit}", difference, *verdicts],
-        [_cells(row, several) for row in found.rows],
+        [_cells(row, several) for row in found.table],
         words=verdicts,
     )
     _show_rest(found)
@@ -140,7 +147,7 @@ def _show_costs(found: Compared) -> None:
     from upcycled.experiments.compare import EQUAL_WORDS
 
     rows = []
-    for row in found.rows:
+    for row in found.rows:  # private runs have no arm with a longer server step
         for name, outcome in (("vanilla", row.vanilla), ("upcycled", row.upcycled)):
             means = {key: value["mean"] for key, value in outcome.summary().items()}
             numbers = [count(means["data_rounds"]), count(means["messages"]), megabytes(means["bytes"])]
@@ -168,4 +175,4 @@ def _cells(row: Row, several: bool) -> list[str]:
     sides = [mean_sd(mean_and_sd(outcome.scores(row.judged)), *how) for outcome in (row.vanilla, row.upcycled)]
     test = row.paired
     difference = NONE if test is None else f"{signed(test.mean, *how)} ({interval(*test.interval, *how)})"
-    return [row.algorithm, *sides, difference, row.verdict, *([row.holm_verdict or NONE] if several else [])]
+    return [row.title, *sides, difference, row.verdict, *([row.holm_verdict or NONE] if several else [])]

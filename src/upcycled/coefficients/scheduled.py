@@ -119,7 +119,7 @@ class Proximal:
     """rho_m = mu / (mu + lambda_m), the paper's Eq. (even-lbd): what its theory is about.
 
     Args:
-        mu: FedProx's mu.
+        mu: FedProx's mu; with FedProx a run refuses another.
         lam: lambda_m: a number, one for each data round (the last one is kept), or a function of m.
 
     >>> Proximal(mu=0.5, lam=[0.5, 1.5]).rho(2, None)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import AfterValidator, Field, ValidationError, create_model
 
+from upcycled.algorithms import ALGORITHMS
 from upcycled.config.overrides import (
     UNSET,
     Overrides,
@@ -48,7 +49,7 @@ from upcycled.core.errors import (
 )
 from upcycled.data import FederatedData
 from upcycled.privacy import Budget, ChargedScores
-from upcycled.training.checkpoint.fingerprint import hash_of
+from upcycled.training.checkpoint.fingerprint import hash_of, omitted_defaults
 from upcycled.training.spec import OPTIONS, RunSpec
 
 NOT_IN_BITS = tuple(option.key for name, option in OPTIONS.items() if not option.in_bits and name != "callbacks")
@@ -187,8 +188,14 @@ class Experiment(_Keys):
     def fingerprint(self, seed: int) -> str:
         """Return a hash of all that makes a seed's results what they are, but the content of a file of data."""
         keys = flat(self.for_seed(seed).resolved())
+        algorithm = ALGORITHMS.get(keys["algorithm.name"])
+        omitted = ADDED | flat({"algorithm": omitted_defaults(algorithm)})
         return hash_of(
-            {key: value for key, value in keys.items() if key not in NOT_COMPARED and ADDED.get(key) != value}
+            {
+                key: value
+                for key, value in keys.items()
+                if key not in NOT_COMPARED and (key, value) not in omitted.items()
+            }
         )
 
     def for_seed(self, seed: int) -> Self:

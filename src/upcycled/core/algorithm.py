@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from upcycled.core.errors import InputError, suggest
+from upcycled.core.errors import POSITIVE, InputError, suggest
 from upcycled.core.mechanism import Release
 from upcycled.core.solvers import Local, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Vector
 
 Vectors: TypeAlias = Mapping[str, Vector]
 """Named vectors: what the server keeps beside the model (D,), or what a cohort remembers (cohort, D)."""
+
+
+ServerLr: TypeAlias = Annotated[float, POSITIVE]
+"""The server learning rate: the server goes from w to w + server_lr (w_new - w)."""
+OMIT_DEFAULT = "omit_default"
+"""Metadata of a dataclass field: fingerprints omit its default, so that those of older runs stay valid."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,11 @@ def keep_local(self: object, local: Local) -> Solver:
 def no_correction(self: object, server: Server, memory: Vectors) -> Problem:
     """Minimise F_i itself."""
     return Problem()
+
+
+def move_model(server_lr: float, before: Vector, after: Vector) -> Vector:
+    """Return w + server_lr (w_new - w), which is w_new itself, with its bits, at server_lr = 1."""
+    return after if server_lr == 1.0 else before + server_lr * (after - before)
 
 
 def zeros_like(model: Vector) -> Vector:

@@ -7,8 +7,8 @@ Two results folders against each other, seed by seed: whatever trained them, fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from upcycled._utils.formats import general
 from upcycled._utils.lock import locked
 from upcycled._utils.statistics import Paired, holm, mean_and_sd, verdict
 from upcycled.algorithms import ALGORITHMS
+from upcycled.coefficients import as_rule
 from upcycled.config.experiment import Experiment, parse
 from upcycled.config.tables import named
 from upcycled.core.errors import InputError, check_number, suggest
@@ -27,7 +28,13 @@ from upcycled.experiments.metric_choice import ACCURACY, CHARGED, Judged, judged
 from upcycled.experiments.results import plain, read_summary
 from upcycled.metrics import as_metrics
 from upcycled.report import write_report
-from upcycled.training.comparison import SCORES, is_lower_better, vanilla_iterations
+from upcycled.training.comparison import (
+    SCORES,
+    is_lower_better,
+    longer_server_lr,
+    longer_step_title,
+    vanilla_iterations,
+)
 
 DOCUMENT = "compare.json"
 TOO_FEW = "too few finished seeds to judge"
@@ -49,9 +56,16 @@ class Row:
     paired: Paired | None
     """None where fewer than two seeds finished both ways."""
     holm_p: float | None = None
-    """Holm's p-value over all rows; None where there is one row, or nothing to judge."""
+    """Holm's p-value over all rows of a table; None where there is one row, or nothing to judge."""
     judged: Judged = ACCURACY
     """The score."""
+    server_lr: float | None = None
+    """That of the vanilla runs, where it is longer for the fair test; None where it is the algorithm's own."""
+
+    @property
+    def title(self) -> str:
+        """What the table calls the row."""
+        return self.algorithm if self.server_lr is None else longer_step_title(self.algorithm, self.server_lr)
 
     @property
     def verdict(self) -> str:
@@ -84,6 +98,7 @@ class Row:
         test = self.paired
         found = {
             "algorithm": self.algorithm,
+            "server_lr": self.server_lr,
             "vanilla": _side(self.vanilla, self.judged),
             "upcycled": _side(self.upcycled, self.judged),
             "differences": None if test is None else list(test.differences),
@@ -105,6 +120,7 @@ class Compared:
 
     experiment: Experiment
     rows: tuple[Row, ...]
+    """Upcycled against vanilla, a row for each algorithm."""
     equal: str
     confidence: float
     folder: Path
@@ -112,11 +128,21 @@ class Compared:
     judged: Judged = ACCURACY
     report: Path | None = None
     """The page; None where the extra ``report`` is not there."""
+    longer_step: tuple[Row, ...] = ()
+    """Upcycled against vanilla with a longer server step, for the algorithms that have this arm."""
+    why_no_longer_step: Mapping[str, str] = field(default_factory=dict)
+    """Why that arm is missing, by algorithm."""
+
+    @property
+    def table(self) -> list[Row]:
+        """All rows, those of an algorithm together."""
+        longer = {row.algorithm: row for row in self.longer_step}
+        return [row for own in self.rows for row in (own, longer.get(own.algorithm)) if row is not None]
 
     @property
     def is_complete(self) -> bool:
         """Whether every run has a result."""
-        return all(row.vanilla.is_complete and row.upcycled.is_complete for row in self.rows)
+        return all(row.vanilla.is_complete and row.upcycled.is_complete for row in self.table)
 
     @property
     def is_restricted(self) -> bool:
@@ -138,15 +164,25 @@ class Compared:
                 f"{self.judged.words} on test data after the last iteration{unit}, mean ± standard deviation over "
                 f"{seeds} seeds; difference{points}, paired by seed, with Student's {percent} % interval."
             ]
-        if len(self.rows) > 1 and not self.is_restricted:
+        if self.longer_step:
             found.append(
-                f"Each interval is for its own row. Over all {len(self.rows)} rows together, only what is significant "
+                "Rows with server_lr compare upcycled with vanilla whose server step is longer by the coefficient."
+            )
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.why_no_longer_step.items():
+            by_reason.setdefault(reason, []).append(name)
+        found += [
+            f"No row with a longer server step for {', '.join(names)}: {reason}." for reason, names in by_reason.items()
+        ]
+        if len(self.table) > 1 and not self.is_restricted:
+            found.append(
+                f"Each interval is for its own row. Over all {len(self.table)} rows together, only what is significant "
                 "after Holm's correction is a finding."
             )
         failed = [
             f"{outcome.experiment.name} seed {seed.seed}"
-            for row in self.rows
-            for outcome in (row.vanilla, row.upcycled)
+            for row in self.table
+            for outcome in ((row.vanilla, row.upcycled) if row.server_lr is None else (row.vanilla,))
             for seed, score in zip(outcome.seeds, outcome.scores(self.judged), strict=True)
             if seed.summary is None or (score is None and not self.is_restricted)
         ]
@@ -166,10 +202,13 @@ class Compared:
             "judged": None if self.is_restricted else self.judged.as_json(),
             "runs": [
                 {"folder": outcome.experiment.name, "algorithm": row.algorithm, "upcycled": is_upcycled}
-                for row in self.rows
+                for row in self.table
                 for is_upcycled, outcome in ((False, row.vanilla), (True, row.upcycled))
+                if row.server_lr is None or not is_upcycled
             ],
             "rows": [row.as_json() for row in self.rows],
+            "longer_step_rows": [row.as_json() for row in self.longer_step],
+            "why_no_longer_step": dict(self.why_no_longer_step),
             "notes": self.notes,
             "repeat": self.repeat,
         }
@@ -183,10 +222,13 @@ def compare_experiment(
     algorithms: Sequence[str] | None = None,
     confidence: float = 0.95,
     metric: str | None = None,
+    longer_step: bool = True,
     repeat: str = "",
     options: Options | None = None,
 ) -> Compared:
-    """Run vanilla and upcycled, test the differences, and write ``compare.json`` and, where it can be made, the page.
+    """Run the arms, test the differences, and write ``compare.json`` and, where it can be made, the page.
+
+    The arms are vanilla, upcycled and, for a constant coefficient, vanilla with ``server_lr = 1 + coefficient``.
 
     Args:
         experiment: from :func:`upcycled.config.experiment.load_config`, with a table [upcycle].
@@ -196,6 +238,7 @@ def compare_experiment(
         confidence: of the intervals.
         metric: the score that is tested; accuracy if left out, or the loss where right answers have no meaning. One
             that is not among the file's metrics is measured all the same.
+        longer_step: whether there is an arm with the longer server step.
         repeat: the command that does this, for the document.
         options: how it is shown, and what is kept.
     """
@@ -204,15 +247,37 @@ def compare_experiment(
         experiment = with_metric(experiment, metric)
         names = _checked(experiment, equal, algorithms, confidence)
         pairs = [_pair(experiment, name, equal, folder) for name in names]
-    batch = prepare_batch([e for pair in pairs for e in pair], source, options=options)
+        arms = {name: _longer_step(*pair) for name, pair in zip(names, pairs, strict=True)} if longer_step else {}
+    longer = [arm for arm in arms.values() if isinstance(arm, LongerStep)]
+    every = [*(e for pair in pairs for e in pair), *(arm.experiment for arm in longer)]
+    batch = prepare_batch(every, source, options=options)
     if batch.variants[0].data.test is None and not batch.variants[0].shown.is_restricted:
         raise InputError(
             "the data has no test samples, but a comparison needs some: see data.test_fraction", where=(source,)
         )
     with locked(experiment_folder(experiment)):
         judged = judged_by(experiment, metric, batch.variants[0].plan)
-        rows = _rows(names, batch.run(options), confidence, judged)
-        found = Compared(experiment, rows, equal, confidence, folder, repeat, judged)
+        outcomes = batch.run(options)
+        sides: list[tuple[str, float | None, Outcome, Outcome]] = [
+            (name, None, outcomes[2 * i], outcomes[2 * i + 1]) for i, name in enumerate(names)
+        ]
+        sides += [
+            (arm.algorithm, arm.server_lr, outcome, outcomes[2 * names.index(arm.algorithm) + 1])
+            for arm, outcome in zip(longer, outcomes[2 * len(names) :], strict=True)
+        ]
+        rows = _rows(sides, confidence, judged)
+        reasons = {name: arm for name, arm in arms.items() if isinstance(arm, str)}
+        found = Compared(
+            experiment,
+            rows[: len(names)],
+            equal,
+            confidence,
+            folder,
+            repeat,
+            judged,
+            longer_step=rows[len(names) :],
+            why_no_longer_step=reasons,
+        )
         write_json(folder / DOCUMENT, found.as_json())
         return replace(found, report=None if missing("jinja2") else write_report(folder))
 
@@ -266,15 +331,37 @@ def _pair(experiment: Experiment, name: str, equal: str, folder: Path) -> tuple[
     )
 
 
-def _rows(names: Sequence[str], outcomes: Sequence[Outcome], confidence: float, judged: Judged) -> tuple[Row, ...]:
-    """Pair the outcomes, and correct for there being several."""
-    tests = [_paired(outcomes[2 * i], outcomes[2 * i + 1], confidence, judged) for i in range(len(names))]
+@dataclass(frozen=True)
+class LongerStep:
+    """The arm of an algorithm with a longer server step."""
+
+    algorithm: str
+    server_lr: float
+    experiment: Experiment
+
+
+def _longer_step(vanilla: Experiment, upcycled: Experiment) -> LongerStep | str:
+    """Return the arm with the longer server step, or why there is none."""
+    spec, name = upcycled.spec(upcycled.seeds[0]), _own_name(upcycled)
+    server_lr, reason = longer_server_lr(spec.algorithm, as_rule(spec.upcycle), upcycled.is_restricted)
+    if server_lr is None:
+        return reason
+    raw = vanilla.resolved()
+    raw |= {"name": f"{vanilla.name}-longer-step", "algorithm": raw["algorithm"] | {"server_lr": server_lr}}
+    return LongerStep(name, server_lr, parse(raw))
+
+
+def _rows(
+    sides: Sequence[tuple[str, float | None, Outcome, Outcome]], confidence: float, judged: Judged
+) -> tuple[Row, ...]:
+    """Test the difference of each pair, and correct for there being several."""
+    tests = [_paired(vanilla, upcycled, confidence, judged) for _, _, vanilla, upcycled in sides]
     known = [i for i, test in enumerate(tests) if test is not None]
     corrected = dict(zip(known, holm([test.p_value for test in tests if test is not None]), strict=True))
-    several = len(names) > 1
+    several = len(sides) > 1
     return tuple(
-        Row(name, outcomes[2 * i], outcomes[2 * i + 1], tests[i], corrected.get(i) if several else None, judged)
-        for i, name in enumerate(names)
+        Row(name, vanilla, upcycled, tests[i], corrected.get(i) if several else None, judged, server_lr)
+        for i, (name, server_lr, vanilla, upcycled) in enumerate(sides)
     )
 
 

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from upcycled._utils.extras import needs
-from upcycled.federation.transport import KEY_HEADER
+from upcycled.federation.transport import KEY_HEADER, run_superlink
 
 OPEN = ("/v1/fleet/", "/v1/runtime/")
 """Sites sign their requests; a run's seat has a token, which is given only for a proof of the key."""
@@ -44,15 +43,7 @@ class Door:
 
 def main(words: list[str]) -> None:
     """Run Flower's server behind the door."""
-    needs("a federation", "flwr")
-    from flwr.superlink import extensions
-    from flwr.superlink.cli.flower_superlink import flower_superlink
-    from starlette.middleware import Middleware
-
-    key = Path(words[0]).read_bytes().hex()
-    extensions.get_middleware = lambda: (Middleware(Door, key=key),)
-    sys.argv = ["flower-superlink", *words[1:]]
-    flower_superlink()
+    run_superlink(words[1:], Door, key=Path(words[0]).read_bytes().hex())
 
 
 if __name__ == "__main__":

@@ -2,14 +2,21 @@
 
 Flower's server is used as it is. Both ends of it are ours: a site keeps one connection to it and no process or port
 beside that, and the command that runs an experiment takes the seat of Flower's ServerApp itself. Neither ever looks at
-the code that Flower would ship. These calls are those of the version that ``TRIED`` names.
+the code that Flower would ship.
+
+Flower's public API (``ServerApp``, ``ClientApp``, mods) starts a process for every message, which takes longer than a
+data round does here. Sites that stay warm need parts of Flower that are not public. All of them are in this file;
+``OLDEST`` and ``NEWEST`` are the versions it was tested with, and ``tests/federation/test_flower_canary.py`` checks
+each part.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +32,10 @@ from upcycled.core.errors import InputError, UpcycledError, reason_of
 from upcycled.federation.exchange import ConnectedNode, Delivery
 from upcycled.federation.messages import Fields
 
-TRIED = "1.41.0"
+OLDEST, NEWEST = (1, 40), (1, 42)
+"""Flower's minor versions that were tested, the first and the last."""
+REQUIREMENT = f"flwr>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
+"""What pip installs, as in pyproject.toml."""
 RECORD = "upcycled"
 KIND = "query.upcycled"
 """Flower's name for our messages."""
@@ -67,9 +77,10 @@ def check_flower() -> None:
     os.environ |= {name: value for name, value in QUIET.items() if name not in os.environ}
     needs("a federation", "flwr")
     found = metadata.version("flwr")
-    if found != TRIED:
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST:
         raise InputError(
-            f"flwr {found} is installed, but these commands use functions of {TRIED}: pip install flwr=={TRIED}"
+            f"flwr {found} is installed, but these commands were tested with {REQUIREMENT}: pip install '{REQUIREMENT}'"
         )
 
 
@@ -126,6 +137,24 @@ class GridPost:
 
 
 # The server's end.
+
+
+def run_superlink(flags: Sequence[str], layer: type, **options: Any) -> None:
+    """Run Flower's server in this process, with an ASGI layer around it.
+
+    Args:
+        flags: of flower-superlink.
+        layer: the class of the layer, made with the app that it surrounds.
+        **options: of the layer.
+    """
+    needs("a federation", "flwr")
+    from flwr.superlink import extensions
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+    from starlette.middleware import Middleware
+
+    extensions.get_middleware = lambda: (Middleware(layer, **options),)
+    sys.argv = ["flower-superlink", *flags]
+    flower_superlink()
 
 
 @dataclass(frozen=True)
@@ -335,7 +364,7 @@ def app_bytes() -> bytes:
     from flwr.cli.build import build_fab_from_files
 
     texts = {
-        "pyproject.toml": PYPROJECT.format(version=TRIED),
+        "pyproject.toml": PYPROJECT.format(version=metadata.version("flwr")),
         "upcycled_app/__init__.py": "",
         "upcycled_app/server_app.py": SERVER_APP,
         "upcycled_app/client_app.py": CLIENT_APP,

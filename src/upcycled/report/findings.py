@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from upcycled._utils.formats import score_digits
+from upcycled._utils.formats import general, score_digits
 from upcycled.report.collect import Row, number
 from upcycled.report.settings import algorithm_title
 
@@ -29,6 +29,8 @@ class Difference:
     """The verdict after a correction for there being several."""
     is_finding: bool
     """Whether it is significant, after the correction where there is one."""
+    is_longer_step: bool = False
+    """Whether the vanilla runs had a longer server step."""
     places: Mapping[str, float] | None = None
     """Where zero, the ends and the mean lie on a scale from 0 to 1 that all rows share; None where NaN."""
 
@@ -53,6 +55,12 @@ class ComparisonTable:
         return any(row.holm_verdict is not None for row in self.rows)
 
     @property
+    def parts(self) -> list[ComparisonTable]:
+        """The rows against vanilla, and those against vanilla with a longer server step, as tables of their own."""
+        split = (tuple(row for row in self.rows if row.is_longer_step == is_longer) for is_longer in (False, True))
+        return [replace(self, rows=rows) for rows in split if rows]
+
+    @property
     def gains(self) -> int:
         """Findings in favour of upcycling."""
         return sum(row.is_finding and (row.gain > 0) != self.lower_is_better for row in self.rows)
@@ -66,7 +74,13 @@ class ComparisonTable:
 def comparison(document: Row) -> ComparisonTable | None:
     """Read ``compare.json``; None where it has no rows."""
     confidence = number(document.get("confidence"))
-    rows = [_difference(row, confidence) for row in _tables(document.get("rows"))]
+    own, longer = _tables(document.get("rows")), _tables(document.get("longer_step_rows"))
+    ordered = [
+        row
+        for first in own
+        for row in (first, *(other for other in longer if other.get("algorithm") == first.get("algorithm")))
+    ]
+    rows = [_difference(row, confidence) for row in ordered]
     ends = [0.0, *(end for row in rows for end in (row.low, row.high) if not math.isnan(end))]
     least, width = min(ends), max(ends) - min(ends) or 1.0
     placed = []
@@ -85,8 +99,9 @@ def _difference(row: Row, confidence: float) -> Difference:
     low, high = ends if isinstance(ends, list) and len(ends) == 2 else (None, None)
     holm_verdict = row.get("holm_verdict")
     is_corrected = isinstance(holm_verdict, str)
+    name, server_lr = algorithm_title(str(row.get("algorithm", ""))), number(row.get("server_lr"))
     return Difference(
-        algorithm_title(str(row.get("algorithm", ""))),
+        name if math.isnan(server_lr) else f"{name}, server_lr = {general(server_lr)}",
         _score_cell(_table(row.get("vanilla"))),
         _score_cell(_table(row.get("upcycled"))),
         number(row.get("gain")),
@@ -95,6 +110,7 @@ def _difference(row: Row, confidence: float) -> Difference:
         str(row.get("verdict", "")),
         str(holm_verdict) if is_corrected else None,
         _is_significant(row, "holm_" if is_corrected else "", confidence),
+        is_longer_step=not math.isnan(server_lr),
     )
 
 

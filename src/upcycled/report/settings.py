@@ -33,8 +33,9 @@ def labels(parts: Sequence[Part], documents: Mapping[str, Row]) -> list[str]:
     points = _point_labels(documents.get("sweep", {}))
     by_point = [points.get(part.name) for part in parts]
     by_algorithm = [_algorithm_label(part) for part in parts]
+    by_step = [_step_label(part) for part in parts]
     by_name = [part.name for part in parts]
-    for candidate in (by_point, by_algorithm, by_name):
+    for candidate in (by_point, by_algorithm, by_step, by_name):
         known = [name for name in candidate if name is not None]
         if len(set(known)) == len(parts):
             return known
@@ -55,6 +56,13 @@ def _point_labels(sweep: Row) -> dict[str, str]:
 def _algorithm_label(part: Part) -> str | None:
     title = algorithm_of(part)
     return None if title is None else f"{title}, {'upcycled' if part.is_upcycled else 'vanilla'}"
+
+
+def _step_label(part: Part) -> str | None:
+    """Return the label with the server learning rate, where it is another than 1."""
+    label, table = _algorithm_label(part), part.config.get("algorithm")
+    server_lr = table.get("server_lr", 1) if isinstance(table, dict) else 1
+    return label if label is None or server_lr == 1 else f"{label}, server_lr = {setting(server_lr)}"
 
 
 def algorithm_of(part: Part) -> str | None:

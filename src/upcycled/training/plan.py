@@ -49,6 +49,7 @@ from upcycled.training.checkpoint.fingerprint import hash_of_shards
 from upcycled.training.plan_checks import (
     check_given,
     check_known_noise,
+    check_mu,
     check_short_batches,
     check_statistics,
     check_stragglers,
@@ -316,7 +317,9 @@ def _made(spec: RunSpec) -> str | nn.Module:
 def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
     if upcycle is None:
         return Vanilla(algorithm)
-    return Upcycled(algorithm, as_rule(upcycle))
+    rule = as_rule(upcycle)
+    check_mu(algorithm, rule)
+    return Upcycled(algorithm, rule)
 
 
 def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from upcycled.coefficients import Proximal
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import NoiseGain, Server, Vectors
+from upcycled.core.algorithm import Algorithm, NoiseGain, Server, Vectors
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout
 from upcycled.core.mechanism import Fitted, Setting
 from upcycled.core.solvers import Problem, Solver
+from upcycled.core.upcycling import Rule
 from upcycled.data import FederatedData
 from upcycled.models.prepare import takes_one_sample, takes_tokens
 from upcycled.training.spec import RunSpec
@@ -64,6 +66,13 @@ def check_known_noise(spec: RunSpec, mechanism: Fitted, aggregator: Aggregator |
     if not isinstance(spec.algorithm, NoiseGain) or spec.algorithm.noise_gain is None:
         but = f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedProx or FedDyn"
         raise InputError(field="upcycle", value=rule, but=but)
+
+
+def check_mu(algorithm: Algorithm, rule: Rule) -> None:
+    """Refuse a coefficient of the paper's theory that is made for another mu than the algorithm's."""
+    coefficient, mu = getattr(rule, "coefficient", None), getattr(algorithm, "mu", None)
+    if isinstance(coefficient, Proximal) and mu is not None and coefficient.mu != mu:
+        raise InputError(field="upcycle.mu", value=coefficient.mu, must=f"{mu!r}, the mu of {algorithm.name}")
 
 
 def check_statistics(spec: RunSpec, statistics: Layout) -> None:

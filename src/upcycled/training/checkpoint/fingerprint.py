@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from upcycled.core.algorithm import OMIT_DEFAULT
 from upcycled.core.user_code import name_of
 from upcycled.core.vectors import Shards
 from upcycled.data import FederatedData
@@ -78,8 +79,23 @@ def _object(value: Any, opaque: Callable[[str], None]) -> Any:
     # Modules of this package may be moved; their classes keep their names.
     called = kind.__name__ if kind.__module__.partition(".")[0] == _PACKAGE or name is None else name
     held = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else vars(value)
-    own = {key: plain_form(inner, opaque) for key, inner in held.items() if not key.startswith("_")}
+    omitted = omitted_defaults(kind).items()
+    own = {
+        key: plain_form(inner, opaque)
+        for key, inner in held.items()
+        if not key.startswith("_") and (key, inner) not in omitted
+    }
     return {"class": called, **own}
+
+
+def omitted_defaults(kind: type | None) -> dict[str, Any]:
+    """Return the defaults that fingerprints omit: those of options that older versions did not have.
+
+    >>> import upcycled as up
+    >>> omitted_defaults(up.FedProx)
+    {'server_lr': 1.0}
+    """
+    return {f.name: f.default for f in fields(kind) if OMIT_DEFAULT in f.metadata} if is_dataclass(kind) else {}
 
 
 def as_words(form: Any) -> str:
