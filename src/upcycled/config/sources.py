@@ -5,23 +5,47 @@ The tables [data] of the paper's real sets: FEMNIST and Sent140.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from upcycled import data as federated
-from upcycled.config.tables import AsTuple, Count, Fraction, Seed, Table, Word, in_keys, in_path, within
+from upcycled.config.tables import (
+    AsTuple,
+    BuiltTable,
+    Count,
+    Fraction,
+    Seed,
+    Table,
+    Word,
+    in_keys,
+    in_path,
+    table_of,
+    within,
+)
 from upcycled.core.errors import COUNT, FRACTION, NOT_NEGATIVE, SEED, InputError
+from upcycled.core.objective import TargetKind
 from upcycled.data import FederatedData
-from upcycled.data.arrays import CLASSES
+from upcycled.data.options import CLASSES, DataOptions
 from upcycled.data.schema.schema import as_schema
 from upcycled.data.sets.femnist import LETTERS
+
+
+class Source(BuiltTable):
+    """The keys of every table [data]."""
+
+    makes: ClassVar[Callable[..., Any]] = DataOptions
+    names: ClassVar[Mapping[str, str]] = {}
+    seed: Seed = Field(default=0, description=SEED.phrase)
+    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
+    public: bool = Field(default=False, description="true or false")
+
 
 _Letters = Annotated[int, within(LETTERS)]
 
 
-class Femnist(Table):
+class Femnist(Source):
     """Handwritten letters on devices that know some of them."""
 
     source: Literal["femnist"] = Field(default="femnist", description="'femnist'")
@@ -29,9 +53,6 @@ class Femnist(Table):
     letters: _Letters | None = Field(default=None, description=LETTERS.phrase)
     devices: Count | None = Field(default=None, description=COUNT.phrase)
     partition: Literal["published", "drawn"] | None = Field(default=None, description="'published' or 'drawn'")
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    public: bool = Field(default=False, description="true or false")
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         _check_public(self.source, repair)
@@ -46,7 +67,7 @@ class Femnist(Table):
             )
 
 
-class Sent140(Table):
+class Sent140(Source):
     """Tweets, glad or sad, with word vectors."""
 
     source: Literal["sent140"] = Field(default="sent140", description="'sent140'")
@@ -54,9 +75,6 @@ class Sent140(Table):
     dimension: Literal[0, 50, 100, 300] = Field(default=50, description="50, 100 or 300, or 0 for no word vectors")
     devices: Count = Field(default=52, description=COUNT.phrase)
     length: Count = Field(default=25, description=COUNT.phrase)
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    public: bool = Field(default=False, description="true or false")
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         _check_public(self.source, repair)
@@ -81,11 +99,22 @@ def _check_public(source: str, repair: bool) -> None:
         )
 
 
-Classes = Annotated[int, within(CLASSES)]
-Targets = Literal["classes", "numbers", "labels"]
-TARGETS = "'classes', 'numbers' or 'labels'"
+_Classes = Annotated[int, within(CLASSES)]
 Columns = Annotated[tuple[Word, ...], AsTuple, Field(min_length=1)]
-Labels = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)]
+_Names = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)] | None
+if TYPE_CHECKING:
+    File = Source
+else:
+    File = table_of(
+        DataOptions,
+        base=Source,
+        left_out=("client_names", "repair"),
+        types={
+            "label_names": (_Names, "a list of the names of two classes or more"),
+            "targets": (TargetKind | None, "'classes', 'numbers' or 'labels'"),
+        },
+    )
+"""The keys of tables that are files: the options of :func:`upcycled.data.load`."""
 
 
 def _schema(given: Any) -> dict[str, Any]:
@@ -93,7 +122,7 @@ def _schema(given: Any) -> dict[str, Any]:
     return as_schema(given).plain()
 
 
-class Synthetic(Table):
+class Synthetic(Source):
     """Syn(alpha, beta) or Syn(iid), generated."""
 
     source: Literal["synthetic"] = Field(default="synthetic", description="'synthetic'")
@@ -103,14 +132,11 @@ class Synthetic(Table):
     beta: Annotated[float, within(NOT_NEGATIVE)] | None = Field(default=None, description=NOT_NEGATIVE.phrase)
     clients: Count = Field(default=30, description=COUNT.phrase)
     dim: Count = Field(default=20, description=COUNT.phrase)
-    classes: Classes = Field(default=2, description=CLASSES.phrase)
+    classes: _Classes = Field(default=2, description=CLASSES.phrase)
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
         default=None, description=f"{COUNT.phrase}, or a list of as many as there are clients"
     )
-    seed: Seed = Field(default=0, description=SEED.phrase)
     test_fraction: Fraction = Field(default=0.1, description=FRACTION.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    public: bool = Field(default=False, description="true or false")
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         """Generate the samples, which never need a repair."""
@@ -118,7 +144,7 @@ class Synthetic(Table):
         return federated.synthetic(self.alpha, self.beta, **options)
 
 
-class NpzFile(Table):
+class NpzFile(File):
     """An .npz with arrays [<set>_]{train,test}_{x,y,client}."""
 
     source: Literal["npz"] = Field(default="npz", description="'npz'")
@@ -126,14 +152,6 @@ class NpzFile(Table):
     name: Word | None = Field(default=None, description="the name of a set in the file")
     client: Word | None = Field(default=None, description="the name of the client array")
     label: Word | None = Field(default=None, description="the name of the label array")
-    targets: Targets | None = Field(default=None, description=TARGETS)
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    classes: Classes | None = Field(default=None, description=CLASSES.phrase)
-    labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
-    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
-    public: bool = Field(default=False, description="true or false")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -144,7 +162,7 @@ class NpzFile(Table):
         return _read(self, repair, vocabulary)
 
 
-class ColumnsFile(Table):
+class ColumnsFile(File):
     """Tables with one row per sample: one file, or one for each client."""
 
     source: Literal["csv", "parquet", "table"] = Field(description="'csv', 'parquet' or 'table'")
@@ -154,16 +172,8 @@ class ColumnsFile(Table):
     )
     client: Word = Field(default="client", description="the name of a column")
     label: Word | Columns = Field(default="label", description="the name of a column, or a list of several")
-    targets: Targets | None = Field(default=None, description=TARGETS)
     split: Word | None = Field(default=None, description="the name of a column that says train or test")
     features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
-    seed: Seed = Field(default=0, description=SEED.phrase)
-    test_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    validation_fraction: Fraction = Field(default=0.0, description=FRACTION.phrase)
-    classes: Classes | None = Field(default=None, description=CLASSES.phrase)
-    labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
-    vocabulary: Count | None = Field(default=None, description=COUNT.phrase)
-    public: bool = Field(default=False, description="true or false")
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -176,20 +186,10 @@ class ColumnsFile(Table):
         return self
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
-        if self.schema_ is None:
-            return _read(self, repair, vocabulary)
-        with in_path(self.path if isinstance(self.path, str) else None):
-            return federated.load(
-                self.path,
-                schema=self.schema_,
-                test_fraction=self.test_fraction,
-                seed=self.seed,
-                repair=repair,
-                public=self.public,
-            )
+        return _read(self, repair, vocabulary if self.schema_ is None else None)
 
 
-_SAID_BY_SCHEMA = ("client", "label", "targets", "split", "features", "classes", "labels", "vocabulary")
+_SAID_BY_SCHEMA = ("client", "label", "targets", "split", "features", "num_classes", "label_names", "vocabulary")
 
 DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile | Femnist | Sent140
 SOURCES: dict[str, type[Table]] = {
@@ -214,21 +214,14 @@ def _check_ending(table: NpzFile | ColumnsFile) -> None:
 
 
 def _read(table: NpzFile | ColumnsFile, repair: bool, vocabulary: int | None) -> FederatedData:
-    left_out = {"source", "validation_fraction", "classes", "labels", "vocabulary"}
-    options = table.model_dump(exclude=left_out, exclude_none=True)
-    if options.get("client") == "client":
-        options.pop("client")  # the usual one, without which a file of many is its client's
-    with (
-        in_path(table.path if isinstance(table.path, str) else None),
-        in_keys({"num_classes": "data.classes", "label_names": "data.labels"}),
-    ):
-        return federated.load(
-            **options,
-            num_classes=table.classes,
-            label_names=table.labels,
-            vocabulary=vocabulary if table.vocabulary is None else table.vocabulary,
-            repair=repair,
-        )
+    options = table.model_dump(exclude={"source", "validation_fraction"}, exclude_none=True, by_alias=True)
+    for key in ("client", "label"):
+        if options.get(key) == key:
+            del options[key]  # the usual one, without which a file of many is its client's and a schema says it
+    if vocabulary is not None:
+        options.setdefault("vocabulary", vocabulary)
+    with in_path(table.path if isinstance(table.path, str) else None):
+        return federated.load(**options, repair=repair)
 
 
 class Logistic(Table):

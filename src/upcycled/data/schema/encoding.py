@@ -1,9 +1,4 @@
-"""From the cells of one site's table to numbers, and from many sites' tables to federated data, by the schema alone.
-
-From the cells of one site's table to numbers, by the schema alone: another site's rows change nothing here.
-
-Tables of one or many sites and a schema become federated data.
-"""
+"""From the cells of one site's table to numbers, by the schema alone: another site's rows change nothing here."""
 
 from __future__ import annotations
 
@@ -18,11 +13,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, shown
 from upcycled.core.vectors import Real
-from upcycled.data.arrays import Declared
-from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.readers.raw_tables import RawTable
-from upcycled.data.readers.tables import is_test_row
 from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in, text_of
 from upcycled.data.schema.columns import (
     OTHER,
@@ -325,40 +316,6 @@ def _like(column: DateColumn) -> str:
 _LISTED = 20
 
 
-def load_by_schema(tables: Sequence[RawTable], schema: Schema, *, repair: bool) -> FederatedData:
-    """Return the data of tables that a schema describes.
-
-    Raises:
-        InputError: with all problems of all tables in one sentence; repaired, only those of shapes.
-    """
-    if not schema.labels:
-        raise InputError("holds no column of kind 'label', but there must be something to learn", field="columns")
-    done = [(table, encode(schema, table, with_labels=True)) for table in tables]
-    problems = [one for _, made in done for one in made.problems]
-    clients, others = [], []
-    for table, _ in done:
-        who, met = clients_in(schema, table)
-        clients.append(who)
-        others += met
-    refuse([one for one in (*problems, *others) if one.blocks and (one.is_shape or not repair)])
-    titles = [table.title for table in tables]
-    notes = [
-        [f"{one.where}: {one.said}" if len(titles) > 1 else one.said for one in problems if one.is_label is is_label]
-        for is_label in (True, False)
-    ]
-    declared = Declared(label_names=schema.classes, targets=schema.targets, repair=repair)
-    data = group(
-        _parts(schema, done, client_column("client", np.concatenate(clients))),
-        feature_names=schema.feature_names,
-        declared=declared,
-    )
-    # What follows from a draft's marks follows from the data.
-    inferred = data.inferred | ({"schema"} if schema.marks else set())
-    return replace(
-        data, other_columns=schema.others, schema=schema, inferred=inferred, notes=(*notes[0], *data.notes, *notes[1])
-    )
-
-
 def refuse(problems: Sequence[TableProblem]) -> None:
     """Refuse tables with problems: all of them in one sentence, those of a file together.
 
@@ -394,14 +351,3 @@ def clients_in(schema: Schema, table: RawTable) -> tuple[NDArray[Any], list[Tabl
         said = f"client column '{schema.client}' has {many} gaps, the first at row {first} {FROM_ZERO}"
         problems.append(TableProblem(said, "", True, where=table.title))
     return np.array([text_of(value) for value in cells.values.tolist()], dtype=np.str_), problems
-
-
-def _parts(schema: Schema, done: Sequence[tuple[RawTable, Encoded]], clients: NDArray[Any]) -> list[GroupedRows]:
-    x = np.concatenate([made.x for _, made in done])
-    y = np.concatenate([made.y for _, made in done if made.y is not None])
-    if schema.split is None:
-        return [GroupedRows("train", x, y, clients)]
-    is_test = np.concatenate([is_test_row(table.title, schema.split, table.columns[schema.split]) for table, _ in done])
-    return [
-        GroupedRows(title, x[rows], y[rows], clients[rows]) for title, rows in (("train", ~is_test), ("test", is_test))
-    ]
