@@ -12,7 +12,7 @@ and never copied.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -343,34 +343,64 @@ def chunks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, array[start : start + step]
 
 
-def _ready(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    return array.dtype == dtype and array.flags.c_contiguous
+def _converted(
+    array: NDArray[Any],
+    dtype: np.dtype[Any],
+    valid: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_] | None],
+    refuse: Callable[[tuple[int, ...]], None] | None,
+) -> tuple[NDArray[Any], int, tuple[int, ...]]:
+    """Return an array of this type, how many of its values were repaired, and the place of the first of them.
+
+    ``valid`` compares a chunk before and after its conversion: None where everything is valid. ``refuse`` raises for
+    the first invalid value; without it invalid values become 0.
+    """
+    out = array if array.dtype == dtype and array.flags.c_contiguous else np.empty(array.shape, dtype)
+    repaired, first = 0, tuple[int, ...]()
+    for start, chunk in chunks(array):
+        rows = slice(start, start + len(chunk))
+        if out is not array:
+            with np.errstate(over="ignore", invalid="ignore"):
+                out[rows] = chunk
+        fine = valid(chunk, out[rows])
+        if fine is None or fine.all():
+            continue
+        row, *within = (int(i) for i in np.argwhere(~fine)[0])
+        first = first or (start + row, *within)
+        if refuse is not None:
+            refuse(first)
+        if out is array:
+            out = np.array(array)  # what somebody else owns, perhaps a file, is not written to
+        out[rows][~fine] = 0
+        repaired += int(np.count_nonzero(~fine))
+    return out, repaired, first
 
 
 def _features(
     part: RawPart, dtype: np.dtype[Any], names: Names, options: DataOptions, notes: list[str]
 ) -> NDArray[Any]:
-    out = part.x if _ready(part.x, dtype) else np.empty(part.x.shape, dtype)
-    repaired, first = 0, ""
-    for start, chunk in chunks(part.x):
-        rows = slice(start, start + len(chunk))
-        if out is not part.x:
-            with np.errstate(over="ignore", invalid="ignore"):
-                out[rows] = chunk
-        fine = _fine_features(chunk, out[rows], options.vocabulary)
-        if fine is None or fine.all():
-            continue
-        place = tuple(int(i) for i in np.argwhere(~fine)[0])
-        if not options.repair:
-            _refuse_feature(part, start, place, chunk[place], dtype, names, options.vocabulary)
-        if out is part.x:
-            out = np.array(part.x)  # what somebody else owns, perhaps a file, is not written to
-        out[rows][~fine] = 0
-        first = first or " at ".join(_feature_place(part, start, place, names))
-        repaired += int(np.count_nonzero(~fine))
+    vocabulary = options.vocabulary
+
+    def where(place: tuple[int, ...]) -> tuple[str, str]:
+        client, row = part.where(place[0], names)
+        return f"client {client}", f"row {row}, {names.column(place[1:])} (counted from 0)"
+
+    def refuse(place: tuple[int, ...]) -> None:
+        (client, position), value = where(place), part.x[place]
+        right = "every feature must be a finite number"
+        if vocabulary is not None:
+            right = f"every feature must be a token id from 0 to {vocabulary - 1}, because vocabulary is {vocabulary}"
+        elif np.isfinite(value):
+            right += f" that {dtype} can hold"
+        raise InputError(f"{part.field('x')} of {client} is {value} at {position}, but {right}")
+
+    def valid(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_] | None:
+        return _fine_features(before, after, vocabulary)
+
+    out, repaired, first = _converted(part.x, dtype, valid, None if options.repair else refuse)
     if repaired:
-        what = _right_feature(dtype, options.vocabulary)
-        notes.append(f"{part.field('x')}: {repaired} values that are not {what} count as 0, the first of {first}")
+        what = f"a finite {dtype}" if vocabulary is None else f"a token id from 0 to {vocabulary - 1}"
+        place = " at ".join(where(first))
+        notes.append(f"{part.field('x')}: {repaired} values that are not {what} count as 0, the first of {place}")
     return out
 
 
@@ -387,63 +417,23 @@ def _fine_features(before: NDArray[Any], after: NDArray[Any], vocabulary: int | 
     return None
 
 
-def _right_feature(dtype: np.dtype[Any], vocabulary: int | None) -> str:
-    return f"a finite {dtype}" if vocabulary is None else f"a token id from 0 to {vocabulary - 1}"
-
-
-def _feature_place(part: RawPart, start: int, place: tuple[int, ...], names: Names) -> tuple[str, str]:
-    client, row = part.where(start + place[0], names)
-    return f"client {client}", f"row {row}, {names.column(place[1:])} (counted from 0)"
-
-
-def _refuse_feature(
-    part: RawPart,
-    start: int,
-    place: tuple[int, ...],
-    value: Any,
-    dtype: np.dtype[Any],
-    names: Names,
-    vocabulary: int | None,
-) -> None:
-    client, where = _feature_place(part, start, place, names)
-    right = "every feature must be a finite number"
-    if vocabulary is not None:
-        right = f"every feature must be a token id from 0 to {vocabulary - 1}, because vocabulary is {vocabulary}"
-    elif np.isfinite(value):
-        right += f" that {dtype} can hold"
-    raise InputError(f"{part.field('x')} of {client} is {value} at {where}, but {right}")
-
-
 def _labels(part: RawPart, names: Names, options: DataOptions, notes: list[str]) -> Ints:
-    out: Ints = part.y if _ready(part.y, np.dtype(np.int64)) else np.empty(part.y.shape, np.int64)
     limit = np.iinfo(np.int64).max
     if options.repair:
         limit = (MOST_CLASSES_GUESSED if options.classes is None else options.classes) - 1
-    repaired, first = 0, -1
-    for start, chunk in chunks(part.y):
-        rows = slice(start, start + len(chunk))
-        if chunk.dtype.kind == "f":
-            # Beyond 2^53 a float no longer tells whole numbers apart; nan fails every comparison.
-            fine = (chunk >= 0) & (chunk < min(2.0**53, limit + 1)) & (chunk == np.floor(chunk))
-        else:
-            fine = (chunk >= 0) & (chunk <= limit)
-        if out is not part.y:
-            with np.errstate(invalid="ignore"):
-                out[rows] = chunk
-        if fine.all():
-            continue
-        wrong = np.flatnonzero(~fine)
-        if not options.repair:
-            _refuse_label(
-                part, start + int(wrong[0]), names, "labels must be whole numbers from 0 on (or targets='numbers')"
-            )
-        if out is part.y:
-            out = np.array(part.y)
-        out[rows][wrong] = 0
-        first = start + int(wrong[0]) if first < 0 else first
-        repaired += wrong.size
+
+    def valid(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
+        if before.dtype.kind != "f":
+            return np.asarray((before >= 0) & (before <= limit))
+        # Beyond 2^53 a float no longer tells whole numbers apart; nan fails every comparison.
+        return np.asarray((before >= 0) & (before < min(2.0**53, limit + 1)) & (before == np.floor(before)))
+
+    def refuse(place: tuple[int, ...]) -> None:
+        _refuse_label(part, place[0], names, "labels must be whole numbers from 0 on (or targets='numbers')")
+
+    out, repaired, first = _converted(part.y, np.dtype(np.int64), valid, None if options.repair else refuse)
     if repaired:
-        client, row = part.where(first, names)
+        client, row = part.where(first[0], names)
         notes.append(
             f"{part.field('y')}: {repaired} labels that are no class count as class 0, the first of client {client} "
             f"at row {row} (counted from 0)"
@@ -453,16 +443,17 @@ def _labels(part: RawPart, names: Names, options: DataOptions, notes: list[str])
 
 def _targets(part: RawPart, names: Names, options: DataOptions, notes: list[str]) -> NDArray[Any]:
     """Return numbers or labels as float32."""
-    with np.errstate(over="ignore"):
-        out = part.y.astype(np.float32)
-    fine = np.isfinite(out) if options.kind == "numbers" else (out == 0) | (out == 1)
-    if fine.all():
-        return out
     right = "a finite float32" if options.kind == "numbers" else "0 or 1"
-    if not options.repair:
-        _refuse_label(part, int(np.argwhere(~fine)[0][0]), names, f"targets must be {right}")
-    out[~fine] = 0
-    notes.append(f"{part.field('y')}: {int((~fine).sum())} targets that are not {right} count as 0")
+
+    def valid(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray(np.isfinite(after) if options.kind == "numbers" else (after == 0) | (after == 1))
+
+    def refuse(place: tuple[int, ...]) -> None:
+        _refuse_label(part, place[0], names, f"targets must be {right}")
+
+    out, repaired, _ = _converted(part.y, np.dtype(np.float32), valid, None if options.repair else refuse)
+    if repaired:
+        notes.append(f"{part.field('y')}: {repaired} targets that are not {right} count as 0")
     return out
 
 

@@ -126,7 +126,7 @@ def encode_feature(schema: Schema, name: str, column: Feature, values: NDArray[A
 def _category(schema: Schema, name: str, column: CategoryColumn, cells: Cells) -> tuple[Real, list[TableProblem]]:
     places = places_in(cells, column.values)
     problems, strange = _gaps(name, column, cells), (places == NOWHERE) & ~cells.is_gap
-    listed = (*column.values, *((OTHER,) if column.other else ()))
+    listed = column.listed
     if column.other:
         places[strange] = len(column.values)
         problems += _listed_otherwise(name, column, cells, strange)
@@ -163,9 +163,7 @@ def _label(
     cells = cells_of(values, schema.gaps, keep=column.classes or ())
     problems: list[TableProblem] = []
     if cells.is_gap.any():
-        first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-        said = f"label column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}"
-        problems.append(TableProblem(f"{said}: leave such rows out of the table"))
+        problems.append(TableProblem(f"label column '{name}' {_has_gaps(cells)}: leave such rows out of the table"))
     if column.classes is not None:
         places = places_in(cells, column.classes)
         strange = (places == NOWHERE) & ~cells.is_gap
@@ -263,8 +261,7 @@ def gaps_line(gaps: Sequence[str], more: Iterable[str]) -> str:
 def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
     if column.gap is not None or not cells.is_gap.any():
         return []
-    first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-    said = f"column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}, and no constant for them"
+    said = f"column '{name}' {_has_gaps(cells)}, and no constant for them"
     return [TableProblem(said, marked_line(name, "gap", usual_gap(column), column.from_data))]
 
 
@@ -296,8 +293,18 @@ def _first(cells: Cells, rows: NDArray[np.bool_]) -> str:
     return f"{word} at row {places[0]} {FROM_ZERO}{more}"
 
 
-def _gap_words(many: int) -> str:
-    return "a gap" if many == 1 else f"{many} gaps"
+def _has_gaps(cells: Cells) -> str:
+    rows = np.flatnonzero(cells.is_gap)
+    return has_gaps(len(rows), int(rows[0]))
+
+
+def has_gaps(many: int, first: int) -> str:
+    """Return how many gaps a column has, and where the first of them is.
+
+    >>> has_gaps(2, 5)
+    'has 2 gaps, the first at row 5 (counted from 0)'
+    """
+    return f"has {'a gap' if many == 1 else f'{many} gaps'}, the first at row {first} {FROM_ZERO}"
 
 
 def _some(cells: Cells) -> list[str]:
@@ -347,7 +354,6 @@ def clients_in(schema: Schema, table: RawTable) -> tuple[NDArray[Any], list[Tabl
     cells = cells_of(table.columns[schema.client], ("",))
     problems = []
     if cells.is_gap.any():
-        first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-        said = f"client column '{schema.client}' has {many} gaps, the first at row {first} {FROM_ZERO}"
+        said = f"client column '{schema.client}' {_has_gaps(cells)}"
         problems.append(TableProblem(said, "", True, where=table.title))
     return np.array([text_of(value) for value in cells.values.tolist()], dtype=np.str_), problems
