@@ -45,7 +45,31 @@ class Source(BuiltTable):
 _Letters = Annotated[int, within(LETTERS)]
 
 
-class Femnist(Source):
+class PublishedSet(Source):
+    """A set that is dealt out by its labels and words."""
+
+    source: str
+    path: Word | None
+
+    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
+        if repair:
+            raise InputError(
+                field="data.public",
+                value=False,
+                but=(
+                    f"with real noise it must be true: {self.source} is a published set, whose clients follow from "
+                    "its samples"
+                ),
+            )
+        options = self.model_dump(exclude={"source", "path", "validation_fraction"})
+        if "dimension" in options:
+            options["dimension"] = options["dimension"] or None  # TOML has no None
+        with in_path(self.path), in_keys({"source": "data.path"}):
+            data: FederatedData = getattr(federated, self.source)(self.path, **options)
+        return data
+
+
+class Femnist(PublishedSet):
     """Handwritten letters on devices that know some of them."""
 
     source: Literal["femnist"] = Field(default="femnist", description="'femnist'")
@@ -54,20 +78,8 @@ class Femnist(Source):
     devices: Count | None = Field(default=None, description=COUNT.phrase)
     partition: Literal["published", "drawn"] | None = Field(default=None, description="'published' or 'drawn'")
 
-    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
-        _check_public(self.source, repair)
-        with in_path(self.path), in_keys({"source": "data.path"}):
-            return federated.femnist(
-                self.path,
-                letters=self.letters,
-                devices=self.devices,
-                partition=self.partition,
-                seed=self.seed,
-                public=self.public,
-            )
 
-
-class Sent140(Source):
+class Sent140(PublishedSet):
     """Tweets, glad or sad, with word vectors."""
 
     source: Literal["sent140"] = Field(default="sent140", description="'sent140'")
@@ -75,28 +87,6 @@ class Sent140(Source):
     dimension: Literal[0, 50, 100, 300] = Field(default=50, description="50, 100 or 300, or 0 for no word vectors")
     devices: Count = Field(default=52, description=COUNT.phrase)
     length: Count = Field(default=25, description=COUNT.phrase)
-
-    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
-        _check_public(self.source, repair)
-        with in_path(self.path), in_keys({"source": "data.path"}):
-            return federated.sent140(
-                self.path,
-                dimension=self.dimension or None,
-                devices=self.devices,
-                length=self.length,
-                seed=self.seed,
-                public=self.public,
-            )
-
-
-def _check_public(source: str, repair: bool) -> None:
-    """Refuse to protect what is dealt out by its labels and words, before any of it is read."""
-    if repair:
-        raise InputError(
-            field="data.public",
-            value=False,
-            but=f"with real noise it must be true: {source} is a published set, whose clients follow from its samples",
-        )
 
 
 _Classes = Annotated[int, within(CLASSES)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from upcycled.data.arrays import as_numbers, labels_of
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.options import DataOptions
-from upcycled.data.readers.raw_tables import Inferred, RawTable, raw_table
+from upcycled.data.readers.raw_tables import Inferred, RawTable, title_of
 from upcycled.data.schema.cells import cells_of, text_of
 from upcycled.data.schema.encoding import clients_in, encode, refuse
 from upcycled.data.schema.schema import Schema
@@ -177,8 +176,7 @@ def how_to_read(columns: Columns, options: DataOptions) -> Inferred:
 def read_rows(tables: Sequence[RawTable], columns: Columns, options: DataOptions) -> Rows:
     """Convert tables without a schema; all of them have the same columns."""
     for one in tables:
-        if not one.num_rows:
-            raise InputError("has no rows, but it must have at least one sample", field=one.title)
+        check_rows(one)
     check_same_columns([(one.title, one.columns) for one in tables])
     table = _joined(tables, columns.client)
     features = columns.check(list(table.columns), table.title)
@@ -186,13 +184,19 @@ def read_rows(tables: Sequence[RawTable], columns: Columns, options: DataOptions
     labels = [_label(table, name, options) for name in columns.labels]
     cells, client, split = table.columns, columns.client, columns.split
     return Rows(
-        _any_features(table, features) if options.repair else _features(table, features),
+        features_of(table, features, repair=options.repair),
         labels[0] if isinstance(columns.label, str) else np.stack(labels, axis=1),
         features,
         tuple(name for name in cells if name not in chosen),
         None if client is None else clients_of(table.title, client, cells[client]),
         None if split is None else _is_test_row(table.title, split, cells[split]),
     )
+
+
+def check_rows(table: RawTable) -> None:
+    """Refuse a table without rows."""
+    if not table.num_rows:
+        raise InputError("has no rows, but it must have at least one sample", field=table.title)
 
 
 def check_same_columns(tables: Sequence[tuple[str, Iterable[str]]]) -> None:
@@ -208,35 +212,29 @@ def check_same_columns(tables: Sequence[tuple[str, Iterable[str]]]) -> None:
 def _joined(tables: Sequence[RawTable], client: str | None) -> RawTable:
     """Return all rows of all tables; a file of many is its client's where no column says so."""
     first = tables[0]
-    columns = {name: np.concatenate([one.columns[name] for one in tables]) for name in first.columns}
+    columns = dict(first.columns)
+    if len(tables) > 1:
+        columns = {name: np.concatenate([one.columns[name] for one in tables]) for name in columns}
     if client == "client" and first.client is not None:
         columns.setdefault(client, np.concatenate([np.full(one.num_rows, one.client, object) for one in tables]))
-    return RawTable(first.title, None, columns, sum(one.num_rows for one in tables))
-
-
-def read_features(
-    path: Path, choose: Callable[[list[str]], tuple[str, ...]], id: str | None
-) -> tuple[NDArray[Any], list[str] | None]:
-    """Read the columns that ``choose`` picks by name, and those of ``id`` as they are written, where that is given."""
-    table = raw_table(path, Inferred(() if id is None else (id,)))
-    if not table.num_rows:
-        raise InputError("has no rows, but it must have at least one sample", field=table.title)
-    known = list(table.columns)
-    if id is not None and id not in known:
-        raise InputError(field="id", value=id, but=f"the file has no such column{suggest(id, known)}")
-    features = choose([name for name in known if name != id])
-    ids = None if id is None else ["" if one is None or one != one else str(one) for one in table.columns[id].tolist()]
-    return _features(table, features), ids
+    return RawTable(title_of([one.title for one in tables]), None, columns, sum(one.num_rows for one in tables))
 
 
 def _is_number(values: NDArray[Any]) -> bool:
     return values.dtype.kind != "O"
 
 
-def _features(table: RawTable, names: Sequence[str]) -> NDArray[Any]:
+def features_of(table: RawTable, names: Sequence[str], *, repair: bool = False) -> NDArray[Any]:
+    """Return the numbers in these columns: int64 where all are whole, else float64.
+
+    Repaired, they are float64, and nan where a cell is no number.
+
+    Raises:
+        InputError: in one sentence with the columns that are not numbers.
+    """
     columns = [table.columns[name] for name in names]
     wrong = [name for name, values in zip(names, columns, strict=True) if not _is_number(values)]
-    if wrong:
+    if wrong and not repair:
         example = _first_text(table.columns[wrong[0]])[1]
         listed = ", ".join(f"'{name}'" for name in wrong[:5]) + (f" and {len(wrong) - 5} more" * (len(wrong) > 5))
         raise InputError(
@@ -245,24 +243,17 @@ def _features(table: RawTable, names: Sequence[str]) -> NDArray[Any]:
             field=table.title,
         )
     # Whole numbers stay whole (they may be tokens) unless a value is missing or another column is not whole.
-    whole = all(values.dtype.kind in "iu" and values.dtype != np.uint64 for values in columns)
+    whole = not repair and all(values.dtype.kind in "iu" and values.dtype != np.uint64 for values in columns)
     matrix = np.empty((table.num_rows, len(names)), dtype=np.int64 if whole else np.float64)
     # All at once would be a second copy of the table.
     for start in range(0, len(names), COLUMNS_AT_ONCE):
         some = slice(start, start + COLUMNS_AT_ONCE)
-        matrix[:, some] = np.stack(columns[some], axis=1)
-    return matrix
-
-
-def _any_features(table: RawTable, names: Sequence[str]) -> Real:
-    """Return columns of any content; what is no number is nan."""
-    matrix = np.empty((table.num_rows, len(names)))
-    for j, name in enumerate(names):
-        matrix[:, j] = as_floats(table.columns[name])
+        matrix[:, some] = np.stack([values if whole else as_floats(values) for values in columns[some]], axis=1)
     return matrix
 
 
 def as_floats(values: NDArray[Any]) -> Real:
+    """Return a column of any content as numbers; nan where a cell is none."""
     return values.astype(np.float64) if _is_number(values) else as_numbers(values)
 
 
