@@ -120,10 +120,10 @@ def raw_table(file: Path, how: Dialect | Inferred = PLAIN, client: str | None = 
         frame = _inferred_csv(file, how) if isinstance(how, Inferred) and is_csv else _frame(file, is_inferred)
     except InputError:
         raise
-    except UnicodeError as error:
-        must = f"is not UTF-8 text, but a .csv must be: save it again as UTF-8 ({error})"
-        raise InputError(must, field=str(file)) from error
     except Exception as error:
+        if is_csv and isinstance(error, UnicodeError):
+            wrong = f"is not UTF-8 text, but a .csv must be: save it again as UTF-8 ({error})"
+            raise InputError(wrong, field=str(file)) from error
         raise unreadable(file, file.suffix.lower(), error) from error
     return frame_table(frame, str(file), client, is_inferred=is_inferred)
 

@@ -181,10 +181,11 @@ def read_rows(tables: Sequence[RawTable], columns: Columns, options: DataOptions
     table = _joined(tables, columns.client)
     features = columns.check(list(table.columns), table.title)
     chosen = set(features)  # a table may have a hundred thousand columns
+    x = features_of(table, features, repair=options.repair)
     labels = [_label(table, name, options) for name in columns.labels]
     cells, client, split = table.columns, columns.client, columns.split
     return Rows(
-        features_of(table, features, repair=options.repair),
+        x,
         labels[0] if isinstance(columns.label, str) else np.stack(labels, axis=1),
         features,
         tuple(name for name in cells if name not in chosen),
