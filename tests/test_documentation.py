@@ -164,7 +164,7 @@ source = "csv"
 path = "patients.csv"
 client = "hospital"
 label = "diagnosis"
-labels = ["0", "1"]
+label_names = ["0", "1"]
 
 [algorithm]
 name = "pfedme"

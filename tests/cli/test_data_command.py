@@ -235,7 +235,7 @@ def test_make_partition_tells_how_many_copies_there_are(upcycled, tmp_path):
 def test_check_says_what_was_read_off_and_what_would_be_repaired(upcycled, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("client,f,label\na,1,no\na,,yes\nb,3,perhaps\n")
-    _, shown, _ = upcycled("check", path, "--labels", "no,yes", "--repair")
+    _, shown, _ = upcycled("check", path, "--label-names", "no,yes", "--repair")
     assert shown.splitlines() == [
         f"OK: {path} has 2 clients, 3 samples, 2 classes, 0 test samples",
         "repaired: y: 1 labels that are no class count as class 0, the first of client 'b' at row 0 (counted from 0)",
@@ -245,9 +245,9 @@ def test_check_says_what_was_read_off_and_what_would_be_repaired(upcycled, tmp_p
     path.write_text("client,f,label\na,1.5,0\na,2,1\nb,3,1\nb,4,0\n")
     _, shown, _ = upcycled("check", path)
     assert shown.splitlines()[1:] == ["read off the data: classes, dtype (a run with real noise wants them given)"]
-    found = json.loads(upcycled("check", path, "--json", "--classes", 4, "--repair")[1])
+    found = json.loads(upcycled("check", path, "--json", "--num-classes", 4, "--repair")[1])
     assert (found["classes"], found["inferred"], found["notes"]) == (4, [], [])
-    tokens = json.loads(upcycled("describe", path, "--json", "--classes", 2, "--vocabulary", 4, "--repair")[1])
+    tokens = json.loads(upcycled("describe", path, "--json", "--num-classes", 2, "--vocabulary", 4, "--repair")[1])
     assert (tokens["feature_type"], tokens["inferred"]) == ("int64", [])
 
 

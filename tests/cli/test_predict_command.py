@@ -27,7 +27,7 @@ source = "csv"
 path = "visits.csv"
 client = "site"
 label = "ill"
-labels = ["no", "yes"]
+label_names = ["no", "yes"]
 test_fraction = 0.2
 
 [algorithm]

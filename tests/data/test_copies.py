@@ -149,7 +149,7 @@ def test_the_real_images_dealt_anew_have_no_copy_on_two_sides(shared_data):
     with np.load(shared_data / "femnist10_50dev_wrap.npz") as file:
         x = np.concatenate([file["train_x"], file["test_x"]])
         y = np.concatenate([file["train_y"], file["test_y"]])
-    data = FederatedData.from_pool(x, y, partition.iid(y, 5), 0.1)
+    data = FederatedData.from_pool(x, y, partition.iid(y, 5), test_fraction=0.1)
     assert not rows_of(data.train) & rows_of(data.test)
     assert abs(data.test.num_rows / len(x) - 0.1) < 0.01
     more = data.with_validation(0.1)

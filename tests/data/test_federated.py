@@ -129,7 +129,9 @@ def test_the_classes_of_a_pool_count_even_when_not_dealt_out():
 
 
 def test_a_pool_can_have_a_test_part_split_off_each_client():
-    data = FederatedData.from_pool(np.ones((20, 1)), np.arange(20) % 2, [np.arange(15), np.arange(15, 20)], 0.2)
+    data = FederatedData.from_pool(
+        np.ones((20, 1)), np.arange(20) % 2, [np.arange(15), np.arange(15, 20)], test_fraction=0.2
+    )
     assert data.test is not None
     assert (data.sizes.tolist(), data.test.sizes.tolist()) == ([12, 4], [3, 1])
 

@@ -1,6 +1,8 @@
 """One record never changes what is public: shapes, types, sizes, classes, and the samples of everybody else."""
 
 import re
+import typing
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import upcycled as up
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData, load
+from upcycled.data.options import DataKeywords, DataOptions
 
 # Client "a" has four samples and "b" six; the changed one is b's third, at place 6.
 CLIENTS = ["a"] * 4 + ["b"] * 6
@@ -215,8 +218,8 @@ def test_what_was_read_off_is_said():
     assert FederatedData.from_arrays([x.tolist()], [y], num_classes=2).inferred == {"dtype"}
     assert FederatedData.from_flat(x, y, [0, 2]).inferred == {"classes"}
     assert FederatedData.from_pool(x, y, [[0], [1]]).inferred == {"classes"}
-    assert FederatedData.from_pool(x.tolist(), y, [[0], [1]], 0.0, 0, 2).inferred == {"dtype"}
-    assert FederatedData.from_pool(x, y, [[0, 1]], 0.5, num_classes=2).inferred == {"sizes"}
+    assert FederatedData.from_pool(x.tolist(), y, [[0], [1]], num_classes=2).inferred == {"dtype"}
+    assert FederatedData.from_pool(x, y, [[0, 1]], test_fraction=0.5, num_classes=2).inferred == {"sizes"}
     assert up.data.synthetic(0.5, 0.5, clients=2, sizes=10).with_validation(0.2).inferred == frozenset()
 
 
@@ -227,7 +230,7 @@ def test_a_file_is_said_what_it_was_read_off(tmp_path):
 
 
 def test_saving_keeps_what_was_read_off_and_giving_it_replaces_it(tmp_path):
-    read_off = FederatedData.from_pool(np.eye(6), [0, 1, 0, 1, 0, 2], [[0, 1, 2], [3, 4]], 0.4)
+    read_off = FederatedData.from_pool(np.eye(6), [0, 1, 0, 1, 0, 2], [[0, 1, 2], [3, 4]], test_fraction=0.4)
     up.data.save(read_off, tmp_path / "a.npz")
     assert load(tmp_path / "a.npz").inferred == {"classes", "sizes"}
     assert load(tmp_path / "a.npz").num_classes == 3
@@ -287,3 +290,29 @@ def test_a_description_says_what_was_read_off():
     given = FederatedData.from_arrays([np.array([[1.5], [2.5]])], [[0, 1]], num_classes=2).describe()
     assert "from the data" not in str(given)
     assert given.to_dict()["inferred"] == ()
+
+
+def test_keyword_arguments_and_options_declare_the_same_fields():
+    """A type checker sees the keywords, the package reads the options."""
+    keywords = typing.get_type_hints(DataKeywords)
+    options = typing.get_type_hints(DataOptions)
+    assert list(keywords) == list(options)
+    for name, hint in options.items():
+        plain = Sequence[str] | None if hint == tuple[str, ...] | None else hint
+        assert keywords[name] == plain, name
+    with pytest.raises(TypeError, match="num_clases"):
+        FederatedData.from_arrays([[[1.0], [2.0]]], [[0, 1]], num_clases=2)
+
+
+def test_every_constructor_takes_every_option():
+    x, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
+    options = {"client_names": ["a", "b"], "num_classes": 3, "test_fraction": 0.4, "seed": 5, "public": True}
+    made = [
+        FederatedData.from_arrays([x[:3], x[3:]], [y[:3], y[3:]], **options),
+        FederatedData.from_flat(x, y, [0, 3, 6], **options),
+        FederatedData.from_pool(x, y, [[0, 1, 2], [3, 4, 5]], **options),
+        load(pd.DataFrame({"p": x[:, 0], "q": x[:, 1], "label": y, "client": [0, 0, 0, 1, 1, 1]}), **options),
+    ]
+    for data in made:
+        assert (data.client_names, data.num_classes, data.public) == (("a", "b"), 3, True)
+        assert data.test.x.tolist() == made[0].test.x.tolist()

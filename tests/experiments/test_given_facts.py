@@ -67,8 +67,8 @@ def file_of(folder, rows=ROWS):
 def test_a_run_with_real_noise_refuses_what_was_read_off_in_one_sentence():
     data = up.FederatedData.from_arrays(X, Y)
     assert refused(data) == (
-        "data were looked at to find the number of classes (give num_classes or label_names; in a file data.classes or "
-        "data.labels)" + PUBLIC
+        "data were looked at to find the number of classes (give num_classes or label_names; a file has both in "
+        "[data])" + PUBLIC
     )
     split = up.FederatedData.from_arrays(X, Y, num_classes=2).split(0.4)
     assert "how many samples are held out (give repair=True, or has_copies=False before the split" in refused(split)
@@ -138,7 +138,7 @@ def test_a_private_sample_is_not_what_a_model_is_tried_on():
     ids=["label", "gap", "word", "type", "copy", "all"],
 )
 def test_a_restricted_file_reads_any_record_alike(tmp_path, last):
-    told = ["privacy.noise=system", "data.classes=3"]
+    told = ["privacy.noise=system", "data.num_classes=3"]
     one = load_config(file_of(tmp_path), told).build_data()
     other = load_config(file_of(tmp_path, [*ROWS[:-1], last]), told).build_data()
     for data in (one, other):
@@ -149,7 +149,7 @@ def test_a_restricted_file_reads_any_record_alike(tmp_path, last):
 
 def test_an_unrestricted_file_refuses_what_is_wrong_as_ever(tmp_path):
     path = file_of(tmp_path, [*ROWS[:-1], ("b", "nan", 3, 1)])
-    for told in (["data.classes=3"], ["privacy.noise=system", "data.public=true"]):
+    for told in (["data.num_classes=3"], ["privacy.noise=system", "data.public=true"]):
         with pytest.raises(InputError, match=r"nan.*row 2, column 'f'"):
             load_config(path, told).build_data()
 
@@ -165,18 +165,18 @@ def test_a_restricted_file_without_its_classes_is_refused_and_nothing_is_written
 
 def test_names_of_labels_in_a_file(tmp_path):
     rows = [(*row[:3], "no" if row[3] == 0 else "yes") for row in ROWS]
-    told = ["privacy.noise=system", 'data.labels=["no", "yes"]']
+    told = ["privacy.noise=system", 'data.label_names=["no", "yes"]']
     data = load_config(file_of(tmp_path, rows), told).build_data()
     assert (data.num_classes, data.label_names) == (2, ("no", "yes"))
-    with pytest.raises(InputError, match=r"data.labels.*2.*3 classes"):
-        load_config(file_of(tmp_path, rows), [*told, "data.classes=3"]).build_data()
-    with pytest.raises(InputError, match=r"data.labels.*\['no'\].*classes"):
-        load_config(file_of(tmp_path, rows), ['data.labels=["no"]'])
+    with pytest.raises(InputError, match=r"data.label_names.*2.*3 classes"):
+        load_config(file_of(tmp_path, rows), [*told, "data.num_classes=3"]).build_data()
+    with pytest.raises(InputError, match=r"data.label_names.*\['no'\].*classes"):
+        load_config(file_of(tmp_path, rows), ['data.label_names=["no"]'])
 
 
 @pytest.mark.parametrize("key", ["data.vocabulary=9", "model={kind='lstm', hidden=2, vocabulary=9}"])
 def test_a_file_gives_its_vocabulary_as_the_datas_or_the_models(tmp_path, key):
-    told = ["privacy.noise=system", "data.classes=2", "model={kind='lstm', hidden=2}", key]
+    told = ["privacy.noise=system", "data.num_classes=2", "model={kind='lstm', hidden=2}", key]
     experiment = load_config(file_of(tmp_path, [*ROWS[:-1], ("b", 70, 2.5, 1)]), told)
     data = experiment.build_data()
     assert (data.train.x.dtype, data.vocabulary) == (np.int64, 9)

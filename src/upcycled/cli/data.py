@@ -173,8 +173,8 @@ def _make_partition(args: argparse.Namespace) -> int:
         pool.x,
         pool.y,
         _parts(pool, args),
-        args.test_fraction,
-        args.seed,
+        test_fraction=args.test_fraction,
+        seed=args.seed,
         client_names=None if pool.column is None else [str(value) for value in np.unique(pool.column)],
     )
     if args.scheme in ("dirichlet", "classes"):
@@ -307,7 +307,7 @@ def problems(args: argparse.Namespace) -> list[TableProblem]:
     tables = raw_tables(source(args.file))
     labels = columns(args.label) or ["label"]
     # Labels with names, and several of them, are for the reader to check.
-    is_plain = args.labels is None and len(labels) == 1 and args.targets in (None, "classes")
+    is_plain = args.label_names is None and len(labels) == 1 and args.targets in (None, "classes")
     client = args.client or ("client" if all("client" in table.columns for table in tables) else None)
     others = [name for name in (args.split, *(() if is_plain else labels)) if name is not None]
     holders = sum(labels[0] in table.columns for table in tables)
@@ -358,8 +358,8 @@ _OF_FILES = (
     "label",
     "split",
     "features",
-    "classes",
-    "labels",
+    "num_classes",
+    "label_names",
     "vocabulary",
     "targets",
     "schema",
@@ -400,9 +400,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         file_options(command)
         command.add_argument("--client", metavar="COLUMN", help="the client column (default: client)")
         command.add_argument("--split", metavar="COLUMN", help="a column that says train or test, or 0 or 1")
-        command.add_argument("--classes", type=int, metavar="K", help="the number of classes (default: read off)")
+        command.add_argument("--num-classes", type=int, metavar="K", help="the number of classes (default: read off)")
         command.add_argument(
-            "--labels", metavar="A,B,..", help="the names of the classes, in the order of their numbers"
+            "--label-names", metavar="A,B,..", help="the names of the classes, in the order of their numbers"
         )
         command.add_argument("--vocabulary", type=int, metavar="K", help="features are token ids below this number")
         command.add_argument("--targets", metavar="KIND", help="classes (default), numbers or labels")
@@ -470,22 +470,9 @@ def _load(args: argparse.Namespace) -> FederatedData:
     if args.file[0] not in REAL:
         for name, value in given.items():
             raise InputError(field=f"--{name}", value=value, must="left out: it is for femnist and sent140")
-        return data.load(
-            source(args.file),
-            name=args.name,
-            client=args.client,
-            label=_label(args),
-            split=args.split,
-            test_fraction=args.test_fraction,
-            features=columns(args.features),
-            seed=args.seed,
-            num_classes=args.classes,
-            label_names=columns(args.labels),
-            vocabulary=args.vocabulary,
-            targets=args.targets,
-            schema=args.schema,
-            repair=args.repair,
-        )
+        options = {name: getattr(args, name) for name in (*_OF_FILES, "test_fraction", "seed")}
+        options |= {"label": _label(args)} | {name: columns(options[name]) for name in ("features", "label_names")}
+        return data.load(source(args.file), **options)
     if len(args.file) > 1:
         raise InputError(field="FILE", value=args.file, must=f"{args.file[0]} alone, or files")
     which = args.file[0]

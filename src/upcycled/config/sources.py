@@ -5,23 +5,70 @@ The tables [data] of the paper's real sets: FEMNIST and Sent140.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from upcycled import data as federated
-from upcycled.config.tables import AsTuple, Count, Fraction, Seed, Table, Word, in_keys, in_path
+from upcycled.config.tables import (
+    AsTuple,
+    BuiltTable,
+    Count,
+    Fraction,
+    Seed,
+    Table,
+    Word,
+    in_keys,
+    in_path,
+    table_of,
+)
 from upcycled.core.errors import COUNT, NOT_NEGATIVE, InputError
+from upcycled.core.objective import TargetKind
 from upcycled.data import FederatedData
-from upcycled.data.arrays import CLASSES
+from upcycled.data.options import CLASSES, DataOptions
 from upcycled.data.schema.schema import as_schema
 from upcycled.data.sets.femnist import LETTERS
+
+
+class Source(BuiltTable):
+    """The keys of every table [data]."""
+
+    makes: ClassVar[Callable[..., Any]] = DataOptions
+    names: ClassVar[Mapping[str, str]] = {}
+    seed: Seed = 0
+    validation_fraction: Fraction = 0.0
+    public: bool = False
+
 
 _Letters = Annotated[int, LETTERS]
 
 
-class Femnist(Table):
+class PublishedSet(Source):
+    """A set that is dealt out by its labels and words."""
+
+    source: str
+    path: Word | None
+
+    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
+        if repair:
+            raise InputError(
+                field="data.public",
+                value=False,
+                but=(
+                    f"with real noise it must be true: {self.source} is a published set, whose clients follow from "
+                    "its samples"
+                ),
+            )
+        options = self.model_dump(exclude={"source", "path", "validation_fraction"})
+        if "dimension" in options:
+            options["dimension"] = options["dimension"] or None  # TOML has no None
+        with in_path(self.path), in_keys({"source": "data.path"}):
+            data: FederatedData = getattr(federated, self.source)(self.path, **options)
+        return data
+
+
+class Femnist(PublishedSet):
     """Handwritten letters on devices that know some of them."""
 
     source: Literal["femnist"] = "femnist"
@@ -29,63 +76,34 @@ class Femnist(Table):
     letters: _Letters | None = None
     devices: Count | None = None
     partition: Literal["published", "drawn"] | None = None
-    seed: Seed = 0
-    validation_fraction: Fraction = 0.0
-    public: bool = False
-
-    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
-        _check_public(self.source, repair)
-        with in_path(self.path), in_keys({"source": "data.path"}):
-            return federated.femnist(
-                self.path,
-                letters=self.letters,
-                devices=self.devices,
-                partition=self.partition,
-                seed=self.seed,
-                public=self.public,
-            )
 
 
-class Sent140(Table):
+class Sent140(PublishedSet):
     """Tweets, glad or sad, with word vectors."""
 
-    source: Literal["sent140"] = "sent140"
+    source: Literal["sent140"] = Field(default="sent140", description="'sent140'")
     path: Word | None = Field(default=None, description="the path of a file or a folder with tweets")
     dimension: Literal[0, 50, 100, 300] = Field(default=50, description="50, 100 or 300, or 0 for no word vectors")
     devices: Count = 52
     length: Count = 25
-    seed: Seed = 0
-    validation_fraction: Fraction = 0.0
-    public: bool = False
-
-    def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
-        _check_public(self.source, repair)
-        with in_path(self.path), in_keys({"source": "data.path"}):
-            return federated.sent140(
-                self.path,
-                dimension=self.dimension or None,
-                devices=self.devices,
-                length=self.length,
-                seed=self.seed,
-                public=self.public,
-            )
 
 
-def _check_public(source: str, repair: bool) -> None:
-    """Refuse to protect what is dealt out by its labels and words, before any of it is read."""
-    if repair:
-        raise InputError(
-            field="data.public",
-            value=False,
-            but=f"with real noise it must be true: {source} is a published set, whose clients follow from its samples",
-        )
-
-
-Classes = Annotated[int, CLASSES]
-Targets = Literal["classes", "numbers", "labels"]
-TARGETS = "'classes', 'numbers' or 'labels'"
+_Classes = Annotated[int, CLASSES]
 Columns = Annotated[tuple[Word, ...], AsTuple, Field(min_length=1)]
-Labels = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)]
+_Names = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)] | None
+if TYPE_CHECKING:
+    File = Source
+else:
+    File = table_of(
+        DataOptions,
+        base=Source,
+        left_out=("client_names", "repair"),
+        types={
+            "label_names": (_Names, "a list of the names of two classes or more"),
+            "targets": (TargetKind | None, "'classes', 'numbers' or 'labels'"),
+        },
+    )
+"""The keys of tables that are files: the options of :func:`upcycled.data.load`."""
 
 
 def _schema(given: Any) -> dict[str, Any]:
@@ -93,7 +111,7 @@ def _schema(given: Any) -> dict[str, Any]:
     return as_schema(given).plain()
 
 
-class Synthetic(Table):
+class Synthetic(Source):
     """Syn(alpha, beta) or Syn(iid), generated."""
 
     source: Literal["synthetic"] = "synthetic"
@@ -101,14 +119,11 @@ class Synthetic(Table):
     beta: Annotated[float, NOT_NEGATIVE] | None = None
     clients: Count = 30
     dim: Count = 20
-    classes: Classes = 2
+    classes: _Classes = 2
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
         default=None, description=f"{COUNT.phrase}, or a list of as many as there are clients"
     )
-    seed: Seed = 0
     test_fraction: Fraction = 0.1
-    validation_fraction: Fraction = 0.0
-    public: bool = False
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
         """Generate the samples, which never need a repair."""
@@ -116,7 +131,7 @@ class Synthetic(Table):
         return federated.synthetic(self.alpha, self.beta, **options)
 
 
-class NpzFile(Table):
+class NpzFile(File):
     """An .npz with arrays [<set>_]{train,test}_{x,y,client}."""
 
     source: Literal["npz"] = "npz"
@@ -124,14 +139,6 @@ class NpzFile(Table):
     name: Word | None = Field(default=None, description="the name of a set in the file")
     client: Word | None = Field(default=None, description="the name of the client array")
     label: Word | None = Field(default=None, description="the name of the label array")
-    targets: Targets | None = None
-    seed: Seed = 0
-    test_fraction: Fraction = 0.0
-    validation_fraction: Fraction = 0.0
-    classes: Classes | None = None
-    labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
-    vocabulary: Count | None = None
-    public: bool = False
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -142,7 +149,7 @@ class NpzFile(Table):
         return _read(self, repair, vocabulary)
 
 
-class ColumnsFile(Table):
+class ColumnsFile(File):
     """Tables with one row per sample: one file, or one for each client."""
 
     source: Literal["csv", "parquet", "table"] = Field(description="'csv', 'parquet' or 'table'")
@@ -152,16 +159,8 @@ class ColumnsFile(Table):
     )
     client: Word = Field(default="client", description="the name of a column")
     label: Word | Columns = Field(default="label", description="the name of a column, or a list of several")
-    targets: Targets | None = None
     split: Word | None = Field(default=None, description="the name of a column that says train or test")
     features: Annotated[tuple[Word, ...], AsTuple] | None = Field(default=None, description="a list of column names")
-    seed: Seed = 0
-    test_fraction: Fraction = 0.0
-    validation_fraction: Fraction = 0.0
-    classes: Classes | None = None
-    labels: Labels | None = Field(default=None, description="a list of the names of two classes or more")
-    vocabulary: Count | None = None
-    public: bool = False
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -174,20 +173,10 @@ class ColumnsFile(Table):
         return self
 
     def load(self, *, repair: bool, vocabulary: int | None) -> FederatedData:
-        if self.schema_ is None:
-            return _read(self, repair, vocabulary)
-        with in_path(self.path if isinstance(self.path, str) else None):
-            return federated.load(
-                self.path,
-                schema=self.schema_,
-                test_fraction=self.test_fraction,
-                seed=self.seed,
-                repair=repair,
-                public=self.public,
-            )
+        return _read(self, repair, vocabulary if self.schema_ is None else None)
 
 
-_SAID_BY_SCHEMA = ("client", "label", "targets", "split", "features", "classes", "labels", "vocabulary")
+_SAID_BY_SCHEMA = ("client", "label", "targets", "split", "features", "num_classes", "label_names", "vocabulary")
 
 DataTable: TypeAlias = Synthetic | NpzFile | ColumnsFile | Femnist | Sent140
 SOURCES: dict[str, type[Table]] = {
@@ -212,21 +201,14 @@ def _check_ending(table: NpzFile | ColumnsFile) -> None:
 
 
 def _read(table: NpzFile | ColumnsFile, repair: bool, vocabulary: int | None) -> FederatedData:
-    left_out = {"source", "validation_fraction", "classes", "labels", "vocabulary"}
-    options = table.model_dump(exclude=left_out, exclude_none=True)
-    if options.get("client") == "client":
-        options.pop("client")  # the usual one, without which a file of many is its client's
-    with (
-        in_path(table.path if isinstance(table.path, str) else None),
-        in_keys({"num_classes": "data.classes", "label_names": "data.labels"}),
-    ):
-        return federated.load(
-            **options,
-            num_classes=table.classes,
-            label_names=table.labels,
-            vocabulary=vocabulary if table.vocabulary is None else table.vocabulary,
-            repair=repair,
-        )
+    options = table.model_dump(exclude={"source", "validation_fraction"}, exclude_none=True, by_alias=True)
+    for key in ("client", "label"):
+        if options.get(key) == key:
+            del options[key]  # the usual one, without which a file of many is its client's and a schema says it
+    if vocabulary is not None:
+        options.setdefault("vocabulary", vocabulary)
+    with in_path(table.path if isinstance(table.path, str) else None):
+        return federated.load(**options, repair=repair)
 
 
 class Logistic(Table):

@@ -1,7 +1,5 @@
 """Turn arrays that a user brings into flat features and labels, or say in one sentence what is wrong.
 
-Facts about data that are said and not read off: what everybody may know, whatever the samples are.
-
 Numbers and classes written as text, each value by itself: what one says never changes how another is read.
 
 Put what a user brings for many clients together into flat parts, before anything is converted.
@@ -14,73 +12,16 @@ and never copied.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from upcycled.core.errors import COUNT, InputError, Limits, check_number, unknown
-from upcycled.core.objective import TargetKind
+from upcycled.core.errors import InputError, check_number
 from upcycled.core.vectors import Ints, Real, Shards
-
-CLASSES = Limits(at_least=2, integer=True)
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What a user says of data before anybody looks at them; None is read off."""
-
-    num_classes: int | None = None
-    label_names: tuple[str, ...] | None = None
-    vocabulary: int | None = None
-    """How many token ids there are: features are then ids from 0 on."""
-    targets: TargetKind = "classes"
-    repair: bool = False
-    """Whether values that do not fit count as 0, so that data of any content load alike."""
-
-    @property
-    def classes(self) -> int | None:
-        return self.num_classes if self.label_names is None else len(self.label_names)
-
-
-def declare(
-    num_classes: int | None = None,
-    label_names: Sequence[str] | None = None,
-    vocabulary: int | None = None,
-    repair: bool = False,
-    targets: TargetKind = "classes",
-) -> Declared:
-    """Return the declarations, checked against one another."""
-    count = None if num_classes is None else CLASSES.check("num_classes", num_classes)
-    names = unique_names("label_names", label_names)
-    if names is not None and count is not None and len(names) != count:
-        raise InputError(f"has {len(names)} names, but there are {count} classes", field="label_names")
-    if names is not None and len(names) < 2:
-        raise InputError(field="label_names", value=list(names), must="the names of two classes or more")
-    ids = None if vocabulary is None else COUNT.check("vocabulary", vocabulary)
-    if targets not in ("classes", "labels", "numbers"):
-        raise unknown("targets", targets, ["classes", "labels", "numbers"])
-    if targets != "classes" and (count is not None or names is not None):
-        what = "num_classes" if names is None else "label_names"
-        raise InputError(
-            field=what, value=count if names is None else list(names), must=f"left out: targets are {targets}"
-        )
-    return Declared(count, names, ids, targets, bool(repair))
-
-
-def unique_names(field: str, names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the names, or refuse one that occurs twice."""
-    if names is None:
-        return None
-    result = tuple(names)
-    if len(set(result)) != len(result):
-        name, count = Counter(result).most_common(1)[0]
-        raise InputError(f"holds {name!r} {count} times, but every name must be unique", field=field)
-    return result
-
+from upcycled.data.options import DataOptions
 
 _WORDS = {"true": 1.0, "false": 0.0}
 
@@ -118,11 +59,11 @@ def _number(value: Any) -> float:
         return _WORDS.get(value.strip().lower(), np.nan) if isinstance(value, str) else np.nan
 
 
-def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike, declared: Declared) -> RawPart:
+def flat_part(title: str, x: ArrayLike, y: ArrayLike, offsets: ArrayLike, options: DataOptions) -> RawPart:
     """Return a part of flat arrays whose offsets are sound."""
     prefix = "" if title == "train" else f"{title} "
-    rows = numbers(f"{prefix}x", x, declared.repair)
-    labels = labels_of(f"{prefix}y", y, declared)
+    rows = numbers(f"{prefix}x", x, options.repair)
+    labels = labels_of(f"{prefix}y", y, options)
     return RawPart(title, rows, labels, check_offsets(offsets, len(rows), f"{prefix}offsets"), is_typed(x))
 
 
@@ -137,7 +78,7 @@ def lists_part(
     ys: Sequence[ArrayLike],
     names: Names,
     shape: tuple[int, ...] | None,
-    declared: Declared,
+    options: DataOptions,
 ) -> RawPart:
     """Join one array per client; ``shape`` is what a sample must look like, None to take the first client's."""
     prefix = "" if title == "train" else f"{title} "
@@ -149,13 +90,13 @@ def lists_part(
     labels: list[NDArray[Any]] = []
     for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
         x_field, y_field = f"{prefix}x of client {names.client(i)}", f"{prefix}y of client {names.client(i)}"
-        rows, own = numbers(x_field, x, declared.repair), labels_of(y_field, y, declared)
+        rows, own = numbers(x_field, x, options.repair), labels_of(y_field, y, options)
         if own.ndim == 0:
             raise InputError(
                 f"{prefix}ys holds single values, but it must be a list with one array per client (from_flat takes one "
                 "array for all clients, with offsets)"
             )
-        if own.ndim != 1 and (declared.targets == "classes" or own.ndim != 2):
+        if own.ndim != 1 and (options.kind == "classes" or own.ndim != 2):
             raise InputError(f"has shape {own.shape}, but it must have one label per sample: (samples,)", field=y_field)
         if rows.shape[:1] != own.shape[:1]:
             raise InputError(f"has {len(own)} labels, but its x has shape {rows.shape}", field=y_field)
@@ -266,23 +207,22 @@ def numbers(field: str, value: object, repair: bool = False) -> NDArray[Any]:
     raise InputError(f"holds values of type {array.dtype}, but it must hold numbers", field=field)
 
 
-def labels_of(field: str, value: object, declared: Declared) -> NDArray[Any]:
-    """Return labels as numbers; names become the numbers of their classes where those were declared."""
+def labels_of(field: str, value: object, options: DataOptions) -> NDArray[Any]:
+    """Return labels as numbers; names become the numbers of their classes where those were options."""
     array = _array(field, value)
-    if declared.label_names is None or array.dtype.kind in "iufb":
-        if array.dtype.kind in "USO" and declared.targets == "classes" and not declared.repair:
+    if options.label_names is None or array.dtype.kind in "iufb":
+        if array.dtype.kind in "USO" and options.kind == "classes" and not options.repair:
             raise InputError(
-                f"holds values of type {array.dtype}, but it must hold class numbers, or names that label_names lists "
-                "(in a file data.labels)",
+                f"holds values of type {array.dtype}, but it must hold class numbers, or names that label_names lists",
                 field=field,
             )
-        return numbers(field, array, declared.repair)
-    found = class_numbers(array, declared.label_names)
+        return numbers(field, array, options.repair)
+    found = class_numbers(array, options.label_names)
     strange = np.flatnonzero(np.isnan(found))
-    if strange.size and not declared.repair:
+    if strange.size and not options.repair:
         name = array.reshape(-1)[strange[0]]
         raise InputError(
-            f"is {str(name)!r} at row {strange[0]} (counted from 0), but it must be {_one_of(declared.label_names)}",
+            f"is {str(name)!r} at row {strange[0]} (counted from 0), but it must be {_one_of(options.label_names)}",
             field=field,
         )
     return found
@@ -326,56 +266,54 @@ class CheckedParts:
     """What was repaired."""
 
 
-def check_parts(parts: list[RawPart], names: Names, declared: Declared) -> CheckedParts:
+def check_parts(parts: list[RawPart], names: Names, options: DataOptions) -> CheckedParts:
     """Convert the parts, the training part first, or say what is wrong; repaired, only shapes can be wrong."""
     train = parts[0]
     clients = len(train.offsets) - 1
     if clients < 1:
         raise InputError("the data has no clients, but there must be at least one")
     for part in parts:
-        _check_shapes(part, train, names, declared)
+        _check_shapes(part, train, names, options)
     empty = np.flatnonzero(train.offsets[1:] == train.offsets[:-1])
     if empty.size:
         raise InputError(
             f"client {names.client(int(empty[0]))} has no training samples, but every client needs at least one"
         )
-    dtype, inferred = _dtype(parts, declared), set[str]()
-    if declared.targets == "classes" and declared.classes is None:
+    dtype, inferred = _dtype(parts, options), set[str]()
+    if options.kind == "classes" and options.classes is None:
         inferred.add("classes")
-    if dtype.kind == "i" and declared.vocabulary is None:
+    if dtype.kind == "i" and options.vocabulary is None:
         inferred.add("vocabulary")
-    if declared.vocabulary is None and not declared.repair and not all(part.is_typed for part in parts):
+    if options.vocabulary is None and not options.repair and not all(part.is_typed for part in parts):
         inferred.add("dtype")
     notes: list[str] = []
     labels: list[NDArray[Any]]
-    if declared.targets == "classes":
-        labels = [_labels(part, names, declared, notes) for part in parts]
-        num_classes = _num_classes(parts, labels, names, declared)
+    if options.kind == "classes":
+        labels = [_labels(part, names, options, notes) for part in parts]
+        num_classes = _num_classes(parts, labels, names, options)
     else:
-        labels = [_targets(part, names, declared, notes) for part in parts]
+        labels = [_targets(part, names, options, notes) for part in parts]
         num_classes = 1 if train.y.ndim == 1 else train.y.shape[1]
-    features = [_features(part, dtype, names, declared, notes) for part in parts]
+    features = [_features(part, dtype, names, options, notes) for part in parts]
     shards = [Shards(x, y, p.offsets) for x, y, p in zip(features, labels, parts, strict=True)]
     return CheckedParts(shards, num_classes, frozenset(inferred), tuple(notes))
 
 
-def _dtype(parts: list[RawPart], declared: Declared) -> np.dtype[Any]:
+def _dtype(parts: list[RawPart], options: DataOptions) -> np.dtype[Any]:
     """Return the features' type: the declared one; else integers stay such, unless anything may be in their place."""
-    integers = declared.vocabulary is not None
-    if not integers and not declared.repair:
+    integers = options.vocabulary is not None
+    if not integers and not options.repair:
         # A part without rows says nothing about types.
         integers = all(part.x.dtype.kind in "iu" for part in parts if len(part.x))
     return np.dtype(np.int64 if integers else np.float32)
 
 
-def _check_shapes(part: RawPart, train: RawPart, names: Names, declared: Declared) -> None:
+def _check_shapes(part: RawPart, train: RawPart, names: Names, options: DataOptions) -> None:
     x, y = part.field("x"), part.field("y")
     if part.x.ndim < 2 or 0 in part.x.shape[1:]:
         raise InputError(f"has shape {part.x.shape}, but it must be (samples, features) or (samples, ...)", field=x)
-    if part.y.ndim != 1 and (declared.targets == "classes" or part.y.ndim != 2):
-        right = (
-            "one label per sample: (samples,)" if declared.targets == "classes" else "(samples,) or (samples, numbers)"
-        )
+    if part.y.ndim != 1 and (options.kind == "classes" or part.y.ndim != 2):
+        right = "one label per sample: (samples,)" if options.kind == "classes" else "(samples,) or (samples, numbers)"
         raise InputError(f"has shape {part.y.shape}, but it must have {right}", field=y)
     if len(part.x) != len(part.y):
         raise InputError(
@@ -405,32 +343,64 @@ def chunks(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, array[start : start + step]
 
 
-def _ready(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    return array.dtype == dtype and array.flags.c_contiguous
+def _converted(
+    array: NDArray[Any],
+    dtype: np.dtype[Any],
+    valid: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_] | None],
+    refuse: Callable[[tuple[int, ...]], None] | None,
+) -> tuple[NDArray[Any], int, tuple[int, ...]]:
+    """Return an array of this type, how many of its values were repaired, and the place of the first of them.
 
-
-def _features(part: RawPart, dtype: np.dtype[Any], names: Names, declared: Declared, notes: list[str]) -> NDArray[Any]:
-    out = part.x if _ready(part.x, dtype) else np.empty(part.x.shape, dtype)
-    repaired, first = 0, ""
-    for start, chunk in chunks(part.x):
+    ``valid`` compares a chunk before and after its conversion: None where everything is valid. ``refuse`` raises for
+    the first invalid value; without it invalid values become 0.
+    """
+    out = array if array.dtype == dtype and array.flags.c_contiguous else np.empty(array.shape, dtype)
+    repaired, first = 0, tuple[int, ...]()
+    for start, chunk in chunks(array):
         rows = slice(start, start + len(chunk))
-        if out is not part.x:
+        if out is not array:
             with np.errstate(over="ignore", invalid="ignore"):
                 out[rows] = chunk
-        fine = _fine_features(chunk, out[rows], declared.vocabulary)
+        fine = valid(chunk, out[rows])
         if fine is None or fine.all():
             continue
-        place = tuple(int(i) for i in np.argwhere(~fine)[0])
-        if not declared.repair:
-            _refuse_feature(part, start, place, chunk[place], dtype, names, declared.vocabulary)
-        if out is part.x:
-            out = np.array(part.x)  # what somebody else owns, perhaps a file, is not written to
+        row, *within = (int(i) for i in np.argwhere(~fine)[0])
+        first = first or (start + row, *within)
+        if refuse is not None:
+            refuse(first)
+        if out is array:
+            out = np.array(array)  # what somebody else owns, perhaps a file, is not written to
         out[rows][~fine] = 0
-        first = first or " at ".join(_feature_place(part, start, place, names))
         repaired += int(np.count_nonzero(~fine))
+    return out, repaired, first
+
+
+def _features(
+    part: RawPart, dtype: np.dtype[Any], names: Names, options: DataOptions, notes: list[str]
+) -> NDArray[Any]:
+    vocabulary = options.vocabulary
+
+    def where(place: tuple[int, ...]) -> tuple[str, str]:
+        client, row = part.where(place[0], names)
+        return f"client {client}", f"row {row}, {names.column(place[1:])} (counted from 0)"
+
+    def refuse(place: tuple[int, ...]) -> None:
+        (client, position), value = where(place), part.x[place]
+        right = "every feature must be a finite number"
+        if vocabulary is not None:
+            right = f"every feature must be a token id from 0 to {vocabulary - 1}, because vocabulary is {vocabulary}"
+        elif np.isfinite(value):
+            right += f" that {dtype} can hold"
+        raise InputError(f"{part.field('x')} of {client} is {value} at {position}, but {right}")
+
+    def valid(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_] | None:
+        return _fine_features(before, after, vocabulary)
+
+    out, repaired, first = _converted(part.x, dtype, valid, None if options.repair else refuse)
     if repaired:
-        what = _right_feature(dtype, declared.vocabulary)
-        notes.append(f"{part.field('x')}: {repaired} values that are not {what} count as 0, the first of {first}")
+        what = f"a finite {dtype}" if vocabulary is None else f"a token id from 0 to {vocabulary - 1}"
+        place = " at ".join(where(first))
+        notes.append(f"{part.field('x')}: {repaired} values that are not {what} count as 0, the first of {place}")
     return out
 
 
@@ -447,63 +417,23 @@ def _fine_features(before: NDArray[Any], after: NDArray[Any], vocabulary: int | 
     return None
 
 
-def _right_feature(dtype: np.dtype[Any], vocabulary: int | None) -> str:
-    return f"a finite {dtype}" if vocabulary is None else f"a token id from 0 to {vocabulary - 1}"
-
-
-def _feature_place(part: RawPart, start: int, place: tuple[int, ...], names: Names) -> tuple[str, str]:
-    client, row = part.where(start + place[0], names)
-    return f"client {client}", f"row {row}, {names.column(place[1:])} (counted from 0)"
-
-
-def _refuse_feature(
-    part: RawPart,
-    start: int,
-    place: tuple[int, ...],
-    value: Any,
-    dtype: np.dtype[Any],
-    names: Names,
-    vocabulary: int | None,
-) -> None:
-    client, where = _feature_place(part, start, place, names)
-    right = "every feature must be a finite number"
-    if vocabulary is not None:
-        right = f"every feature must be a token id from 0 to {vocabulary - 1}, because vocabulary is {vocabulary}"
-    elif np.isfinite(value):
-        right += f" that {dtype} can hold"
-    raise InputError(f"{part.field('x')} of {client} is {value} at {where}, but {right}")
-
-
-def _labels(part: RawPart, names: Names, declared: Declared, notes: list[str]) -> Ints:
-    out: Ints = part.y if _ready(part.y, np.dtype(np.int64)) else np.empty(part.y.shape, np.int64)
+def _labels(part: RawPart, names: Names, options: DataOptions, notes: list[str]) -> Ints:
     limit = np.iinfo(np.int64).max
-    if declared.repair:
-        limit = (MOST_CLASSES_GUESSED if declared.classes is None else declared.classes) - 1
-    repaired, first = 0, -1
-    for start, chunk in chunks(part.y):
-        rows = slice(start, start + len(chunk))
-        if chunk.dtype.kind == "f":
-            # Beyond 2^53 a float no longer tells whole numbers apart; nan fails every comparison.
-            fine = (chunk >= 0) & (chunk < min(2.0**53, limit + 1)) & (chunk == np.floor(chunk))
-        else:
-            fine = (chunk >= 0) & (chunk <= limit)
-        if out is not part.y:
-            with np.errstate(invalid="ignore"):
-                out[rows] = chunk
-        if fine.all():
-            continue
-        wrong = np.flatnonzero(~fine)
-        if not declared.repair:
-            _refuse_label(
-                part, start + int(wrong[0]), names, "labels must be whole numbers from 0 on (or targets='numbers')"
-            )
-        if out is part.y:
-            out = np.array(part.y)
-        out[rows][wrong] = 0
-        first = start + int(wrong[0]) if first < 0 else first
-        repaired += wrong.size
+    if options.repair:
+        limit = (MOST_CLASSES_GUESSED if options.classes is None else options.classes) - 1
+
+    def valid(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
+        if before.dtype.kind != "f":
+            return np.asarray((before >= 0) & (before <= limit))
+        # Beyond 2^53 a float no longer tells whole numbers apart; nan fails every comparison.
+        return np.asarray((before >= 0) & (before < min(2.0**53, limit + 1)) & (before == np.floor(before)))
+
+    def refuse(place: tuple[int, ...]) -> None:
+        _refuse_label(part, place[0], names, "labels must be whole numbers from 0 on (or targets='numbers')")
+
+    out, repaired, first = _converted(part.y, np.dtype(np.int64), valid, None if options.repair else refuse)
     if repaired:
-        client, row = part.where(first, names)
+        client, row = part.where(first[0], names)
         notes.append(
             f"{part.field('y')}: {repaired} labels that are no class count as class 0, the first of client {client} "
             f"at row {row} (counted from 0)"
@@ -511,37 +441,38 @@ def _labels(part: RawPart, names: Names, declared: Declared, notes: list[str]) -
     return out
 
 
-def _targets(part: RawPart, names: Names, declared: Declared, notes: list[str]) -> NDArray[Any]:
+def _targets(part: RawPart, names: Names, options: DataOptions, notes: list[str]) -> NDArray[Any]:
     """Return numbers or labels as float32."""
-    with np.errstate(over="ignore"):
-        out = part.y.astype(np.float32)
-    fine = np.isfinite(out) if declared.targets == "numbers" else (out == 0) | (out == 1)
-    if fine.all():
-        return out
-    right = "a finite float32" if declared.targets == "numbers" else "0 or 1"
-    if not declared.repair:
-        _refuse_label(part, int(np.argwhere(~fine)[0][0]), names, f"targets must be {right}")
-    out[~fine] = 0
-    notes.append(f"{part.field('y')}: {int((~fine).sum())} targets that are not {right} count as 0")
+    right = "a finite float32" if options.kind == "numbers" else "0 or 1"
+
+    def valid(before: NDArray[Any], after: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray(np.isfinite(after) if options.kind == "numbers" else (after == 0) | (after == 1))
+
+    def refuse(place: tuple[int, ...]) -> None:
+        _refuse_label(part, place[0], names, f"targets must be {right}")
+
+    out, repaired, _ = _converted(part.y, np.dtype(np.float32), valid, None if options.repair else refuse)
+    if repaired:
+        notes.append(f"{part.field('y')}: {repaired} targets that are not {right} count as 0")
     return out
 
 
-def _num_classes(parts: list[RawPart], labels: list[Ints], names: Names, declared: Declared) -> int:
+def _num_classes(parts: list[RawPart], labels: list[Ints], names: Names, options: DataOptions) -> int:
     largest = [int(y.max()) if len(y) else 0 for y in labels]
-    if declared.classes is None:
+    if options.classes is None:
         if max(largest) >= MOST_CLASSES_GUESSED:
             worst = largest.index(max(largest))
             row = int(labels[worst].argmax())
             _refuse_label(parts[worst], row, names, "labels must be class numbers from 0 on (or give num_classes)")
-        if max(largest) == 0 and not declared.repair:
+        if max(largest) == 0 and not options.repair:
             raise InputError(
                 "holds class 0 only, but there must be two classes or more (or give num_classes)", field="y"
             )
         return max(2, max(largest) + 1)
-    count = declared.classes
+    count = options.classes
     for part, y, top in zip(parts, labels, largest, strict=True):
         if top >= count:
-            why = f"num_classes is {count}" if declared.label_names is None else f"there are {count} label names"
+            why = f"num_classes is {count}" if options.label_names is None else f"there are {count} label names"
             right = f"labels must be whole numbers from 0 to {count - 1}, because {why}"
             _refuse_label(part, int(np.flatnonzero(y >= count)[0]), names, right)
     return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,21 +16,19 @@ from upcycled.core.vectors import Ints, Shards
 from upcycled.data import splits
 from upcycled.data.arrays import (
     MOST_CLASSES_GUESSED,
-    Declared,
     Names,
     RawPart,
     check_parts,
-    declare,
     flat_part,
     is_typed,
     labels_of,
     lists_part,
     numbers,
     row_numbers,
-    unique_names,
     whole,
 )
 from upcycled.data.description import Description, describe
+from upcycled.data.options import DataKeywords, DataOptions
 from upcycled.data.schema.schema import Schema
 
 
@@ -92,14 +90,7 @@ class FederatedData:
         xs: Sequence[ArrayLike],
         ys: Sequence[ArrayLike],
         test: tuple[Sequence[ArrayLike], Sequence[ArrayLike]] | None = None,
-        num_classes: int | None = None,
-        client_names: Sequence[str] | None = None,
-        *,
-        label_names: Sequence[str] | None = None,
-        vocabulary: int | None = None,
-        targets: TargetKind = "classes",
-        repair: bool = False,
-        public: bool = False,
+        **options: Unpack[DataKeywords],
     ) -> FederatedData:
         """Take one feature array and one label array per client; ``test`` is such a pair of lists.
 
@@ -109,15 +100,9 @@ class FederatedData:
             xs: the features of every client.
             ys: its labels: class numbers, or names that are in ``label_names``.
             test: the test part: a pair like (xs, ys).
-            num_classes: the number of classes; one more than the largest label if left out.
-            client_names: what to call the clients.
-            label_names: the names of the classes, which also say how many there are.
-            vocabulary: features are token ids below this number.
-            targets: ``"classes"``; ``"numbers"`` for regression, one or several a sample; or ``"labels"``, several a
-                sample, each 0 or 1.
-            repair: let no value be wrong: features that are no finite number count as 0, labels that are no class as
-                class 0, and ``notes`` says how many did. Features are then float32, or token ids with ``vocabulary``.
-            public: everybody may know the samples.
+            options: facts and wishes about the data: ``num_classes``, ``label_names``, ``vocabulary``, ``targets``,
+                ``client_names``, ``test_fraction``, ``seed``, ``repair``, ``public``
+                (:class:`upcycled.data.options.DataOptions` explains each).
 
         Returns:
             The data, checked.
@@ -130,12 +115,12 @@ class FederatedData:
         >>> FederatedData.from_arrays([[[1.0], ["?"]]], [[0, 7]], num_classes=2, repair=True).train.y.tolist()
         [0, 0]
         """
-        declared = declare(num_classes, label_names, vocabulary, repair, targets)
-        names = Names(clients=unique_names("client_names", client_names))
-        parts = [lists_part("train", xs, ys, names, None, declared)]
+        given = DataOptions.of(options)
+        names = Names(clients=given.client_names)
+        parts = [lists_part("train", xs, ys, names, None, given)]
         if test is not None:
-            parts.append(lists_part("test", test[0], test[1], names, parts[0].x.shape[1:], declared))
-        return replace(checked(parts, names, declared), public=public)
+            parts.append(lists_part("test", test[0], test[1], names, parts[0].x.shape[1:], given))
+        return finished(checked(parts, names, given), given)
 
     @classmethod
     def from_flat(
@@ -144,32 +129,21 @@ class FederatedData:
         y: ArrayLike,
         offsets: ArrayLike,
         test: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
-        num_classes: int | None = None,
-        *,
-        label_names: Sequence[str] | None = None,
-        vocabulary: int | None = None,
-        targets: TargetKind = "classes",
-        repair: bool = False,
-        public: bool = False,
+        **options: Unpack[DataKeywords],
     ) -> FederatedData:
         """Take flat arrays: client i owns rows ``offsets[i]`` .. ``offsets[i+1] - 1``; ``test`` is such a triple.
 
         Row-major float32 or int64 features and int64 labels are used as they are, memory-mapped ones too: they are
-        read once, in chunks, to check them. Other types are converted, which makes a copy, as a repair does. The other
-        arguments are those of :meth:`from_arrays`.
+        read once, in chunks, to check them. Other types are converted, which makes a copy, as a repair does.
 
         Args:
             x: the features of all clients.
             y: the labels of all clients.
             offsets: where each client's rows begin, and the end of the last.
             test: the test part: a triple like (x, y, offsets).
-            num_classes: how many classes; found in the labels if left out.
-            label_names: the names of the classes, which also say how many there are.
-            vocabulary: features are token ids below this number.
-            targets: ``"classes"``, ``"numbers"`` or ``"labels"``, as in :meth:`from_arrays`.
-            repair: let no value be wrong: features that are no finite number count as 0, labels that are no class as
-                class 0, and ``notes`` says how many did. Features are then float32, or token ids with ``vocabulary``.
-            public: everybody may know the samples.
+            options: facts and wishes about the data: ``num_classes``, ``label_names``, ``vocabulary``, ``targets``,
+                ``client_names``, ``test_fraction``, ``seed``, ``repair``, ``public``
+                (:class:`upcycled.data.options.DataOptions` explains each).
 
         Returns:
             The data, checked.
@@ -180,11 +154,11 @@ class FederatedData:
         >>> FederatedData.from_flat([[1.0], [2.0], [3.0]], [0, 1, 1], [0, 1, 3]).sizes.tolist()
         [1, 2]
         """
-        declared = declare(num_classes, label_names, vocabulary, repair, targets)
-        parts = [flat_part("train", x, y, offsets, declared)]
+        given = DataOptions.of(options)
+        parts = [flat_part("train", x, y, offsets, given)]
         if test is not None:
-            parts.append(flat_part("test", *test, declared))
-        return replace(checked(parts, Names(), declared), public=public)
+            parts.append(flat_part("test", *test, given))
+        return finished(checked(parts, Names(clients=given.client_names), given), given)
 
     @classmethod
     def from_pool(
@@ -192,36 +166,19 @@ class FederatedData:
         x: ArrayLike,
         y: ArrayLike,
         parts: Sequence[ArrayLike],
-        test_fraction: float = 0.0,
-        seed: int = 0,
-        num_classes: int | None = None,
-        client_names: Sequence[str] | None = None,
-        *,
-        label_names: Sequence[str] | None = None,
-        vocabulary: int | None = None,
-        targets: TargetKind = "classes",
-        repair: bool = False,
-        public: bool = False,
+        **options: Unpack[DataKeywords],
     ) -> FederatedData:
         """Deal pooled rows out to clients: ``parts`` has one array of row numbers per client (see ``partition``).
 
         The number of classes, where it is not given, comes from the whole pool, also when some of it is not dealt out.
-        The other arguments are those of :meth:`from_arrays`.
 
         Args:
             x: the features of all samples.
             y: the labels of all samples.
             parts: the rows of each client.
-            test_fraction: the part of each client's samples to hold out, as :meth:`split` does.
-            seed: for ``test_fraction``.
-            num_classes: how many classes; found in the labels if left out.
-            client_names: what to call the clients.
-            label_names: the names of the classes, which also say how many there are.
-            vocabulary: features are token ids below this number.
-            targets: ``"classes"``, ``"numbers"`` or ``"labels"``, as in :meth:`from_arrays`.
-            repair: let no value be wrong: features that are no finite number count as 0, labels that are no class as
-                class 0, and ``notes`` says how many did. Features are then float32, or token ids with ``vocabulary``.
-            public: everybody may know the samples.
+            options: facts and wishes about the data: ``num_classes``, ``label_names``, ``vocabulary``, ``targets``,
+                ``client_names``, ``test_fraction``, ``seed``, ``repair``, ``public``
+                (:class:`upcycled.data.options.DataOptions` explains each).
 
         Returns:
             The data, checked.
@@ -232,8 +189,8 @@ class FederatedData:
         >>> FederatedData.from_pool([[1.0], [2.0], [3.0]], [0, 1, 1], [[2, 0], [1]]).train.y.tolist()
         [1, 0, 1]
         """
-        declared = declare(num_classes, label_names, vocabulary, repair, targets)
-        pool_x, pool_y = numbers("x", x, repair), labels_of("y", y, declared)
+        given = DataOptions.of(options)
+        pool_x, pool_y = numbers("x", x, given.repair), labels_of("y", y, given)
         if pool_x.shape[:1] != pool_y.shape[:1]:
             raise InputError(
                 f"has shape {pool_y.shape}, but it must have one label for each sample of x, which is {pool_x.shape}",
@@ -242,15 +199,12 @@ class FederatedData:
         indices = row_numbers(parts, len(pool_y))
         order = np.concatenate(indices)
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in indices])])
-        classes = declared.num_classes
-        if targets == "classes" and declared.classes is None:
-            classes = _classes_in(pool_y)
-        names = Names(clients=unique_names("client_names", client_names))
-        dealt = flat_part("train", pool_x[order], pool_y[order], offsets, declared)
-        data = checked([replace(dealt, is_typed=is_typed(x))], names, replace(declared, num_classes=classes))
-        inferred = data.inferred | ({"classes"} if targets == "classes" and declared.classes is None else set())
-        data = replace(data, inferred=inferred, public=public)
-        return data.split(test_fraction, seed) if test_fraction else data
+        is_inferred = given.kind == "classes" and given.classes is None
+        known = replace(given, num_classes=_classes_in(pool_y)) if is_inferred else given
+        dealt = flat_part("train", pool_x[order], pool_y[order], offsets, given)
+        data = checked([replace(dealt, is_typed=is_typed(x))], Names(clients=given.client_names), known)
+        inferred = data.inferred | ({"classes"} if is_inferred else set())
+        return finished(replace(data, inferred=inferred), given)
 
     @property
     def num_clients(self) -> int:
@@ -432,12 +386,12 @@ class FederatedData:
         )
 
 
-def checked(parts: list[RawPart], names: Names, declared: Declared) -> FederatedData:
+def checked(parts: list[RawPart], names: Names, options: DataOptions) -> FederatedData:
     """Check and convert the parts (training first) and put them together; parts without rows are left out."""
     clients = len(parts[0].offsets) - 1
     if names.clients is not None and len(names.clients) != clients:
         raise InputError(f"has {len(names.clients)} names, but there are {clients} clients", field="client_names")
-    done = check_parts(parts, names, declared)
+    done = check_parts(parts, names, options)
     by_title = {part.title: found for part, found in zip(parts, done.shards, strict=True) if found.num_rows}
     return FederatedData(
         train=by_title["train"],
@@ -446,15 +400,21 @@ def checked(parts: list[RawPart], names: Names, declared: Declared) -> Federated
         client_names=names.clients,
         client_ids=names.ids,
         feature_names=names.features,
-        label_names=declared.label_names,
+        label_names=options.label_names,
         validation=by_title.get("validation"),
         # What is held out must not depend on what it is equal to.
-        has_copies=False if declared.repair else None,
-        vocabulary=declared.vocabulary,
+        has_copies=False if options.repair else None,
+        vocabulary=options.vocabulary,
         inferred=done.inferred,
-        targets=declared.targets,
+        targets=options.kind,
         notes=done.notes,
     )
+
+
+def finished(data: FederatedData, options: DataOptions) -> FederatedData:
+    """Return the data marked as public and split, as the options say."""
+    data = replace(data, public=options.public)
+    return data.split(options.test_fraction, options.seed) if options.test_fraction else data
 
 
 def _classes_in(pool: NDArray[Any]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
-from upcycled.data.arrays import Declared, Names, RawPart
+from upcycled.data.arrays import Names, RawPart
 from upcycled.data.federated import FederatedData, checked
+from upcycled.data.options import DataOptions
 
 _WHOLE_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
@@ -31,24 +31,20 @@ class GroupedRows:
 
 
 def group(
-    parts: list[GroupedRows],
-    *,
-    client_names: Sequence[str] | None = None,
-    feature_names: tuple[str, ...] | None = None,
-    declared: Declared,
+    parts: list[GroupedRows], options: DataOptions, feature_names: tuple[str, ...] | None = None
 ) -> FederatedData:
     """Sort the rows stably by client, the training part (first) saying who the clients are.
 
-    With ``client_names`` the client column must number them; otherwise clients come in the order of their
+    With ``options.client_names`` the client column must number them; otherwise clients come in the order of their
     numbers or, when they are strings, of the alphabet.
     """
     known = np.unique(parts[0].client)
-    names = _names(known, client_names, feature_names)
+    names = _names(known, options.client_names, feature_names)
     flat = []
     for part in parts:
         _check_lengths(part)
         flat.append(_sorted(part, known))
-    return checked(flat, names, declared)
+    return checked(flat, names, options)
 
 
 def client_column(field: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -74,7 +70,7 @@ def client_column(field: str, values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.int64, copy=False)
 
 
-def _names(known: NDArray[Any], client_names: Sequence[str] | None, features: tuple[str, ...] | None) -> Names:
+def _names(known: NDArray[Any], client_names: tuple[str, ...] | None, features: tuple[str, ...] | None) -> Names:
     numbered = known.dtype.kind == "i" and np.array_equal(known, np.arange(len(known)))
     if client_names is not None:
         if not numbered or len(known) != len(client_names):
@@ -83,7 +79,7 @@ def _names(known: NDArray[Any], client_names: Sequence[str] | None, features: tu
                 f"{len(client_names) - 1}, but {len(known)} clients are found",
                 field="client_names",
             )
-        return Names(clients=tuple(client_names), features=features)
+        return Names(clients=client_names, features=features)
     if known.dtype.kind == "U":
         return Names(clients=tuple(str(name) for name in known), features=features)
     return Names(ids=None if numbered else known, features=features)

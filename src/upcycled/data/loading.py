@@ -8,19 +8,28 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack
 
 from numpy.typing import NDArray
 
 from upcycled._utils.messages import collected_warnings
 from upcycled.core.errors import InputError, check_path
-from upcycled.core.objective import TargetKind
-from upcycled.data.arrays import Declared, declare
-from upcycled.data.federated import FederatedData
+from upcycled.data.federated import FederatedData, finished
+from upcycled.data.options import DataKeywords, DataOptions
 from upcycled.data.readers.npz import array_names, load_npz, pixels, read_set, save, set_names
-from upcycled.data.readers.raw_tables import TABLES, Dialect, RawTable, frame_table, is_frame, raw_table, table_files
-from upcycled.data.readers.tables import Columns, load_table, read_table, title_of
-from upcycled.data.schema.encoding import load_by_schema
+from upcycled.data.readers.raw_tables import (
+    PLAIN,
+    TABLES,
+    Dialect,
+    Inferred,
+    RawTable,
+    frame_table,
+    is_frame,
+    raw_table,
+    table_files,
+    title_of,
+)
+from upcycled.data.readers.tables import Columns, how_to_read, load_by_schema, read_rows
 from upcycled.data.schema.schema import Schema, as_schema
 
 __all__ = ["EXTENSIONS", "Found", "Pool", "files_in", "load", "read_pool", "save"]
@@ -44,17 +53,10 @@ def load(
     client: str | None = None,
     label: str | Sequence[str] | None = None,
     split: str | None = None,
-    test_fraction: float = 0.0,
     features: Sequence[str] | None = None,
-    seed: int = 0,
     *,
-    num_classes: int | None = None,
-    label_names: Sequence[str] | None = None,
-    vocabulary: int | None = None,
-    targets: TargetKind | None = None,
     schema: Schema | Mapping[str, Any] | str | os.PathLike[str] | None = None,
-    repair: bool = False,
-    public: bool = False,
+    **options: Unpack[DataKeywords],
 ) -> FederatedData:
     r"""Read federated data from a file, from a file for each site, or from a data frame.
 
@@ -70,20 +72,14 @@ def load(
         label: the label column, "label" (in an .npz "y") if left out; of a table with ``targets`` that are numbers or
             labels a list of columns, too.
         split: a column of a table that says "train" or "test", or 0 or 1.
-        test_fraction: hold this part of every client's samples out as a test part, for files that have none.
         features: the feature columns of a table; every other column if left out.
-        seed: for ``test_fraction``.
-        num_classes: the number of classes; what an .npz says of itself, else one more than the largest label.
-        label_names: the names of the classes, which labels may be written as.
-        vocabulary: features are token ids below this number.
-        targets: ``"classes"``; ``"numbers"`` for regression, one or several a sample; or ``"labels"``, several a
-            sample, each 0 or 1. Left out, it is what an .npz says of itself, else classes.
         schema: what the columns of tables are (:class:`Schema`, or its TOML file): numbers with public bounds,
             categories, dates, gaps, label and client. It says all that ``client``, ``label``, ``split``, ``features``,
             ``num_classes``, ``label_names``, ``vocabulary`` and ``targets`` would.
-        repair: let no sample be wrong: features that are no finite number count as 0, labels that are no class as class
-            0, and ``notes`` says how many did. What is held out does not look for copies. See ``docs/data.md``.
-        public: everybody may know the samples.
+        options: facts and wishes about the data: ``num_classes``, ``label_names``, ``vocabulary``, ``targets``,
+            ``client_names``, ``test_fraction``, ``seed``, ``repair``, ``public``
+            (:class:`upcycled.data.options.DataOptions` explains each). What an .npz says of itself counts where they
+            are left out. For ``repair`` see ``docs/data.md``.
 
     Returns:
         The data, checked.
@@ -109,51 +105,67 @@ def load(
     >>> load(visits, schema={"columns": schema}).train.x.round(2).tolist()
     [[-0.38], [0.8]]
     """
-    if schema is not None:
-        given: dict[str, Any] = {"name": name, "client": client, "label": label, "split": split, "features": features}
-        given |= {"num_classes": num_classes, "label_names": label_names, "vocabulary": vocabulary, "targets": targets}
-        for field, value in given.items():
+    given = DataOptions.of(options)
+    known = None if schema is None else as_schema(schema)
+    if known is not None:
+        said = {"name": name, "client": client, "label": label, "split": split, "features": features}
+        for field in (*said, "num_classes", "label_names", "vocabulary", "targets"):
+            value = said.get(field, getattr(given, field, None))
             if value is not None:
                 raise InputError(field=field, value=value, must="left out: the schema says it")
-        known = as_schema(schema)
-        with collected_warnings(Warning) if repair else nullcontext(()) as warned:
-            data = load_by_schema(raw_tables(path, known), known, repair=repair)
-        data = replace(data, notes=(*data.notes, *warned), public=public)
-        return data.split(test_fraction, seed) if test_fraction else data
-    declared = declare(num_classes, label_names, vocabulary, repair, targets or "classes")
-    is_one = not is_frame(path) and not table_files(path)
-    file = existing_file(cast("str | os.PathLike[str]", path)) if is_one else None
-    title = title_of(path)
     try:
-        if file is not None and file.suffix.lower() == ".npz":
+        if known is not None:
+            read = partial(_load_by_schema, path, known, given)
+        elif (file := _npz_of(path)) is not None:
             refuse_options("a .csv or .parquet", split=split, features=features)
             if label is not None and not isinstance(label, str):
                 raise InputError(field="label", value=label, must="the name of one array, whose rows may have several")
-            read = partial(load_npz, file, name, client, label, declared, has_kind=targets is not None)
+            read = partial(load_npz, file, name, client, label, given)
         else:
             refuse_options("an .npz", name=name)
-            columns = Columns(client or "client", _labels(label, declared), split, _listed(features))
-            read = partial(load_table, path, columns, declared)
+            columns = Columns(client or "client", _labels(label, given), split, _listed(features))
+            read = partial(_load_by_columns, path, columns, given)
         # What others' code warns about may follow from samples: of repaired data only their holder is told.
-        with collected_warnings(Warning) if repair else nullcontext(()) as warned:
+        with collected_warnings(Warning) if given.repair else nullcontext(()) as warned:
             data = read()
-        data = replace(data, notes=(*data.notes, *warned), public=public)
-        return data.split(test_fraction, seed) if test_fraction else data
+        return finished(replace(data, notes=(*data.notes, *warned)), given)
     except InputError as error:
-        is_named = not is_one and error.field in map(str, table_files(path))
-        raise error if is_named else about_file(title, error) from error
+        if known is not None or (not is_frame(path) and error.field in map(str, table_files(path))):
+            raise
+        raise about_file(title_of(path), error) from error
 
 
-def raw_tables(source: Any, schema: Schema | None = None) -> list[RawTable]:
-    """Return the tables of a file, list, folder or data frame as they are written, each with its client's name."""
+def _load_by_schema(source: Any, schema: Schema, options: DataOptions) -> FederatedData:
+    return load_by_schema(raw_tables(source, schema), schema, options)
+
+
+def _load_by_columns(source: Any, columns: Columns, options: DataOptions) -> FederatedData:
+    rows = read_rows(raw_tables(source, how_to_read(columns, options)), columns, options)
+    return rows.grouped(options)
+
+
+def _npz_of(source: Any) -> Path | None:
+    """Return the file if it is an .npz; None for tables."""
+    if is_frame(source) or table_files(source):
+        return None
+    file = existing_file(source)
+    return file if file.suffix.lower() == ".npz" else None
+
+
+def raw_tables(source: Any, how: Schema | Dialect | Inferred = PLAIN) -> list[RawTable]:
+    """Return the tables of a file, list, folder or data frame, each with the name of its client.
+
+    Without a schema a single file is nobody's: a column has to say whose its rows are.
+    """
     if is_frame(source):
-        return [frame_table(source, "the table")]
-    dialect = Dialect() if schema is None else Dialect(schema.separator, schema.encoding)
-    return read_all(files_of(source), dialect)
+        return [frame_table(source, "the table", is_inferred=isinstance(how, Inferred))]
+    if isinstance(how, Inferred) and not table_files(source):
+        return [raw_table(existing_file(source), how)]
+    return read_all(files_of(source), Dialect(how.separator, how.encoding) if isinstance(how, Schema) else how)
 
 
-def read_all(files: Sequence[Path], dialect: Dialect) -> list[RawTable]:
-    """Return the tables in files, each with its client's name.
+def read_all(files: Sequence[Path], how: Dialect | Inferred) -> list[RawTable]:
+    """Return the tables in files, each with the name of its client.
 
     Raises:
         InputError: in one sentence that names every file that cannot be read.
@@ -161,7 +173,7 @@ def read_all(files: Sequence[Path], dialect: Dialect) -> list[RawTable]:
     tables, wrong = [], list[InputError]()
     for file in files:
         try:
-            tables.append(raw_table(file, dialect, file.stem))
+            tables.append(raw_table(file, how, file.stem))
         except InputError as error:
             wrong.append(error)
     if len(wrong) > 1:
@@ -199,12 +211,13 @@ def read_pool(
     try:
         if file.suffix.lower() != ".npz":
             refuse_options("an .npz", name=name)
-            table = read_table(file, Columns(column, label or "label", None, _listed(features), unused=("client",)))
-            return Pool(table.x, table.y, table.client)
+            columns = Columns(column, label or "label", None, _listed(features), unused=("client",))
+            rows = read_rows([raw_table(file, how_to_read(columns, DataOptions()))], columns, DataOptions())
+            return Pool(rows.x, rows.y, rows.client)
         refuse_options("a .csv or .parquet", features=features)
-        columns = ["x", label or "y", *([] if column is None else [column])]
-        archive = read_set(file, name, columns)
-        joined = [archive.joined(key) for key in columns]
+        arrays = ["x", label or "y", *([] if column is None else [column])]
+        archive = read_set(file, name, arrays)
+        joined = [archive.joined(key) for key in arrays]
         return Pool(pixels(joined[0]), joined[1], joined[2] if column is not None else None)
     except InputError as error:
         raise about_file(str(file), error) from error
@@ -262,12 +275,12 @@ def refuse_options(kind: str, **options: object) -> None:
             raise InputError(field=field, value=value, must=f"left out: it is for {kind} file")
 
 
-def _labels(label: str | Sequence[str] | None, declared: Declared) -> str | tuple[str, ...]:
+def _labels(label: str | Sequence[str] | None, options: DataOptions) -> str | tuple[str, ...]:
     """Return the label column, or several of them."""
     if label is None or isinstance(label, str):
         return label or "label"
     names = tuple(label)
-    if declared.targets == "classes":
+    if options.kind == "classes":
         raise InputError(field="label", value=list(names), must="one column, unless targets are numbers or labels")
     if not names or len(set(names)) != len(names):
         raise InputError(field="label", value=list(names), must="a column, or a list of one or more different columns")

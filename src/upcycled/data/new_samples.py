@@ -6,8 +6,6 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,8 @@ from numpy.typing import NDArray
 from upcycled.core.errors import InputError, suggest
 from upcycled.data.loading import about_file, existing_file, refuse_options
 from upcycled.data.readers.npz import read_x
-from upcycled.data.readers.raw_tables import Dialect, RawTable, raw_table
-from upcycled.data.readers.tables import read_features
+from upcycled.data.readers.raw_tables import Dialect, Inferred, RawTable, raw_table
+from upcycled.data.readers.tables import check_rows, features_of
 from upcycled.data.schema.cells import text_of
 from upcycled.data.schema.encoding import encode, refuse
 from upcycled.data.schema.schema import Schema
@@ -122,18 +120,22 @@ def read_samples(
                 x = x[:, [called.index(column) for column in pick_columns(called, features, field=str(file))]]
             return NewSamples(x, [str(row) for row in range(len(x))])
         refuse_options("an .npz", name=name)
+        written = Inferred(() if id is None else (id,))
+        table = raw_table(file, written if schema is None else Dialect(schema.separator, schema.encoding))
+        known = list(table.columns)
+        if id is not None and id not in known:
+            raise InputError(field="id", value=id, but=f"the file has no such column{suggest(id, known)}")
         if schema is not None:
-            return _by_schema(file, schema, id)
-        x, ids = read_features(file, partial(pick_columns, features=features, others=others, field=str(file)), id)
+            x = features_by_schema(table, schema, id)
+        else:
+            check_rows(table)
+            chosen = pick_columns([name for name in known if name != id], features, others, field=str(file))
+            x = features_of(table, chosen)
     except InputError as error:
         raise about_file(str(file), error) from error
-    return NewSamples(x, [str(row) for row in range(len(x))] if ids is None else ids, id or "row")
-
-
-def _by_schema(file: Path, schema: Schema, id: str | None) -> NewSamples:
-    table = raw_table(file, Dialect(schema.separator, schema.encoding))
-    if id is not None and id not in table.columns:
-        raise InputError(field="id", value=id, but=f"the file has no such column{suggest(id, list(table.columns))}")
-    x = features_by_schema(table, schema, id)
-    ids = [str(row) for row in range(table.num_rows)] if id is None else [text_of(one) for one in table.columns[id]]
-    return NewSamples(x, ids, id or "row")
+    if id is None:
+        return NewSamples(x, [str(row) for row in range(len(x))])
+    ids = table.columns[id].tolist()
+    if schema is not None:
+        return NewSamples(x, [text_of(one) for one in ids], id)
+    return NewSamples(x, ["" if one is None or one != one else str(one) for one in ids], id)

@@ -30,7 +30,7 @@ from upcycled.models.prepare import takes_one_sample, takes_tokens
 from upcycled.training.spec import RunSpec
 
 _GIVEN_BY = {
-    "classes": "the number of classes (give num_classes or label_names; in a file data.classes or data.labels)",
+    "classes": "the number of classes (give num_classes or label_names; a file has both in [data])",
     "vocabulary": "the number of token ids (give vocabulary; in a file data.vocabulary or model.vocabulary)",
     "dtype": "whether features are whole numbers (give repair=True, and vocabulary for token ids; a file has both)",
     "schema": "what their schema marks as from_data (put public knowledge in its place, and take the marks away)",

@@ -16,8 +16,8 @@ from upcycled.core.errors import InputError, check_path
 from upcycled.core.objective import TargetKind
 from upcycled.core.vectors import Ints
 from upcycled.data.federated import FederatedData
-from upcycled.data.readers.npz import unreadable
-from upcycled.data.readers.raw_tables import table_files
+from upcycled.data.readers.raw_tables import RawTable, parquet_chunks, parquet_columns, table_files
+from upcycled.data.readers.tables import Columns, check_same_columns
 
 _ROWS = 1 << 16
 """Rows of a table in memory at a time."""
@@ -101,49 +101,27 @@ class _Tables:
     label: str
     features: tuple[str, ...]
 
-    def batches(self, columns: Sequence[str]) -> Iterator[tuple[Path, Any]]:
-        """Yield some rows of these columns at a time, in the order of the files."""
-        from pyarrow import parquet
-
-        for file in self.files:
-            try:
-                opened = parquet.ParquetFile(file, memory_map=True, pre_buffer=False)
-                for batch in opened.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False):
-                    yield file, batch
-            except (OSError, ValueError) as error:
-                raise unreadable(file, ".parquet", error) from error
+    def chunks(self, *columns: str) -> Iterator[RawTable]:
+        return parquet_chunks(self.files, columns, _ROWS)
 
 
 def _tables(path: Any, client: str, label: str, features: Sequence[str] | None) -> _Tables:
-    from pyarrow import parquet
-
     files = table_files(path) or (Path(check_path("path", path)),)
-    known: list[str] = []
     for file in files:
         if file.suffix.lower() != ".parquet" or not file.is_file():
             raise InputError("must be a file that ends in .parquet", field=str(file))
-        try:
-            names = list(parquet.ParquetFile(file).schema_arrow.names)
-        except (OSError, ValueError) as error:
-            raise unreadable(file, ".parquet", error) from error
-        known = known or names
-        if sorted(names) != sorted(known):
-            raise InputError(f"must have the columns of {files[0]}", field=str(file))
-    for field, name in (("client", client), ("label", label), *(("features", name) for name in features or ())):
-        if name not in known:
-            raise InputError(field=field, value=name, but="the files have no such column")
-    others = tuple(name for name in known if name not in (client, label))
-    if client == label or not others or set(features or ()) & {client, label}:
-        raise InputError(f"client, label and features must be different columns of {', '.join(known)}")
-    return _Tables(files, client, label, others if features is None else tuple(features))
+    names = [(str(file), parquet_columns(file)) for file in files]
+    check_same_columns(names)
+    columns = Columns(client, label, features=None if features is None else tuple(features))
+    return _Tables(files, client, label, columns.check(names[0][1], names[0][0]))
 
 
 def _counted(tables: _Tables) -> tuple[Ints, Ints]:
     """Return the ids of all clients in their order, and how many rows each has."""
     found: tuple[Ints, Ints] = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
     waiting: list[tuple[Ints, Ints]] = []
-    for file, batch in tables.batches([tables.client]):
-        ids, counts = np.unique(_ids(file, batch, tables.client), return_counts=True)
+    for chunk in tables.chunks(tables.client):
+        ids, counts = np.unique(_ids(chunk, tables.client), return_counts=True)
         waiting.append((ids, counts))
         if sum(some.size for some, _ in waiting) > _WAITING:
             found, waiting = _merged([found, *waiting]), []
@@ -167,17 +145,17 @@ def _sorted_into(folder: Path, tables: _Tables, ids: Ints, offsets: Ints, kind: 
     x = np.lib.format.open_memmap(parts[0], mode="w+", dtype=np.float32, shape=(rows, width))
     y = np.lib.format.open_memmap(parts[1], mode="w+", dtype=kind, shape=(rows,))
     next_row = offsets[:-1].copy()
-    for file, batch in tables.batches([tables.client, tables.label, *tables.features]):
-        clients = np.searchsorted(ids, _ids(file, batch, tables.client))
+    for chunk in tables.chunks(tables.client, tables.label, *tables.features):
+        clients = np.searchsorted(ids, _ids(chunk, tables.client))
         order = np.argsort(clients, kind="stable")
         mine, first, counts = np.unique(clients[order], return_index=True, return_counts=True)
         # The k-th row of a client in this part is the k-th after those before it.
         place = np.empty(clients.size, dtype=np.int64)
         place[order] = np.arange(clients.size) - np.repeat(first, counts) + np.repeat(next_row[mine], counts)
         next_row[mine] += counts
-        y[place] = _labels(file, batch, tables.label, kind)
+        y[place] = _labels(chunk, tables.label, kind)
         for column, name in enumerate(tables.features):
-            x[place, column] = _numbers(file, batch, name)
+            x[place, column] = _numbers(chunk, name)
     x.flush()
     y.flush()
     del x, y
@@ -186,30 +164,23 @@ def _sorted_into(folder: Path, tables: _Tables, ids: Ints, offsets: Ints, kind: 
     return paths
 
 
-def _ids(file: Path, batch: Any, name: str) -> Ints:
-    found = _column(batch, name)
-    if found is None or found.dtype.kind not in "iu":
-        raise InputError(f"column '{name}' must hold whole numbers, one a row, for clients", field=str(file))
+def _ids(chunk: RawTable, name: str) -> Ints:
+    found = chunk.columns[name]
+    if found.dtype.kind not in "iu":
+        raise InputError(f"column '{name}' must hold whole numbers, one a row, for clients", field=chunk.title)
     ids: Ints = found.astype(np.int64)
     return ids
 
 
-def _labels(file: Path, batch: Any, name: str, kind: type) -> NDArray[Any]:
-    found = _numbers(file, batch, name)
+def _labels(chunk: RawTable, name: str, kind: type) -> NDArray[Any]:
+    found = _numbers(chunk, name)
     if kind is np.int64 and not (found == np.floor(found)).all():
-        raise InputError(f"column '{name}' must hold whole numbers for classes", field=str(file))
+        raise InputError(f"column '{name}' must hold whole numbers for classes", field=chunk.title)
     return found
 
 
-def _numbers(file: Path, batch: Any, name: str) -> NDArray[Any]:
-    found = _column(batch, name)
-    if found is None or found.dtype.kind not in "iufb":
-        raise InputError(f"column '{name}' must hold a number in every row", field=str(file))
-    return found
-
-
-def _column(batch: Any, name: str) -> NDArray[Any] | None:
-    """Return a column as an array, or None where a row of it has no value."""
-    column = batch.column(batch.schema.get_field_index(name))
-    found: NDArray[Any] | None = None if column.null_count else column.to_numpy(zero_copy_only=False)
+def _numbers(chunk: RawTable, name: str) -> NDArray[Any]:
+    found = chunk.columns[name]
+    if found.dtype.kind not in "iufb" or bool(np.isnan(found).any()):
+        raise InputError(f"column '{name}' must hold a number in every row", field=chunk.title)
     return found

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from upcycled._utils.files import check_unpacked
 from upcycled.core.errors import InputError, check_path, reason_of, suggest
-from upcycled.core.objective import TargetKind
 from upcycled.core.vectors import Shards
-from upcycled.data.arrays import Declared, declare, labels_of, numbers
+from upcycled.data.arrays import labels_of, numbers
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group
+from upcycled.data.options import DataOptions
 from upcycled.data.schema.schema import Schema
 
 PARTS = ("train", "test", "validation")
@@ -114,29 +114,26 @@ class Archive:
         return np.concatenate(parts)
 
 
-def load_npz(
-    path: Path, name: str | None, client: str | None, label: str | None, given: Declared, *, has_kind: bool = False
-) -> FederatedData:
+def load_npz(path: Path, name: str | None, client: str | None, label: str | None, given: DataOptions) -> FederatedData:
     """Read one set of a file; ``client`` and ``label`` pick other columns than ``client`` and ``y``.
 
-    What was given goes before what the file says of itself; ``has_kind`` says that the kind of targets was.
+    The options that were given go before what the file says of itself.
     """
     client, label = client or "client", label or "y"
     archive = read_set(path, name, ("x", label, client))
-    declared = _declared(archive, given if has_kind else replace(given, targets=_kind(archive, given)))
+    options = _options(archive, given)
     data = group(
         [
             GroupedRows(
                 title,
-                pixels(numbers(f"{archive.prefix}{title}_x", archive.column(title, "x"), declared.repair)),
-                labels_of(f"{archive.prefix}{title}_{label}", archive.column(title, label), declared),
+                pixels(numbers(f"{archive.prefix}{title}_x", archive.column(title, "x"), options.repair)),
+                labels_of(f"{archive.prefix}{title}_{label}", archive.column(title, label), options),
                 client_column(f"{archive.prefix}{title}_{client}", archive.column(title, client)),
             )
             for title in archive.parts()
         ],
-        client_names=_strings(archive, "client_names"),
-        feature_names=_strings(archive, "feature_names"),
-        declared=declared,
+        options,
+        _strings(archive, "feature_names"),
     )
     vectors, copies = archive.arrays.get("vectors"), archive.arrays.get("has_copies")
     data = data if vectors is None else data.with_vectors(vectors)
@@ -145,7 +142,7 @@ def load_npz(
     inferred -= {"dtype"}
     inferred -= {"classes"} if given.classes is not None else set()
     inferred -= {"vocabulary"} if data.vocabulary is not None else set()
-    if copies is not None and not declared.repair:
+    if copies is not None and not options.repair:
         data = replace(data, has_copies=bool(copies.any()))
     others = _strings(archive, "other_columns") or ()
     return replace(data, inferred=inferred, other_columns=others, schema=_schema(archive))
@@ -163,27 +160,29 @@ def read_x(path: Path, name: str | None) -> tuple[NDArray[Any], tuple[str, ...] 
     return pixels(numbers("x", arrays["x"])), _strings(Archive(path, "", arrays, tuple(keys)), "feature_names")
 
 
-def _kind(archive: Archive, given: Declared) -> TargetKind:
-    """Return what the file says its targets are; what was given of classes says that they are such."""
-    found = archive.arrays.get("targets")
-    return "classes" if found is None or found.size != 1 or given.classes is not None else found.item()
+def _options(archive: Archive, given: DataOptions) -> DataOptions:
+    """Return the options given, completed by what the file says of itself."""
 
-
-def _declared(archive: Archive, given: Declared) -> Declared:
-    def number(key: str) -> Any:
+    def item(key: str) -> Any:
         found = archive.arrays.get(key)
         return None if found is None or found.size != 1 else found.item()
 
-    classes, names = given.num_classes, given.label_names
-    if names is None and given.targets == "classes":
+    facts: dict[str, Any] = {"vocabulary": given.vocabulary, "targets": given.targets}
+    if given.targets is None and given.classes is None:
+        facts["targets"] = item("targets")
+    if given.label_names is None and facts["targets"] in (None, "classes"):
         names = _strings(archive, "label_names")
-        names = None if names is not None and classes not in (None, len(names)) else names
-        classes = number("num_classes") if classes is None else classes
-    vocabulary = number("vocabulary") if given.vocabulary is None else given.vocabulary
-    vectors = archive.arrays.get("vectors")
-    if given.repair and vocabulary is None and vectors is not None and vectors.size:
-        vocabulary = len(vectors)
-    return declare(classes, names, vocabulary, given.repair, given.targets)
+        fits = names is not None and given.num_classes in (None, len(names))
+        facts["label_names"] = names if fits else None
+        facts["num_classes"] = item("num_classes") if given.num_classes is None else given.num_classes
+    if given.vocabulary is None:
+        vectors = archive.arrays.get("vectors")
+        facts["vocabulary"] = item("vocabulary")
+        if given.repair and facts["vocabulary"] is None and vectors is not None and vectors.size:
+            facts["vocabulary"] = len(vectors)
+    if given.client_names is None:
+        facts["client_names"] = _strings(archive, "client_names")
+    return replace(given, **facts)
 
 
 def read_set(path: Path, name: str | None, columns: Sequence[str]) -> Archive:

@@ -1,4 +1,7 @@
-"""Tables as they are written, before anybody says what their columns mean: a file, a list, a folder, a data frame."""
+"""The reader of tables: a file, a list of files, a folder or a data frame becomes columns of cells.
+
+With a schema every cell is read as it is written. Without one, pandas reads a .csv and says which columns are numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import io
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +39,18 @@ PLAIN = Dialect()
 
 
 @dataclass(frozen=True)
+class Inferred:
+    """How a table without a schema is read: columns are numbers where all of their cells are."""
+
+    texts: tuple[str, ...] = ()
+    """Columns of a .csv that are text whatever is in them: "007" is not 7, nor "NA" a missing value."""
+    all_text: bool = False
+    """Whether every column of a .csv is: what a column holds must not decide how it is read."""
+
+
+@dataclass(frozen=True)
 class RawTable:
-    """One table, column by column, with nothing decided: texts of a .csv, values of everything else."""
+    """One table, column by column: numbers where a column has such a type, else objects (texts of a .csv)."""
 
     title: str
     """What sentences call it: the file's path."""
@@ -82,36 +95,99 @@ def table_files(given: object) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def raw_table(file: Path, dialect: Dialect = PLAIN, client: str | None = None) -> RawTable:
-    """Read a file as it is written.
+def title_of(source: Any) -> str:
+    """Return the name of a table, or of several, for error messages."""
+    if is_frame(source):
+        return "the table"
+    if isinstance(source, list | tuple) and source:
+        return str(source[0]) + (f" and {len(source) - 1} more" if len(source) > 1 else "")
+    return str(source)
+
+
+def raw_table(file: Path, how: Dialect | Inferred = PLAIN, client: str | None = None) -> RawTable:
+    """Read a file.
 
     Raises:
         InputError: in one sentence, if it cannot be read, or its rows or its header have no sound shape.
     """
-    if file.suffix.lower() == ".csv":
-        names, columns = _csv_columns(file, dialect)
+    is_inferred, is_csv = isinstance(how, Inferred), file.suffix.lower() == ".csv"
+    if is_csv and isinstance(how, Dialect):
+        names, columns = _csv_columns(file, how)
         return RawTable(str(file), client, dict(zip(names, columns, strict=True)), len(columns[0]) if columns else 0)
-    return frame_table(read_frame(file, as_written=True), str(file), client)
-
-
-def read_frame(file: Path, *, as_written: bool = False) -> Any:
-    """Read a .parquet or .xlsx with pandas; ``as_written`` keeps every cell of a sheet as it is."""
-    is_sheet = file.suffix.lower() == ".xlsx"
-    needs(str(file), "pandas", *(() if is_sheet else ("pyarrow",)))
-    if is_sheet:
-        needs(str(file), "openpyxl")
-    import pandas
-
+    needs(str(file), "pandas", *(("pyarrow",) if file.suffix.lower() == ".parquet" else ()))
     # pandas and its readers raise many kinds of errors on damaged files, not all of one family.
     try:
-        check_unpacked(file, _unpacked_sheet(file) if is_sheet else _unpacked_parquet(file))
-        if is_sheet:
-            return pandas.read_excel(file, engine="openpyxl", dtype=object if as_written else None)
-        return pandas.read_parquet(file, engine="pyarrow").reset_index(drop=True)
+        frame = _inferred_csv(file, how) if isinstance(how, Inferred) and is_csv else _frame(file, is_inferred)
     except InputError:
         raise
     except Exception as error:
+        if is_csv and isinstance(error, UnicodeError):
+            wrong = f"is not UTF-8 text, but a .csv must be: save it again as UTF-8 ({error})"
+            raise InputError(wrong, field=str(file)) from error
         raise unreadable(file, file.suffix.lower(), error) from error
+    return frame_table(frame, str(file), client, is_inferred=is_inferred)
+
+
+def _frame(file: Path, is_inferred: bool) -> Any:
+    import pandas
+
+    if file.suffix.lower() == ".xlsx":
+        needs(str(file), "openpyxl")
+        check_unpacked(file, _unpacked_sheet(file))
+        return pandas.read_excel(file, engine="openpyxl", dtype=None if is_inferred else object)
+    check_unpacked(file, _unpacked_parquet(file))
+    return pandas.read_parquet(file, engine="pyarrow").reset_index(drop=True)
+
+
+def _inferred_csv(file: Path, how: Inferred) -> Any:
+    import pandas
+
+    with file.open("rb") as stream:
+        header = stream.readline()
+    other = next((name for mark, name in ((b";", "';'"), (b"\t", "a tab")) if mark in header), None)
+    if b"," not in header and other is not None:
+        raise InputError(f"has {other} between its columns, but it must be a comma", field=str(file))
+    # pandas would call the second of two equal names something else.
+    check_header(str(file), [name for name in next(csv.reader([header.decode("utf-8-sig")]), []) if name])
+    if how.all_text:
+        frame = pandas.read_csv(file, dtype=str, keep_default_na=False, na_filter=False)
+        marked = [name for name in how.texts[:1] if name in frame]
+    else:
+        # pandas looks for missing values after the converter, so a mark keeps every text from looking like one.
+        frame = pandas.read_csv(file, low_memory=False, converters=dict.fromkeys(how.texts, "={}".format))
+        marked = [name for name in how.texts if name in frame]
+        for name in marked:
+            frame[name] = frame[name].str[1:]
+    for name in marked:
+        frame[name] = frame[name].mask(frame[name] == "")
+    if not isinstance(frame.index, pandas.RangeIndex):
+        # pandas takes surplus fields for row names and would shift every column.
+        raise InputError("has rows with more fields than its header, but they must be as many", field=str(file))
+    return frame
+
+
+def parquet_columns(file: Path) -> list[str]:
+    """Return the names of the columns of a .parquet."""
+    from pyarrow import parquet
+
+    try:
+        return list(parquet.ParquetFile(file).schema_arrow.names)
+    except (OSError, ValueError) as error:
+        raise unreadable(file, ".parquet", error) from error
+
+
+def parquet_chunks(files: Sequence[Path], columns: Sequence[str], rows: int) -> Iterator[RawTable]:
+    """Yield at most so many rows of these columns at a time, in the order of the files; a gap in numbers is nan."""
+    from pyarrow import parquet
+
+    for file in files:
+        try:
+            opened = parquet.ParquetFile(file, memory_map=True, pre_buffer=False)
+            for batch in opened.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
+                arrays = [column.to_numpy(zero_copy_only=False) for column in batch.columns]
+                yield RawTable(str(file), None, dict(zip(batch.schema.names, arrays, strict=True)), batch.num_rows)
+        except (OSError, ValueError) as error:
+            raise unreadable(file, ".parquet", error) from error
 
 
 def _unpacked_sheet(file: Path) -> int:
@@ -129,12 +205,31 @@ def _unpacked_parquet(file: Path) -> int:
     return int(max(8 * about.num_rows * about.num_columns, sum(groups)))
 
 
-def frame_table(frame: Any, title: str, client: str | None = None) -> RawTable:
+def frame_table(frame: Any, title: str, client: str | None = None, *, is_inferred: bool = False) -> RawTable:
     """Return the columns of a data frame of pandas or polars."""
-    named = [str(name) for name in frame.columns]
-    check_header(title, named)
-    columns = {str(name): _values(frame[name]) for name in frame.columns}
-    return RawTable(title, client, columns, len(frame))
+    check_header(title, [str(name) for name in frame.columns])
+    if is_inferred:
+        needs("a data frame", "pandas")
+        import pandas
+
+        if not isinstance(frame, pandas.DataFrame):
+            frame = pandas.DataFrame({str(name): frame[name].to_numpy() for name in frame.columns})
+    take = inferred_column if is_inferred else _values
+    return RawTable(title, client, {str(name): take(frame[name]) for name in frame.columns}, len(frame))
+
+
+def inferred_column(column: Any) -> NDArray[Any]:
+    """Return a column of pandas as numbers where its type is one of numbers (a gap is nan), else as objects."""
+    from pandas.api import types
+
+    if not types.is_numeric_dtype(column.dtype):
+        return np.asarray(column, dtype=object)
+    if isinstance(column.dtype, np.dtype):
+        return np.asarray(column.to_numpy())
+    if column.hasnans:
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    kinds = ((types.is_bool_dtype, np.bool_), (types.is_integer_dtype, np.int64))
+    return np.asarray(column.to_numpy(dtype=next((kind for fits, kind in kinds if fits(column.dtype)), np.float64)))
 
 
 def check_header(title: str, names: Sequence[str]) -> None:

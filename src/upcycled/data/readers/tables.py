@@ -1,32 +1,30 @@
-"""Tables without a schema: one row per sample, one column each for client and label, every other column a feature.
-
-A column that says which rows are for training and which for testing.
-"""
+"""From tables to federated data, by a schema or by the names of columns: features, labels, clients, test rows."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled._utils.extras import needs
 from upcycled.core.errors import InputError, suggest
-from upcycled.data.arrays import Declared, as_numbers, labels_of
+from upcycled.core.vectors import Real
+from upcycled.data.arrays import as_numbers, labels_of
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group
-from upcycled.data.readers.npz import unreadable
-from upcycled.data.readers.raw_tables import check_header, is_frame, read_frame, table_files
+from upcycled.data.options import DataOptions
+from upcycled.data.readers.raw_tables import Inferred, RawTable, title_of
+from upcycled.data.schema.cells import cells_of, text_of
+from upcycled.data.schema.encoding import clients_in, encode, refuse
+from upcycled.data.schema.schema import Schema
 
 _SPLITS = {"train": False, "0": False, "test": True, "1": True}
 _WRITTEN = {"0.0": "0", "1.0": "1", "false": "0", "true": "1"}
 
 
-def is_test_row(title: str, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
+def _is_test_row(title: str, name: str, values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which rows are for testing.
 
     Args:
@@ -37,7 +35,7 @@ def is_test_row(title: str, name: str, values: NDArray[Any]) -> NDArray[np.bool_
     Raises:
         InputError: in one sentence, if a cell says neither.
 
-    >>> is_test_row("a.csv", "part", np.array(["train", "Test ", "0"], dtype=object)).tolist()
+    >>> _is_test_row("a.csv", "part", np.array(["train", "Test ", "0"], dtype=object)).tolist()
     [False, True, False]
     """
     known: dict[Any, bool] = {}
@@ -54,15 +52,12 @@ def is_test_row(title: str, name: str, values: NDArray[Any]) -> NDArray[np.bool_
     return np.array([known[value] for value in values.tolist()], dtype=np.bool_)
 
 
-NOTHING = Declared()
 _RIGHT_TARGETS = {
     "classes": "labels must be whole numbers from 0 on",
     "numbers": "targets must be numbers",
     "labels": "labels must be 0 or 1",
 }
 COLUMNS_AT_ONCE = 1000
-Source: TypeAlias = Any
-"""A file, a list of files, a folder, or a data frame."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +80,39 @@ class Columns:
         """The columns that are not features."""
         return [name for name in (self.client, *self.labels, self.split) if name is not None]
 
+    def check(self, known: Sequence[str], title: str) -> tuple[str, ...]:
+        """Return the feature columns of a table that has these columns."""
+        what = "table" if title == "the table" else "file"
+        labels = [("label", name) for name in self.labels]
+        for field, name in (("client", self.client), *labels, ("split", self.split)):
+            if name is not None and name not in known:
+                raise InputError(field=field, value=name, but=f"the {what} has no such column{suggest(name, known)}")
+        if len(set(self.special)) != len(self.special):
+            raise InputError(f"client, label and split are {self.special}, but they must be different columns")
+        if self.features is None:
+            others = {*self.special, *self.unused}
+            names = tuple(name for name in known if name not in others)
+            if not names:
+                listed = ", ".join(self.special)
+                raise InputError(f"has no columns beside {listed}, but it must have features", field=title)
+            return names
+        there = set(known)
+        for name in self.features:
+            if name not in there:
+                but = f"holds '{name}', but the file has no such column{suggest(name, known)}"
+                raise InputError(but, field="features")
+            if name in self.special:
+                raise InputError(
+                    f"holds '{name}', but that column is already the client, label or split", field="features"
+                )
+        if not self.features or len(set(self.features)) != len(self.features):
+            raise InputError(field="features", value=list(self.features), must="one or more different columns")
+        return self.features
+
 
 @dataclass(frozen=True)
-class ColumnTable:
-    """A read file: features, their names, labels, and the client and split columns where asked for."""
+class Rows:
+    """Converted tables: features, their names, labels, and clients and test rows where there are such columns."""
 
     x: NDArray[Any]
     y: NDArray[Any]
@@ -96,282 +120,174 @@ class ColumnTable:
     other_columns: tuple[str, ...]
     client: NDArray[Any] | None
     is_test: NDArray[np.bool_] | None
+    is_typed: bool = False
 
-
-def load_table(source: Source, columns: Columns, declared: Declared) -> FederatedData:
-    """Read a table that has a client column, or tables whose files are named after their clients."""
-    table = read_table(source, columns, declared)
-    assert table.client is not None  # the caller names a client column
-    parts = [GroupedRows("train", table.x, table.y, table.client, is_typed=False)]
-    if table.is_test is not None:
-        masks = (("train", ~table.is_test), ("test", table.is_test))
+    def grouped(self, options: DataOptions) -> FederatedData:
+        """Return the data of the clients."""
+        assert self.client is not None  # the caller asks for clients
+        whole = slice(None)
+        masks = {"train": whole} if self.is_test is None else {"train": ~self.is_test, "test": self.is_test}
         parts = [
-            GroupedRows(title, table.x[rows], table.y[rows], table.client[rows], is_typed=False)
-            for title, rows in masks
+            GroupedRows(title, self.x[rows], self.y[rows], self.client[rows], self.is_typed)
+            for title, rows in masks.items()
         ]
-    data = group(parts, feature_names=table.feature_names, declared=declared)
-    return replace(data, other_columns=table.other_columns)
+        return replace(group(parts, options, self.feature_names), other_columns=self.other_columns)
 
 
-def read_table(source: Source, columns: Columns, declared: Declared = NOTHING) -> ColumnTable:
-    """Read a table and take its columns apart."""
-    path = title_of(source)
-    frame = _joined(source, columns, declared)
-    known = [str(name) for name in frame.columns]
-    labels = [("label", name) for name in columns.labels]
-    for field, name in (("client", columns.client), *labels, ("split", columns.split)):
-        if name is not None and name not in known:
-            what = "table" if is_frame(source) else "file"
-            raise InputError(field=field, value=name, but=f"the {what} has no such column{suggest(name, known)}")
-    if len(set(columns.special)) != len(columns.special):
-        raise InputError(f"client, label and split are {columns.special}, but they must be different columns")
-    features = _feature_names(path, columns, known)
+def load_by_schema(tables: Sequence[RawTable], schema: Schema, options: DataOptions) -> FederatedData:
+    """Return the data of tables that a schema describes.
+
+    Raises:
+        InputError: with all problems of all tables in one sentence; repaired, only those of shapes.
+    """
+    if not schema.labels:
+        raise InputError("holds no column of kind 'label', but there must be something to learn", field="columns")
+    done = [encode(schema, table, with_labels=True) for table in tables]
+    owners = [clients_in(schema, table) for table in tables]
+    problems = [one for made in done for one in made.problems]
+    others = [one for _, met in owners for one in met]
+    refuse([one for one in (*problems, *others) if one.blocks and (one.is_shape or not options.repair)])
+    name = schema.split
+    rows = Rows(
+        np.concatenate([made.x for made in done]),
+        np.concatenate([made.y for made in done if made.y is not None]),
+        schema.feature_names,
+        schema.others,
+        client_column("client", np.concatenate([clients for clients, _ in owners])),
+        None if name is None else np.concatenate([_is_test_row(one.title, name, one.columns[name]) for one in tables]),
+        is_typed=True,
+    )
+    data = rows.grouped(replace(options, label_names=schema.classes, targets=schema.targets))
+    notes = [
+        [f"{one.where}: {one.said}" if len(tables) > 1 else one.said for one in problems if one.is_label is is_label]
+        for is_label in (True, False)
+    ]
+    # What follows from a draft's marks follows from the data.
+    inferred = data.inferred | ({"schema"} if schema.marks else set())
+    return replace(data, schema=schema, inferred=inferred, notes=(*notes[0], *data.notes, *notes[1]))
+
+
+def how_to_read(columns: Columns, options: DataOptions) -> Inferred:
+    """Return how a table with such columns is read: clients are text, and so are labels that have names."""
+    texts = (columns.client, *(columns.labels[:1] if options.label_names is not None else ()))
+    return Inferred(tuple(name for name in texts if name is not None), options.repair)
+
+
+def read_rows(tables: Sequence[RawTable], columns: Columns, options: DataOptions) -> Rows:
+    """Convert tables without a schema; all of them have the same columns."""
+    for one in tables:
+        check_rows(one)
+    check_same_columns([(one.title, one.columns) for one in tables])
+    table = _joined(tables, columns.client)
+    features = columns.check(list(table.columns), table.title)
     chosen = set(features)  # a table may have a hundred thousand columns
-    return ColumnTable(
-        x=_any_features(frame, features) if declared.repair else _features(path, frame, features),
-        y=_targets(path, frame, columns, declared),
-        feature_names=features,
-        other_columns=tuple(name for name in known if name not in chosen),
-        client=None if columns.client is None else clients_of(path, frame, columns.client),
-        is_test=None
-        if columns.split is None
-        else is_test_row(path, columns.split, frame[columns.split].to_numpy(object)),
+    x = features_of(table, features, repair=options.repair)
+    labels = [_label(table, name, options) for name in columns.labels]
+    cells, client, split = table.columns, columns.client, columns.split
+    return Rows(
+        x,
+        labels[0] if isinstance(columns.label, str) else np.stack(labels, axis=1),
+        features,
+        tuple(name for name in cells if name not in chosen),
+        None if client is None else clients_of(table.title, client, cells[client]),
+        None if split is None else _is_test_row(table.title, split, cells[split]),
     )
 
 
-def title_of(source: Source) -> str:
-    """Return what sentences call a table."""
-    if is_frame(source):
-        return "the table"
-    if isinstance(source, list | tuple) and source:
-        return str(source[0]) + (f" and {len(source) - 1} more" if len(source) > 1 else "")
-    return str(source)
+def check_rows(table: RawTable) -> None:
+    """Refuse a table without rows."""
+    if not table.num_rows:
+        raise InputError("has no rows, but it must have at least one sample", field=table.title)
 
 
-def _joined(source: Source, columns: Columns, declared: Declared) -> Any:
-    """Return all rows of all files in one frame; a file of many is its client's where no column says so."""
-    if is_frame(source):
-        return _taken(_with_rows("the table", source))
-    files = table_files(source)
-    if not files:
-        return _frame(Path(source), columns, declared)
-    needs(title_of(source), "pandas")
-    import pandas
-
-    frames = [_frame(file, columns, declared) for file in files]
-    first = dict.fromkeys(str(name) for name in frames[0].columns)
-    for file, frame in zip(files, frames, strict=True):
-        names = dict.fromkeys(str(name) for name in frame.columns)
-        for name in first | names:
-            if (name in first) != (name in names):
-                there, lacking = (files[0], file) if name in first else (file, files[0])
-                raise InputError(
-                    f"has no column '{name}', but {there} has: they must have the same", field=str(lacking)
-                )
-    if columns.client == "client" and "client" not in first:
-        frames = [frame.assign(client=file.stem) for file, frame in zip(files, frames, strict=True)]
-    return pandas.concat([frame[list(frames[0].columns)] for frame in frames], ignore_index=True)
+def check_same_columns(tables: Sequence[tuple[str, Iterable[str]]]) -> None:
+    """Refuse tables, each a title and its columns, with different columns."""
+    first, names = tables[0][0], [dict.fromkeys(columns) for _, columns in tables]
+    for (title, _), own in zip(tables, names, strict=True):
+        for name in names[0] | own:
+            if (name in names[0]) != (name in own):
+                there, lacking = (first, title) if name in names[0] else (title, first)
+                raise InputError(f"has no column '{name}', but {there} has: they must have the same", field=lacking)
 
 
-def _taken(frame: Any) -> Any:
-    """Return a data frame of pandas or polars as one of pandas, its rows by their numbers."""
-    needs("a data frame", "pandas")
-    import pandas
-
-    check_header("the table", [str(name) for name in frame.columns])
-    if isinstance(frame, pandas.DataFrame):
-        return frame.reset_index(drop=True).rename(columns=str)
-    return pandas.DataFrame({str(name): frame[name].to_numpy() for name in frame.columns})
-
-
-def read_features(
-    path: Path, choose: Callable[[list[str]], tuple[str, ...]], id: str | None
-) -> tuple[NDArray[Any], list[str] | None]:
-    """Read the columns that ``choose`` picks by name, and those of ``id`` as they are written, where that is given."""
-    frame = _frame(path, Columns(id, ""), NOTHING)
-    known = [str(name) for name in frame.columns]
-    if id is not None and id not in known:
-        raise InputError(field="id", value=id, but=f"the file has no such column{suggest(id, known)}")
-    features = choose([name for name in known if name != id])
-    ids = None if id is None else ["" if value is None or value != value else str(value) for value in frame[id]]
-    return _features(str(path), frame, features), ids
+def _joined(tables: Sequence[RawTable], client: str | None) -> RawTable:
+    """Return all rows of all tables; a file of many is its client's where no column says so."""
+    first = tables[0]
+    columns = dict(first.columns)
+    if len(tables) > 1:
+        columns = {name: np.concatenate([one.columns[name] for one in tables]) for name in columns}
+    if client == "client" and first.client is not None:
+        columns.setdefault(client, np.concatenate([np.full(one.num_rows, one.client, object) for one in tables]))
+    return RawTable(title_of([one.title for one in tables]), None, columns, sum(one.num_rows for one in tables))
 
 
-def _frame(path: Path, columns: Columns, declared: Declared) -> Any:
-    needs(str(path), "pandas")
-    import pandas
-
-    if path.suffix.lower() != ".csv":
-        return _with_rows(str(path), read_frame(path))
-    # pandas raises many kinds of errors on damaged files, not all of one family.
-    try:
-        frame = _csv(path, columns, declared)
-    except InputError:
-        raise
-    except UnicodeError as error:
-        raise InputError(
-            f"is not UTF-8 text, but a .csv must be: save it again as UTF-8 ({error})", field=str(path)
-        ) from error
-    except Exception as error:
-        raise unreadable(path, path.suffix.lower(), error) from error
-    if not isinstance(frame.index, pandas.RangeIndex):
-        # pandas takes surplus fields for row names and would shift every column.
-        raise InputError("has rows with more fields than its header, but they must be as many", field=str(path))
-    return _with_rows(str(path), frame)
+def _is_number(values: NDArray[Any]) -> bool:
+    return values.dtype.kind != "O"
 
 
-def _with_rows(title: str, frame: Any) -> Any:
-    if len(frame) == 0:
-        raise InputError("has no rows, but it must have at least one sample", field=title)
-    return frame
+def features_of(table: RawTable, names: Sequence[str], *, repair: bool = False) -> NDArray[Any]:
+    """Return the numbers in these columns: int64 where all are whole, else float64.
 
+    Repaired, they are float64, and nan where a cell is no number.
 
-def _csv(path: Path, columns: Columns, declared: Declared) -> Any:
-    import pandas
-
-    with path.open("rb") as file:
-        header = file.readline()
-    other = next((name for mark, name in ((b";", "';'"), (b"\t", "a tab")) if mark in header), None)
-    if b"," not in header and other is not None:
-        raise InputError(f"has {other} between its columns, but it must be a comma", field=str(path))
-    # pandas would call the second of two equal names something else.
-    check_header(str(path), [name for name in next(csv.reader([header.decode("utf-8-sig")]), []) if name])
-    if declared.repair:
-        # All as text: what a column holds must not decide how it is read.
-        frame = pandas.read_csv(path, dtype=str, keep_default_na=False, na_filter=False)
-        if columns.client in frame:
-            frame[columns.client] = frame[columns.client].mask(frame[columns.client] == "")
-        return frame
-    # Names as text, whatever it is: "007" must not become 7, nor "NA" a missing value. pandas looks for missing
-    # values after the converter, so a mark keeps every text from looking like one.
-    names = [columns.client, None if declared.label_names is None else columns.labels[0]]
-    marked = {name: "={}".format for name in names if name is not None}
-    frame = pandas.read_csv(path, low_memory=False, converters=marked)
-    for name in marked:
-        if name in frame:
-            texts = frame[name].str[1:]
-            frame[name] = texts.mask(texts == "")
-    return frame
-
-
-def _feature_names(path: str, columns: Columns, known: list[str]) -> tuple[str, ...]:
-    if columns.features is None:
-        others = {*columns.special, *columns.unused}
-        names = tuple(name for name in known if name not in others)
-        if not names:
-            raise InputError(
-                f"has no columns beside {', '.join(columns.special)}, but it must have features", field=path
-            )
-        return names
-    there = set(known)
-    for name in columns.features:
-        if name not in there:
-            raise InputError(f"holds '{name}', but the file has no such column{suggest(name, known)}", field="features")
-        if name in columns.special:
-            raise InputError(f"holds '{name}', but that column is already the client, label or split", field="features")
-    if not columns.features or len(set(columns.features)) != len(columns.features):
-        raise InputError(field="features", value=list(columns.features), must="one or more different columns")
-    return columns.features
-
-
-def _features(path: str, frame: Any, names: Sequence[str]) -> NDArray[Any]:
-    from pandas.api import types
-
-    places = frame.columns.get_indexer(list(names))
-    dtypes = frame.dtypes.iloc[places].tolist()
-    is_number = {dtype: types.is_numeric_dtype(dtype) for dtype in set(dtypes)}
-    wrong = [name for name, dtype in zip(names, dtypes, strict=True) if not is_number[dtype]]
-    if wrong:
-        example = frame[wrong[0]].iloc[_first_text(frame[wrong[0]])]
+    Raises:
+        InputError: in one sentence with the columns that are not numbers.
+    """
+    columns = [table.columns[name] for name in names]
+    wrong = [name for name, values in zip(names, columns, strict=True) if not _is_number(values)]
+    if wrong and not repair:
+        example = _first_text(table.columns[wrong[0]])[1]
         listed = ", ".join(f"'{name}'" for name in wrong[:5]) + (f" and {len(wrong) - 5} more" * (len(wrong) > 5))
         raise InputError(
             f"has columns that are not numbers: {listed} (such as {str(example)[:40]!r}), but features "
             "must be numbers; choose columns with features",
-            field=path,
+            field=table.title,
         )
     # Whole numbers stay whole (they may be tokens) unless a value is missing or another column is not whole.
-    # Only pandas' own kinds of whole numbers can miss one.
-    whole = all(types.is_integer_dtype(dtype) and dtype != np.uint64 for dtype in is_number) and not any(
-        frame[name].hasnans for name, dtype in zip(names, dtypes, strict=True) if not isinstance(dtype, np.dtype)
-    )
-    matrix = np.empty((len(frame), len(names)), dtype=np.int64 if whole else np.float64)
-    # Column by column pandas takes a minute for a hundred thousand of them, and all at once are a second copy.
+    whole = not repair and all(values.dtype.kind in "iu" and values.dtype != np.uint64 for values in columns)
+    matrix = np.empty((table.num_rows, len(names)), dtype=np.int64 if whole else np.float64)
+    # All at once would be a second copy of the table.
     for start in range(0, len(names), COLUMNS_AT_ONCE):
         some = slice(start, start + COLUMNS_AT_ONCE)
-        missing = {} if whole else {"na_value": np.nan}
-        matrix[:, some] = frame.iloc[:, places[some]].to_numpy(dtype=matrix.dtype, **missing)
+        matrix[:, some] = np.stack([values if whole else as_floats(values) for values in columns[some]], axis=1)
     return matrix
 
 
-def _any_features(frame: Any, names: Sequence[str]) -> NDArray[np.float64]:
-    """Return columns of any content; what is no number is nan."""
-    matrix = np.empty((len(frame), len(names)))
-    for j, name in enumerate(names):
-        matrix[:, j] = _any_numbers(frame[name])
-    return matrix
+def as_floats(values: NDArray[Any]) -> Real:
+    """Return a column of any content as numbers; nan where a cell is none."""
+    return values.astype(np.float64) if _is_number(values) else as_numbers(values)
 
 
-def _any_numbers(column: Any) -> NDArray[np.float64]:
-    from pandas.api import types
-
-    if types.is_numeric_dtype(column.dtype):
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return as_numbers(column.to_numpy(dtype=object))
-
-
-def _first_text(column: Any) -> int:
-    """Return the first row whose value is not a number, to quote it."""
-    import pandas
-
-    if column.dtype.kind != "O" and not pandas.api.types.is_string_dtype(column.dtype):
-        return 0
-    parsed = pandas.to_numeric(column.astype(object), errors="coerce")
-    rows = np.flatnonzero((parsed.isna() & column.notna()).to_numpy())
-    return int(rows[0]) if rows.size else 0
+def _first_text(values: NDArray[Any]) -> tuple[int, Any]:
+    """Return the first row whose value is not a number, and the value, to quote it."""
+    rows = np.flatnonzero(np.isnan(as_numbers(values)) & ~cells_of(values, ()).is_gap)
+    row = int(rows[0]) if rows.size else 0
+    return row, values[row]
 
 
-def _targets(path: str, frame: Any, columns: Columns, declared: Declared) -> NDArray[Any]:
-    """Return the labels, (rows,) of one column and (rows, columns) of a list."""
-    found = [_label(path, frame, name, declared) for name in columns.labels]
-    return found[0] if isinstance(columns.label, str) else np.stack(found, axis=1)
-
-
-def _label(path: str, frame: Any, name: str, declared: Declared) -> NDArray[Any]:
-    from pandas.api import types
-
-    column = frame[name]
-    if declared.label_names is not None:
-        return labels_of(f"column '{name}'", np.array([_text(value) for value in column], dtype=object), declared)
-    if declared.repair:
-        return _any_numbers(column)
-    if not types.is_numeric_dtype(column.dtype):
-        row = _first_text(column)
+def _label(table: RawTable, name: str, options: DataOptions) -> NDArray[Any]:
+    values = table.columns[name]
+    if options.label_names is not None:
+        texts = np.array([text_of(value) for value in values.tolist()], dtype=object)
+        return labels_of(f"column '{name}'", texts, options)
+    if not _is_number(values) and not options.repair:
+        row, value = _first_text(values)
         raise InputError(
-            f"has {str(column.iloc[row])!r} in label column '{name}' at row {row} (counted from 0), but "
-            + _RIGHT_TARGETS[declared.targets],
-            field=path,
+            f"has {str(value)!r} in label column '{name}' at row {row} (counted from 0), but "
+            + _RIGHT_TARGETS[options.kind],
+            field=table.title,
         )
-    if types.is_integer_dtype(column.dtype) and not column.hasnans:
-        return np.asarray(column.to_numpy())
-    return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return values if values.dtype.kind in "iu" and not options.repair else as_floats(values)
 
 
-def _text(value: Any) -> str:
-    """Return a value of a label column as a name is written: 3 and 3.0 are "3"."""
-    is_whole = isinstance(value, float | np.floating) and float(value).is_integer()
-    return str(int(value)) if is_whole else str(value)
-
-
-def clients_of(path: str, frame: Any, name: str) -> NDArray[Any]:
-    """Return the column that says whose a row is; none may be missing."""
-    column = frame[name]
-    missing = np.flatnonzero(column.isna().to_numpy())
+def clients_of(title: str, name: str, values: NDArray[Any], rows: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Return the column that says whose a row is; none may be missing. ``rows`` are their numbers in the file."""
+    missing = np.flatnonzero(cells_of(values, ()).is_gap)
     if missing.size:
-        row = frame.index[missing[0]]
+        row = missing[0] if rows is None else rows[missing[0]]
         raise InputError(
-            f"has no client in column '{name}' at row {row} (counted from 0), but every row needs one", field=path
+            f"has no client in column '{name}' at row {row} (counted from 0), but every row needs one", field=title
         )
-    values = column.to_numpy()
     if values.dtype.kind not in "iufb":
         values = np.array([str(value) for value in values], dtype=np.str_)
     return client_column(f"column '{name}'", values)

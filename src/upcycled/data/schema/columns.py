@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import date, datetime
 from typing import Any, ClassVar, TypeAlias
 
@@ -86,105 +86,94 @@ OTHER = "other"
 
 
 @dataclass(frozen=True)
-class NumberColumn:
-    """A measurement."""
-
-    kind: ClassVar = "number"
-    bounds: tuple[float, float]
-    gap: float | None = None
-    from_data: tuple[str, ...] = ()
+class _Column:
+    kind: ClassVar[str]
+    from_data: tuple[str, ...] = field(default=(), kw_only=True)
+    """The keys whose values were read off the data."""
 
     def names(self, name: str) -> tuple[str, ...]:
         """Return what its features are called."""
+        return ()
+
+
+@dataclass(frozen=True)
+class NumberColumn(_Column):
+    """A measurement."""
+
+    kind = "number"
+    bounds: tuple[float, float]
+    gap: float | None = None
+
+    def names(self, name: str) -> tuple[str, ...]:
         return (name, *_missing(name, self.gap))
 
 
 @dataclass(frozen=True)
-class CategoryColumn:
+class CategoryColumn(_Column):
     """One of a few values."""
 
-    kind: ClassVar = "category"
+    kind = "category"
     values: tuple[str, ...]
     other: bool = True
     gap: str | None = None
-    from_data: tuple[str, ...] = ()
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The values that have a feature of their own, and the one for all others."""
+        return (*self.values, *((OTHER,) if self.other else ()))
 
     def names(self, name: str) -> tuple[str, ...]:
-        listed = (*self.values, *((OTHER,) if self.other else ()))
-        return (*(f"{name}={value}" for value in listed), *_missing(name, self.gap))
+        return (*(f"{name}={value}" for value in self.listed), *_missing(name, self.gap))
 
 
 @dataclass(frozen=True)
-class DateColumn:
+class DateColumn(_Column):
     """A day, as the number of days from the first bound."""
 
-    kind: ClassVar = "date"
+    kind = "date"
     bounds: tuple[date, date]
     formats: tuple[str, ...] = (ISO,)
     gap: date | None = None
-    from_data: tuple[str, ...] = ()
 
     def names(self, name: str) -> tuple[str, ...]:
         return (name, *_missing(name, self.gap))
 
 
 @dataclass(frozen=True)
-class LabelColumn:
+class LabelColumn(_Column):
     """What is to be learnt: one of the classes; or a number in its own unit, within bounds where they are given."""
 
-    kind: ClassVar = "label"
+    kind = "label"
     classes: tuple[str, ...] | None = None
     bounds: tuple[float, float] | None = None
-    from_data: tuple[str, ...] = ()
-
-    def names(self, name: str) -> tuple[str, ...]:
-        return ()
 
 
 @dataclass(frozen=True)
-class ClientColumn:
+class ClientColumn(_Column):
     """Whose a row is."""
 
-    kind: ClassVar = "client"
-    from_data: tuple[str, ...] = ()
-
-    def names(self, name: str) -> tuple[str, ...]:
-        return ()
+    kind = "client"
 
 
 @dataclass(frozen=True)
-class SplitColumn:
+class SplitColumn(_Column):
     """Whether a row is for training or for testing."""
 
-    kind: ClassVar = "split"
-    from_data: tuple[str, ...] = ()
-
-    def names(self, name: str) -> tuple[str, ...]:
-        return ()
+    kind = "split"
 
 
 @dataclass(frozen=True)
-class IgnoredColumn:
+class IgnoredColumn(_Column):
     """Nothing that is looked at; it need not be there."""
 
-    kind: ClassVar = "ignored"
-    from_data: tuple[str, ...] = ()
-
-    def names(self, name: str) -> tuple[str, ...]:
-        return ()
+    kind = "ignored"
 
 
 Feature: TypeAlias = NumberColumn | CategoryColumn | DateColumn
 ColumnKind: TypeAlias = Feature | LabelColumn | ClientColumn | SplitColumn | IgnoredColumn
 FEATURES = (NumberColumn, CategoryColumn, DateColumn)
 KINDS: dict[str, type[ColumnKind]] = {
-    "number": NumberColumn,
-    "category": CategoryColumn,
-    "date": DateColumn,
-    "label": LabelColumn,
-    "client": ClientColumn,
-    "split": SplitColumn,
-    "ignored": IgnoredColumn,
+    made.kind: made for made in (*FEATURES, LabelColumn, ClientColumn, SplitColumn, IgnoredColumn)
 }
 
 
@@ -202,7 +191,7 @@ def column_from(name: str, table: object) -> ColumnKind:
         if kind is None:
             raise InputError(field=f"{where}.kind", must=f"one of {', '.join(KINDS)}")
         raise unknown(f"{where}.kind", kind, KINDS)
-    allowed = [field.name for field in fields(KINDS[kind])]
+    allowed = [one.name for one in fields(KINDS[kind])]
     for key in table:
         if key != "kind" and key not in allowed:
             raise InputError(f"is no key of a column of kind '{kind}'{suggest(key, allowed)}", field=f"{where}.{key}")
@@ -210,26 +199,16 @@ def column_from(name: str, table: object) -> ColumnKind:
     for mark in marks:
         if mark != "kind" and mark not in allowed:
             raise InputError(f"holds '{mark}', but it must list keys of this column", field=f"{where}.from_data")
-    if kind == "number":
-        low, high = _bounds(where, table)
-        return NumberColumn((low, high), _number_gap(where, table, low, high), marks)
-    if kind == "category":
-        return _category(where, table, marks)
-    if kind == "date":
-        return _date_column(where, table, marks)
-    if kind == "label":
-        return _label(where, table, marks)
-    return (ClientColumn if kind == "client" else SplitColumn if kind == "split" else IgnoredColumn)(marks)
+    keys = _CHECKS[kind](where, table) if kind in _CHECKS else {}
+    return KINDS[kind](**keys, from_data=marks)
 
 
 def plain_column(column: ColumnKind) -> dict[str, Any]:
     """Return a column as plain values, from which :func:`column_from` makes an equal one."""
-    found: dict[str, Any] = {"kind": column.kind}
-    for field in fields(column):
-        value = getattr(column, field.name)
-        if value is not None and not (field.name == "from_data" and not value):
-            found[field.name] = [_plain(one) for one in value] if isinstance(value, tuple) else _plain(value)
-    return found
+    own = {one.name: getattr(column, one.name) for one in fields(column)}
+    found = {"kind": column.kind} | {key: _shown(value) for key, value in own.items() if value is not None}
+    marks = found.pop("from_data")
+    return found | ({"from_data": marks} if marks else {})
 
 
 def _plain(value: Any) -> Any:
@@ -253,9 +232,10 @@ def _bounds(where: str, table: Mapping[str, Any]) -> tuple[float, float]:
     return low, high
 
 
-def _number_gap(where: str, table: Mapping[str, Any], low: float, high: float) -> float | None:
+def _number(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    low, high = _bounds(where, table)
     if table.get("gap") is None:
-        return None
+        return {"bounds": (low, high)}
     try:
         gap = float(table["gap"]) + 0.0
     except (TypeError, ValueError, OverflowError):
@@ -263,10 +243,10 @@ def _number_gap(where: str, table: Mapping[str, Any], low: float, high: float) -
     if not low <= gap <= high:
         must = f"a number within the bounds, {low:g} to {high:g}"
         raise InputError(field=f"{where}.gap", value=table["gap"], must=must)
-    return gap
+    return {"bounds": (low, high), "gap": gap}
 
 
-def _category(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> CategoryColumn:
+def _category(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
     values = _texts(f"{where}.values", table.get("values"), least=1)
     other = table.get("other", True)
     if not isinstance(other, bool):
@@ -277,13 +257,13 @@ def _category(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> C
             field=f"{where}.values",
         )
     gap = table.get("gap")
-    known = (*values, *((OTHER,) if other else ()))
+    known = CategoryColumn(values, other).listed
     if gap is not None and (isinstance(gap, bool) or str(gap).strip() not in known):
         raise InputError(field=f"{where}.gap", value=gap, must=f"one of {', '.join(map(repr, known))}")
-    return CategoryColumn(values, other, None if gap is None else str(gap).strip(), marks)
+    return {"values": values, "other": other, "gap": None if gap is None else str(gap).strip()}
 
 
-def _date_column(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> DateColumn:
+def _date(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
     given = table.get("bounds", Absent.MISSING)
     days = [_day(one) for one in given] if isinstance(given, list | tuple) else []
     if len(days) != 2 or days[0] is None or days[1] is None or not days[0] < days[1]:
@@ -301,15 +281,24 @@ def _date_column(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -
             is_day = False
         if not is_day:
             raise InputError(field=f"{where}.formats", value=form, must="a form of days such as '%d.%m.%Y'")
-    return DateColumn((days[0], days[1]), formats, gap, marks)
+    return {"bounds": (days[0], days[1]), "formats": formats, "gap": gap}
 
 
-def _label(where: str, table: Mapping[str, Any], marks: tuple[str, ...]) -> LabelColumn:
+def _label(where: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if "classes" in table and "bounds" in table:
         raise InputError("is given beside classes, but a label is one of them or a number", field=f"{where}.bounds")
     if "classes" in table:
-        return LabelColumn(_texts(f"{where}.classes", table["classes"], least=2), None, marks)
-    return LabelColumn(None, _bounds(where, table) if "bounds" in table else None, marks)
+        return {"classes": _texts(f"{where}.classes", table["classes"], least=2)}
+    return {"bounds": _bounds(where, table)} if "bounds" in table else {}
+
+
+_CHECKS: dict[str, Callable[[str, Mapping[str, Any]], dict[str, Any]]] = {
+    "number": _number,
+    "category": _category,
+    "date": _date,
+    "label": _label,
+}
+"""What checks the keys of each kind of column, all but ``from_data``."""
 
 
 def _texts(field: str, given: object, least: int) -> tuple[str, ...]:

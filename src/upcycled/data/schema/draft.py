@@ -98,7 +98,7 @@ def look_at(tables: Sequence[RawTable], name: str, decimal: str = ".", gaps: Seq
         values.update(text_of(value) for value in cells.values[cells.filled].tolist())
     filled = sum(values.values())
     no_numbers = _odd(
-        [(table, cells, np.isnan(found) & ~cells.is_gap) for (table, cells), found in _both(held, numbers)]
+        [(table, cells, np.isnan(found) & ~cells.is_gap) for (table, cells), found in zip(held, numbers, strict=True)]
     )
     formats, days, no_days = _days(held, filled) if len(every) < MOSTLY * filled else ((), None, Odd())
     return ColumnLook(
@@ -147,10 +147,6 @@ def equal_columns(tables: Sequence[RawTable], names: Sequence[str]) -> list[tupl
             found.append((first[held], name))
         first.setdefault(held, name)
     return found
-
-
-def _both(held: list[tuple[RawTable, Cells]], numbers: list[Real]) -> list[tuple[tuple[RawTable, Cells], Real]]:
-    return list(zip(held, numbers, strict=True))
 
 
 def _odd(found: Sequence[tuple[RawTable, Cells, Any]]) -> Odd:
@@ -320,7 +316,7 @@ def _column(look: ColumnLook, rows: int) -> DraftColumn:
         return DraftColumn(look.name, {"kind": "ignored"}, ("kind",), (said,))
     if look.is_number:
         high = look.high if look.high > look.low else look.low + 1
-        remarks = _odd_remark(look.no_numbers.many, look.no_numbers.value, "numbers")
+        remarks = _odd_remark(look.no_numbers, "numbers")
         return _with_gap(look, NumberColumn((look.low, high)), {"bounds": [look.low, high]}, ("bounds",), remarks)
     if look.days is not None:
         days = look.days[0], max(look.days[1], look.days[0] + timedelta(days=1))
@@ -329,7 +325,7 @@ def _column(look: ColumnLook, rows: int) -> DraftColumn:
         if look.formats != (ISO,):
             keys["formats"] = list(look.formats)
             marked = ("bounds", "formats")
-        remarks = _odd_remark(look.no_days.many, look.no_days.value, "days")
+        remarks = _odd_remark(look.no_days, "days")
         if any(form.startswith(("%d/%m", "%m/%d")) for form in look.formats):
             remarks = (*remarks, "is the day first, or the month? formats are tried in their order")
         return _with_gap(look, DateColumn(days, look.formats), keys, marked, remarks)
@@ -351,10 +347,10 @@ def _with_gap(
     return DraftColumn(look.name, keys, marked, remarks)
 
 
-def _odd_remark(many: int, value: str, what: str) -> tuple[str, ...]:
-    if not many:
+def _odd_remark(odd: Odd, what: str) -> tuple[str, ...]:
+    if not odd.many:
         return ()
-    return (f"{many} cells are no {what}, such as {toml_value(value)}: mend them, or list such texts in gaps",)
+    return (f"{odd.many} cells are no {what}, such as {toml_value(odd.value)}: mend them, or list such texts in gaps",)
 
 
 def _spelling_remark(values: Sequence[str]) -> tuple[str, ...]:

@@ -1,9 +1,4 @@
-"""From the cells of one site's table to numbers, and from many sites' tables to federated data, by the schema alone.
-
-From the cells of one site's table to numbers, by the schema alone: another site's rows change nothing here.
-
-Tables of one or many sites and a schema become federated data.
-"""
+"""From the cells of one site's table to numbers, by the schema alone: another site's rows change nothing here."""
 
 from __future__ import annotations
 
@@ -18,11 +13,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.errors import InputError, shown
 from upcycled.core.vectors import Real
-from upcycled.data.arrays import Declared
-from upcycled.data.federated import FederatedData
-from upcycled.data.grouping import GroupedRows, client_column, group
 from upcycled.data.readers.raw_tables import RawTable
-from upcycled.data.readers.tables import is_test_row
 from upcycled.data.schema.cells import NOWHERE, Cells, cells_of, days_in, forms_of, numbers_in, places_in, text_of
 from upcycled.data.schema.columns import (
     OTHER,
@@ -135,7 +126,7 @@ def encode_feature(schema: Schema, name: str, column: Feature, values: NDArray[A
 def _category(schema: Schema, name: str, column: CategoryColumn, cells: Cells) -> tuple[Real, list[TableProblem]]:
     places = places_in(cells, column.values)
     problems, strange = _gaps(name, column, cells), (places == NOWHERE) & ~cells.is_gap
-    listed = (*column.values, *((OTHER,) if column.other else ()))
+    listed = column.listed
     if column.other:
         places[strange] = len(column.values)
         problems += _listed_otherwise(name, column, cells, strange)
@@ -172,9 +163,7 @@ def _label(
     cells = cells_of(values, schema.gaps, keep=column.classes or ())
     problems: list[TableProblem] = []
     if cells.is_gap.any():
-        first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-        said = f"label column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}"
-        problems.append(TableProblem(f"{said}: leave such rows out of the table"))
+        problems.append(TableProblem(f"label column '{name}' {_has_gaps(cells)}: leave such rows out of the table"))
     if column.classes is not None:
         places = places_in(cells, column.classes)
         strange = (places == NOWHERE) & ~cells.is_gap
@@ -272,8 +261,7 @@ def gaps_line(gaps: Sequence[str], more: Iterable[str]) -> str:
 def _gaps(name: str, column: Feature, cells: Cells) -> list[TableProblem]:
     if column.gap is not None or not cells.is_gap.any():
         return []
-    first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-    said = f"column '{name}' has {_gap_words(many)}, the first at row {first} {FROM_ZERO}, and no constant for them"
+    said = f"column '{name}' {_has_gaps(cells)}, and no constant for them"
     return [TableProblem(said, marked_line(name, "gap", usual_gap(column), column.from_data))]
 
 
@@ -305,8 +293,18 @@ def _first(cells: Cells, rows: NDArray[np.bool_]) -> str:
     return f"{word} at row {places[0]} {FROM_ZERO}{more}"
 
 
-def _gap_words(many: int) -> str:
-    return "a gap" if many == 1 else f"{many} gaps"
+def _has_gaps(cells: Cells) -> str:
+    rows = np.flatnonzero(cells.is_gap)
+    return has_gaps(len(rows), int(rows[0]))
+
+
+def has_gaps(many: int, first: int) -> str:
+    """Return how many gaps a column has, and where the first of them is.
+
+    >>> has_gaps(2, 5)
+    'has 2 gaps, the first at row 5 (counted from 0)'
+    """
+    return f"has {'a gap' if many == 1 else f'{many} gaps'}, the first at row {first} {FROM_ZERO}"
 
 
 def _some(cells: Cells) -> list[str]:
@@ -323,40 +321,6 @@ def _like(column: DateColumn) -> str:
 
 
 _LISTED = 20
-
-
-def load_by_schema(tables: Sequence[RawTable], schema: Schema, *, repair: bool) -> FederatedData:
-    """Return the data of tables that a schema describes.
-
-    Raises:
-        InputError: with all problems of all tables in one sentence; repaired, only those of shapes.
-    """
-    if not schema.labels:
-        raise InputError("holds no column of kind 'label', but there must be something to learn", field="columns")
-    done = [(table, encode(schema, table, with_labels=True)) for table in tables]
-    problems = [one for _, made in done for one in made.problems]
-    clients, others = [], []
-    for table, _ in done:
-        who, met = clients_in(schema, table)
-        clients.append(who)
-        others += met
-    refuse([one for one in (*problems, *others) if one.blocks and (one.is_shape or not repair)])
-    titles = [table.title for table in tables]
-    notes = [
-        [f"{one.where}: {one.said}" if len(titles) > 1 else one.said for one in problems if one.is_label is is_label]
-        for is_label in (True, False)
-    ]
-    declared = Declared(label_names=schema.classes, targets=schema.targets, repair=repair)
-    data = group(
-        _parts(schema, done, client_column("client", np.concatenate(clients))),
-        feature_names=schema.feature_names,
-        declared=declared,
-    )
-    # What follows from a draft's marks follows from the data.
-    inferred = data.inferred | ({"schema"} if schema.marks else set())
-    return replace(
-        data, other_columns=schema.others, schema=schema, inferred=inferred, notes=(*notes[0], *data.notes, *notes[1])
-    )
 
 
 def refuse(problems: Sequence[TableProblem]) -> None:
@@ -390,18 +354,6 @@ def clients_in(schema: Schema, table: RawTable) -> tuple[NDArray[Any], list[Tabl
     cells = cells_of(table.columns[schema.client], ("",))
     problems = []
     if cells.is_gap.any():
-        first, many = int(np.flatnonzero(cells.is_gap)[0]), int(cells.is_gap.sum())
-        said = f"client column '{schema.client}' has {many} gaps, the first at row {first} {FROM_ZERO}"
+        said = f"client column '{schema.client}' {_has_gaps(cells)}"
         problems.append(TableProblem(said, "", True, where=table.title))
     return np.array([text_of(value) for value in cells.values.tolist()], dtype=np.str_), problems
-
-
-def _parts(schema: Schema, done: Sequence[tuple[RawTable, Encoded]], clients: NDArray[Any]) -> list[GroupedRows]:
-    x = np.concatenate([made.x for _, made in done])
-    y = np.concatenate([made.y for _, made in done if made.y is not None])
-    if schema.split is None:
-        return [GroupedRows("train", x, y, clients)]
-    is_test = np.concatenate([is_test_row(table.title, schema.split, table.columns[schema.split]) for table, _ in done])
-    return [
-        GroupedRows(title, x[rows], y[rows], clients[rows]) for title, rows in (("train", ~is_test), ("test", is_test))
-    ]

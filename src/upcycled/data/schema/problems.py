@@ -21,6 +21,7 @@ from upcycled.data.schema.encoding import (
     encode,
     gaps_line,
     has_commas,
+    has_gaps,
     is_word,
 )
 from upcycled.data.schema.schema import GAPS, Schema
@@ -104,8 +105,7 @@ def _unreadable(look: ColumnLook, gaps: str) -> list[TableProblem]:
         said, mend = f"column '{look.name}' is empty", marked_line(look.name, "kind", "ignored")
         found.append(TableProblem(said, mend, where=look.gaps.where))
     elif look.gaps.many:
-        many = "a gap" if look.gaps.many == 1 else f"{look.gaps.many} gaps"
-        said = f"column '{look.name}' has {many}, the first at row {look.gaps.row} {FROM_ZERO}"
+        said = f"column '{look.name}' {has_gaps(look.gaps.many, look.gaps.row)}"
         gap = look.low + (look.high - look.low) / 2 if look.is_number else "other"
         found.append(TableProblem(said, marked_line(look.name, "gap", gap), where=look.gaps.where))
     return found
@@ -118,7 +118,7 @@ def _every(look: ColumnLook) -> Cells:
 def _label_problems(look: ColumnLook) -> list[TableProblem]:
     found = []
     if look.gaps.many:
-        said = f"label column '{look.name}' has {look.gaps.many} gaps, the first at row {look.gaps.row} {FROM_ZERO}"
+        said = f"label column '{look.name}' {has_gaps(look.gaps.many, look.gaps.row)}"
         found.append(TableProblem(f"{said}: leave such rows out of the table", "", where=look.gaps.where))
     if look.no_numbers.many:
         odd = look.no_numbers

@@ -36,10 +36,11 @@ from numpy.typing import NDArray
 from upcycled._utils.files import check_unpacked
 from upcycled.core.errors import InputError, Limits, reason_of, unknown
 from upcycled.core.vectors import Ints
-from upcycled.data.arrays import Names, declare, flat_part, whole
+from upcycled.data.arrays import Names, flat_part, whole
 from upcycled.data.federated import FederatedData, checked
 from upcycled.data.grouping import GroupedRows, group
 from upcycled.data.loading import load
+from upcycled.data.options import DataOptions
 from upcycled.data.readers.npz import array_names, pixels, read_set
 from upcycled.data.sets.leaf import User, is_leaf, merged, read_leaf
 from upcycled.data.sets.paths import find, missing
@@ -107,14 +108,14 @@ def deal(images: Images, letters: int, per_class: Ints, seed: int) -> FederatedD
         wanted[0].append(labels[:kept])
         wanted[1].append(labels[kept:])
     sides = (("train", images.train_x, images.train_y), ("test", images.test_x, images.test_y))
-    parts, declared = [], declare(letters, letter_names(letters))
+    parts, options = [], DataOptions(label_names=letter_names(letters))
     for (title, x, y), users in zip(sides, wanted, strict=True):
         labels = np.concatenate(users)
         sizes = np.array([own.size for own in users]).reshape(-1, USERS_PER_DEVICE).sum(axis=1)
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         rows = _rows(title, labels, y, letters, rng)
-        parts.append(flat_part(title, pixels(x[rows]), y[rows], offsets, declared))
-    return checked(parts, Names(), declared)
+        parts.append(flat_part(title, pixels(x[rows]), y[rows], offsets, options))
+    return checked(parts, Names(), options)
 
 
 def _rows(title: str, wanted: Ints, pool: Ints, letters: int, rng: np.random.Generator) -> Ints:
@@ -263,8 +264,8 @@ def load_json(path: Path, letters: int | None, devices: int | None, seed: int) -
     parts = [GroupedRows(part.title, part.x, part.y, place[part.client]) for part in parts]
     parts[1:] = [_where(part, part.client >= 0) for part in parts[1:]]
     count = max(2, int(parts[0].y.max()) + 1) if letters is None else letters
-    names = [train[i].name for i in users] if devices is None else None
-    data = group(parts, client_names=names, declared=declare(count, letter_names(count)))
+    names = tuple(train[i].name for i in users) if devices is None else None
+    data = group(parts, DataOptions(label_names=letter_names(count), client_names=names))
     # FedProx's files have the same images many times.
     return data if test is not None else replace(data, has_copies=True).split(1 - TRAINING_SHARE, seed)
 

@@ -20,10 +20,12 @@ from upcycled._utils.extras import needs
 from upcycled.core.errors import InputError
 from upcycled.core.vectors import Ints
 from upcycled.data import splits
-from upcycled.data.arrays import declare, whole
+from upcycled.data.arrays import whole
 from upcycled.data.federated import FederatedData
 from upcycled.data.grouping import GroupedRows, client_column, group
+from upcycled.data.options import DataOptions
 from upcycled.data.readers.npz import array_names, read_arrays, unreadable
+from upcycled.data.readers.raw_tables import inferred_column
 from upcycled.data.readers.tables import clients_of
 from upcycled.data.sets.leaf import User, is_leaf, merged, read_leaf
 from upcycled.data.sets.paths import find, missing
@@ -107,7 +109,8 @@ def read_parquet(path: Path) -> Tweets:
         raise InputError(
             f"has no text at row {frame.index[without[0]]} (counted from 0), but it must have one", field=str(path)
         )
-    _, numbered = np.unique(clients_of(str(path), frame, "pseudo_user"), return_inverse=True)
+    users = clients_of(str(path), "pseudo_user", inferred_column(frame["pseudo_user"]), frame.index.to_numpy())
+    _, numbered = np.unique(users, return_inverse=True)
     return Tweets(
         label=_labels(path, "label", frame["label"].to_numpy(dtype=object), frame.index.to_numpy()),
         user=numbered,
@@ -271,7 +274,7 @@ def sent140(
         for title, rows in (("train", ~tweets.is_test), ("test", tweets.is_test))
     ]
     # Two people who write the same few words write two tweets.
-    data = group(parts, declared=declare(label_names=("negative", "positive")))
+    data = group(parts, DataOptions(label_names=("negative", "positive")))
     # Words, users and what is held out follow from the tweets.
     data = replace(data, has_copies=False, inferred=data.inferred | {"sizes"}, public=public)
     return data if table is None else data.with_vectors(table)
