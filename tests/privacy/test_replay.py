@@ -419,7 +419,7 @@ def test_the_largest_token_shows_nothing(site, monkeypatch, capsys, case, larges
     tape, shown, rng = Tape(monkeypatch), [], np.random.default_rng(3)
     rows = [[str(i // ROWS), *map(str, rng.integers(0, 9, 3)), str(rng.integers(2))] for i in range(CLIENTS * ROWS)]
     tokens = '[model]\nkind = "lstm"\nhidden = 2\nembedding = 2\n\n[algorithm]'
-    file = file_of(case).replace(SCHEMA, "classes = 2\nvocabulary = 50").replace("[algorithm]", tokens)
+    file = file_of(case).replace(SCHEMA, "num_classes = 2\nvocabulary = 50").replace("[algorithm]", tokens)
     for word in ("8", largest):
         folder = site()
         rows[0][1] = word
