@@ -5,8 +5,8 @@ The tables [data] of the paper's real sets: FEMNIST and Sent140.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -31,11 +31,9 @@ from upcycled.data.schema.schema import as_schema
 from upcycled.data.sets.femnist import LETTERS
 
 
-class Source(BuiltTable):
+class Source(Table):
     """The keys of every table [data]."""
 
-    makes: ClassVar[Callable[..., Any]] = DataOptions
-    names: ClassVar[Mapping[str, str]] = {}
     seed: Seed = 0
     validation_fraction: Fraction = 0.0
     public: bool = False
@@ -91,12 +89,18 @@ class Sent140(PublishedSet):
 _Classes = Annotated[int, CLASSES]
 Columns = Annotated[tuple[Word, ...], AsTuple, Field(min_length=1)]
 _Names = Annotated[tuple[Word, ...], AsTuple, Field(min_length=2)] | None
+
+
+class _BuiltSource(Source, BuiltTable):
+    pass
+
+
 if TYPE_CHECKING:
     File = Source
 else:
     File = table_of(
         DataOptions,
-        base=Source,
+        base=_BuiltSource,
         left_out=("client_names", "repair"),
         types={
             "label_names": (_Names, "a list of the names of two classes or more"),
