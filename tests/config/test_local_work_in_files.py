@@ -15,9 +15,10 @@ import torch
 import upcycled as up
 from tests.experiments.small import SMALL
 from upcycled.cli.main import main
-from upcycled.config.experiment import load_config, parse
+from upcycled.config.experiment import NOT_COMPARED, flat, load_config, parse
 from upcycled.experiments.batch import run_experiment
 from upcycled.losses import OBJECTIVES
+from upcycled.training.checkpoint.fingerprint import hash_of
 from upcycled.training.plan import make_plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -143,6 +144,17 @@ def test_a_default_has_the_same_fingerprint_stated_or_left_out():
     experiment = small()
     assert experiment.fingerprint(0) == small(local=tomllib.loads(SMALL)["local"] | {"kind": "sgd"}).fingerprint(0)
     assert "loss" not in experiment.resolved()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "scaffold", "feddyn", "fednova"])
+def test_the_server_learning_rate_keeps_the_fingerprints_of_files_that_could_not_say_it(name):
+    default, other = small(algorithm={"name": name}), small(algorithm={"name": name, "server_lr": 1.5})
+    keys = {key: value for key, value in flat(default.for_seed(0).resolved()).items() if key not in NOT_COMPARED}
+    if name != "fedavg":  # FedAvg's files always had it
+        keys.pop("algorithm.server_lr")
+    assert default.fingerprint(0) == hash_of(keys)
+    assert default.fingerprint(0) != other.fingerprint(0)
+    assert default.spec(0).fingerprint != other.spec(0).fingerprint
 
 
 WRONG = [

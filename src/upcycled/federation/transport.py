@@ -5,9 +5,8 @@ beside that, and the command that runs an experiment takes the seat of Flower's 
 the code that Flower would ship.
 
 Flower's public API (``ServerApp``, ``ClientApp``, mods) starts a process for every message, which takes longer than a
-data round does here. Sites that stay warm need parts of Flower that are not public. All of them are in this file;
-``OLDEST`` and ``NEWEST`` are the versions it was tested with, and ``tests/federation/test_flower_canary.py`` checks
-each part.
+data round does here. Sites that stay warm need parts of Flower that are not public. All of them are in this file.
+``OLDEST`` and ``NEWEST`` are the versions it was tested with; ``tests/federation/test_flower_canary.py`` checks each.
 """
 
 from __future__ import annotations
