@@ -94,12 +94,12 @@ def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monk
             patch.setattr(Work, "__init__", refuse)
             return original(strategy, state, horizon)
 
-    from upcycled.core.upcycling import Upcycled
+    from upcycled.core.upcycling import Strategy
 
-    original = Upcycled.upcycle
-    monkeypatch.setattr(Upcycled, "upcycle", guarded_upcycle)
+    original = Strategy.upcycle
+    monkeypatch.setattr(Strategy, "upcycle", guarded_upcycle)
     guarded = up.train(federation, iterations=8, upcycle=0.5, **settings(name))
-    monkeypatch.setattr(Upcycled, "upcycle", original)
+    monkeypatch.setattr(Strategy, "upcycle", original)
     free = up.train(federation, iterations=8, upcycle=0.5, **settings(name))
     assert not touched
     assert guarded.params.numpy().tobytes() == free.params.numpy().tobytes()

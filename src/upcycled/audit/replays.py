@@ -22,7 +22,7 @@ from upcycled.core.memory import ClientMemory
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Participation
 from upcycled.core.solvers import NoisySGD, Solver
-from upcycled.core.upcycling import State, Vanilla
+from upcycled.core.upcycling import State, Strategy
 from upcycled.core.vectors import Ints, Real, Shards, Vector
 from upcycled.models.prepare import as_input
 from upcycled.privacy import Ledger
@@ -166,9 +166,9 @@ class World:
         )
         self._listener = _Listening(plan.strategy.algorithm)
         heard = cast(Algorithm, self._listener)
-        self.plan = replace(self.full, strategy=Vanilla(heard))
-        # Both kinds of strategy are dataclasses with an algorithm. Whoever is in every round would overdraw a budget.
-        strategy = replace(plan.strategy, algorithm=heard)  # type: ignore[type-var]
+        self.plan = replace(self.full, strategy=Strategy(heard))
+        # Whoever is in every round would overdraw a budget.
+        strategy = replace(plan.strategy, algorithm=heard)
         self.heard = replace(self.full, strategy=strategy, spec=spec.replace(budget=None))
         self.engine = _Remembering(made_of(plan.engine.open(task, 1)), isinstance(task.solver, NoisySGD))
         self._start = start_run(_of_one_round(self.plan))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -412,6 +412,9 @@ class Mechanism(Protocol):
     >>> run = up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=4, progress=False)
     >>> run.privacy.max_epsilon(1e-4)
     2.0
+
+    A mechanism that can be given what it is to spend, in place of its noise, has the members ``epsilon`` and ``delta``:
+    None where the noise itself was given.
     """
 
     @property
@@ -422,22 +425,10 @@ class Mechanism(Protocol):
         """Raise InputError if the mechanism is not sound here; else return it with its noise calibrated."""
 
 
-@runtime_checkable
-class Calibrated(Protocol):
-    """A mechanism that can be given what it is to spend, in place of its noise."""
-
-    @property
-    def epsilon(self) -> float | None:
-        """What every client may spend in all; None where the noise itself was given."""
-
-    @property
-    def delta(self) -> float | None:
-        """The delta that goes with it."""
-
-
-def meets_epsilon(mechanism: object) -> bool:
-    """Say whether a mechanism as the user wrote it was given an epsilon."""
-    return isinstance(mechanism, Calibrated) and mechanism.epsilon is not None
+def asked_epsilon(mechanism: object) -> float | None:
+    """Return what every client may spend in all, of a mechanism as the user wrote it; None if given its noise."""
+    epsilon: float | None = getattr(mechanism, "epsilon", None)
+    return epsilon
 
 
 def _pass_on(trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:

@@ -23,7 +23,7 @@ from upcycled._utils.formats import (
 )
 from upcycled._utils.statistics import Paired, mean_and_sd
 from upcycled.core.errors import InputError, check_number, unknown
-from upcycled.core.mechanism import meets_epsilon
+from upcycled.core.mechanism import asked_epsilon
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.metrics import as_metrics
@@ -221,7 +221,7 @@ def compare(
         raise InputError("upcycle is None, but a comparison needs the coefficient of its upcycled runs")
     if data.test is None:
         raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
-    if equal == "epsilon" and not meets_epsilon(arguments.get("privacy")):
+    if equal == "epsilon" and asked_epsilon(arguments.get("privacy")) is None:
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
     check_compared(metric, arguments.get("metrics"))
     vanilla = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal)}

@@ -18,7 +18,7 @@ from torch import nn
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm, NoiseGain
+from upcycled.core.algorithm import Algorithm, noise_gain
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
@@ -28,7 +28,7 @@ from upcycled.core.mechanism import Fitted, Setting, average
 from upcycled.core.objective import Objective
 from upcycled.core.sampling import Participation
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, NoisySGD, ShiftedMinimiser, Solver
-from upcycled.core.upcycling import LocalGeometry, Strategy, Upcycled, Vanilla
+from upcycled.core.upcycling import LocalGeometry, Strategy
 from upcycled.core.user_code import looked_up, names_code
 from upcycled.core.vectors import Shards, Vector
 from upcycled.data import FederatedData
@@ -191,7 +191,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     ``samples`` are two to try the model on, where there are some.
     """
     settle()
-    strategy = _strategy(spec.algorithm, spec.upcycle)
+    strategy = Strategy(spec.algorithm, None if spec.upcycle is None else as_rule(spec.upcycle))
     asked = as_objective(spec.loss, facts.targets)
     objective = with_counts(asked, facts.class_counts)
     facts = _with_targets(objective, facts)
@@ -215,7 +215,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     check_stragglers(spec.stragglers, solver)
     aggregator = _aggregator(spec, mechanism)
     directions = EffectiveDirections(layout, linear_layer(module) is not None and isinstance(objective, CrossEntropy))
-    if strategy.uses_noise_energy and isinstance(strategy, Upcycled):
+    if strategy.uses_noise_energy:
         check_known_noise(spec, mechanism, aggregator)
         geometry = LocalGeometry(_ratio(spec, solver), directions, _kept_noise(spec.algorithm))
         strategy = replace(strategy, geometry=geometry)
@@ -313,12 +313,6 @@ def _made(spec: RunSpec) -> str | nn.Module:
     return made_by(factory, spec.model, spec.seed)
 
 
-def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
-    if upcycle is None:
-        return Vanilla(algorithm)
-    return Upcycled(algorithm, as_rule(upcycle))
-
-
 def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
     """Return the aggregator, None for the usual mean; refuse what the mechanism has no releases or no numbers for."""
     aggregator = as_aggregator(spec.aggregation)
@@ -335,9 +329,9 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
 
 def _kept_noise(algorithm: Algorithm) -> float:
     """Return which part of a round's noise energy is in the models of later rounds."""
-    assert isinstance(algorithm, NoiseGain)  # as checked, with its gain
-    assert algorithm.noise_gain is not None
-    return (algorithm.noise_kept / algorithm.noise_gain) ** 2
+    gain = noise_gain(algorithm)
+    assert gain is not None  # as checked
+    return float(getattr(algorithm, "noise_kept", 1.0) / gain) ** 2
 
 
 def _ratio(spec: RunSpec, solver: Solver) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import NoiseGain, Server, Vectors
+from upcycled.core.algorithm import Server, Vectors, noise_gain
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout
@@ -61,7 +61,7 @@ def check_known_noise(spec: RunSpec, mechanism: Fitted, aggregator: Aggregator |
         raise InputError(field="upcycle", value=rule, but=but)
     if aggregator is not None and not aggregator.is_weighted:
         raise InputError(field="upcycle", value=rule, but="it needs an aggregation with weights, such as 'precision'")
-    if not isinstance(spec.algorithm, NoiseGain) or spec.algorithm.noise_gain is None:
+    if noise_gain(spec.algorithm) is None:
         but = f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedProx or FedDyn"
         raise InputError(field="upcycle", value=rule, but=but)
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from upcycled.core.algorithm import Algorithm, UsesReleases
+from upcycled.core.algorithm import Algorithm
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.core.layout import flatten, layout_of
@@ -125,7 +125,7 @@ def _setting(
         penalty=penalty_of(algorithm, initial),
         is_personal=algorithm.is_personal,
         remembers=algorithm.remembers,
-        uses_releases=isinstance(algorithm, UsesReleases) and algorithm.uses_releases,
+        uses_releases=bool(getattr(algorithm, "uses_releases", False)),
         local=local.local,
         is_plain_sgd=isinstance(local, LocalSGD) and local.is_plain,
         is_local_given=spec.local is not None,

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from upcycled.core.aggregator import Combination, Received
-from upcycled.core.algorithm import Algorithm, NoiseGain, OwnShares, RoundResult, Server
+from upcycled.core.algorithm import RoundResult, Server, noise_gain, own_shares
 from upcycled.core.engine import Engine, Work
 from upcycled.core.errors import BudgetSpentError, InputError
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
@@ -248,7 +248,7 @@ def _received(plan: Plan, mechanism: Fitted, asked: Ask, release: Release) -> Re
     return Received(
         release=release,
         sent=asked.model,
-        shares=_shares(plan.strategy.algorithm, release),
+        shares=own_shares(plan.strategy.algorithm, release.num_samples),
         noise_std=None if known is None else known(release),
         offsets=offsets,
         horizon=plan.data_rounds,
@@ -266,18 +266,11 @@ def _noise_std(combination: Combination, charge: Charge | None) -> float:
 def _noise_energy(plan: Plan, mechanism: Fitted, combination: Combination | None, release: Release) -> float | None:
     """Return the expected squared norm of the noise that a round brings into the model, from public numbers."""
     algorithm, known = plan.strategy.algorithm, mechanism.release_noise_std
-    weights = _shares(algorithm, release) if combination is None else combination.weights
-    gain = algorithm.noise_gain if isinstance(algorithm, NoiseGain) else None
+    weights = own_shares(algorithm, release.num_samples) if combination is None else combination.weights
+    gain = noise_gain(algorithm)
     if known is None or weights is None or gain is None:
         return None
     return gain**2 * plan.directions.dimension * float(np.square(weights * known(release)).sum())
-
-
-def _shares(algorithm: Algorithm, release: Release) -> Real:
-    """Return what each release weighs in the algorithm's own mean."""
-    samples = release.num_samples
-    shares: Real = algorithm.shares(samples) if isinstance(algorithm, OwnShares) else samples / samples.sum()
-    return shares
 
 
 def _nobody(size: int) -> Trained:
