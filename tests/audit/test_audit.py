@@ -144,8 +144,8 @@ def test_an_even_iteration_that_uses_client_state_is_caught(monkeypatch):
     kept = {}
     train, upcycle = Sequential.train, Strategy.upcycle
 
-    def remembering(self, work):
-        kept["models"] = train(self, work)
+    def remembering(self, asked, noise):
+        kept["models"] = train(self, asked, noise)
         return kept["models"]
 
     def leaking(self, state, horizon):
@@ -185,9 +185,9 @@ def counter_example(monkeypatch):
     """Squared loss with x_1 = 1, y_1 = +-tau and all other x = 0: the minimiser is y_1, whatever n is."""
     tau, n = 10.0, 100
 
-    def least_squares(self, work):
+    def least_squares(self, asked, noise):
         vectors = np.zeros((1, self.task.layout.size), dtype=np.float32)
-        x, y = self.task.train.client(int(work.cohort.clients[0]))
+        x, y = self.task.train.client(int(asked.cohort.clients[0]))
         vectors[0, 0] = (x[:, 0] * tau * (2 * y - 1)).sum() / (x[:, 0] ** 2).sum()
         return Trained(vectors, np.ones(1, dtype=np.int64))
 

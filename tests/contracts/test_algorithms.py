@@ -76,7 +76,7 @@ def test_an_upcycled_iteration_moves_no_bytes_and_takes_no_gradient(federation, 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monkeypatch):
     """Every door to training data raises while an upcycled iteration is made."""
-    from upcycled.core.engine import Work
+    from upcycled.core.engine import Ask
     from upcycled.training import round as loop
 
     touched = []
@@ -91,7 +91,7 @@ def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monk
                 patch.setattr(Shards, method, refuse)
             for function in ("ask", "answer", "take"):
                 patch.setattr(loop, function, refuse)
-            patch.setattr(Work, "__init__", refuse)
+            patch.setattr(Ask, "__init__", refuse)
             return original(strategy, state, horizon)
 
     from upcycled.core.upcycling import Strategy

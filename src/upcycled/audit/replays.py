@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from upcycled.core.algorithm import Algorithm, RoundResult, Server, Vectors
-from upcycled.core.engine import Engine, Work
+from upcycled.core.engine import Ask, Engine
 from upcycled.core.mechanism import NoiseSource, Trained
 from upcycled.core.memory import ClientMemory
 from upcycled.core.randomness import Purpose
@@ -112,15 +112,15 @@ class _Remembering:
         """Train the next time, whatever the work."""
         self._last = None
 
-    def train(self, work: Work) -> Trained:
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
         """Train, unless the very same work was the last."""
         self.trainings += 1
         if self._is_noisy:
-            return self._engine.train(work)
-        key = (work.round, work.attempt, *map(_bytes, (work.cohort.clients, work.cohort.epochs, work.model)))
-        key = (*key, work.problem.a, _bytes(work.problem.b))
+            return self._engine.train(asked, noise)
+        key = (asked.round, asked.attempt, *map(_bytes, (asked.cohort.clients, asked.cohort.epochs, asked.model)))
+        key = (*key, asked.problem.a, _bytes(asked.problem.b))
         if self._last is None or self._last[0] != key:
-            self._last = (key, self._engine.train(work))
+            self._last = (key, self._engine.train(asked, noise))
         return self._last[1]
 
 
@@ -265,11 +265,11 @@ class Bringing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def train(self, work: Work) -> Trained:
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
         """Bring what was wanted; steps are counted as if they had been taken."""
-        model = work.model.astype(np.float32)
-        vectors = np.stack([model + self._moves.get(client, np.float32(0)) for client in work.cohort.clients.tolist()])
-        steps = steps_of(self._solver, self._train, work.cohort.rows, work.cohort.epochs)
+        model = asked.model.astype(np.float32)
+        vectors = np.stack([model + self._moves.get(client, np.float32(0)) for client in asked.cohort.clients.tolist()])
+        steps = steps_of(self._solver, self._train, asked.cohort.rows, asked.cohort.epochs)
         return Trained(vectors.astype(np.float32), steps, vectors.copy() if self._is_personal else None)
 
 

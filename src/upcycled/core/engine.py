@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 from torch import nn
 
+from upcycled.core.errors import InputError
 from upcycled.core.layout import Layout
 from upcycled.core.mechanism import NoiseSource, Trained
 from upcycled.core.objective import Objective
@@ -40,18 +42,40 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Work:
-    """One data round for a cohort: minimise F_i + a/2 ||x - w||^2 + <b_i, x>, starting at w = model."""
+class Ask:
+    """What the server asks of a cohort in one attempt at a data round, as it is sent to sites and given to engines.
 
+    The local work is to minimise F_i + a/2 ||x - w||^2 + <b_i, x>, starting at w = model.
+    """
+
+    iteration: int
     round: int
     attempt: int
     cohort: Cohort
     model: Vector
     problem: Problem
-    noise: NoiseSource | None = None
-    """For solvers that draw noise inside their steps; the same source as the release's."""
+    """a, and a row of b for each client: the algorithm's part, to which a mechanism adds its own before local work."""
     statistics: Vector | None = None
-    """The running statistics that clients start from, where the model has some."""
+    """The model's running statistics of batch norm, where it has some."""
+    clip_scale: float = 1.0
+    """See :attr:`State.clip_scale`."""
+
+    def __getitem__(self, places: Ints) -> Ask:
+        """Return what is asked of some of the cohort, by their places."""
+        b = self.problem.b
+        problem = replace(self.problem, b=None if b is None else b[places])
+        return replace(self, cohort=self.cohort[places], problem=problem)
+
+    def of(self, client: int) -> Ask:
+        """Return the part that one client is sent.
+
+        Raises:
+            InputError: if it is not asked in this round.
+        """
+        places = np.flatnonzero(self.cohort.clients == client)
+        if not places.size:
+            raise InputError(f"client {client} is not in the cohort of data round {self.round}")
+        return self[places]
 
 
 @dataclass(frozen=True)
@@ -75,8 +99,11 @@ class Engine(Protocol):
     def way(self) -> str:
         """How it works on this task, where it has a choice; a fixed function of the task."""
 
-    def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
+        """Do a cohort's local work.
+
+        ``noise`` is for solvers that draw noise inside their steps; the same source as the release's.
+        """
 
     def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
         """Score the global model, with its running statistics where it has some, on all test samples."""

@@ -23,7 +23,7 @@ from upcycled._utils.files import json_table, reading
 from upcycled._utils.formats import general
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.tables import in_keys
-from upcycled.core.engine import Engine, EngineKind, Task
+from upcycled.core.engine import Ask, Engine, EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, shown
 from upcycled.core.mechanism import Release
 from upcycled.core.sampling import Cohort
@@ -45,7 +45,7 @@ from upcycled.federation.messages import (
     unpacked,
 )
 from upcycled.training.plan import Plan, plan_of
-from upcycled.training.round import Answer, Ask, Traffic, ask, joined, repeat, take
+from upcycled.training.round import Answer, Traffic, ask, joined, repeat, take
 from upcycled.training.spec import RunSpec
 from upcycled.training.state import Run
 

@@ -20,47 +20,16 @@ import numpy as np
 
 from upcycled.core.aggregator import Combination, Received
 from upcycled.core.algorithm import RoundResult, Server, noise_gain, own_shares
-from upcycled.core.engine import Engine, Work
-from upcycled.core.errors import BudgetSpentError, InputError
+from upcycled.core.engine import Ask, Engine
+from upcycled.core.errors import BudgetSpentError
 from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Cohort
-from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Ints, Real, Vector, weighted_mean
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.training.plan import Plan
 from upcycled.training.plan_checks import check_problem, check_proven_for, check_stepped, own_copy
 from upcycled.training.state import Run
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What the server asks of a cohort in one attempt at a data round."""
-
-    iteration: int
-    round: int
-    attempt: int
-    cohort: Cohort
-    model: Vector
-    problem: Problem
-    """The algorithm's part: a, and a row of b for each client."""
-    statistics: Vector | None = None
-    """The model's running statistics of batch norm, where it has some."""
-    clip_scale: float = 1.0
-    """See :attr:`State.clip_scale`."""
-
-    def of(self, client: int) -> Ask:
-        """Return the part that one client is sent.
-
-        Raises:
-            InputError: if it is not asked in this round.
-        """
-        places = np.flatnonzero(self.cohort.clients == client)
-        if not places.size:
-            raise InputError(f"client {client} is not in the cohort of data round {self.round}")
-        b = self.problem.b
-        problem = replace(self.problem, b=None if b is None else b[places])
-        return replace(self, cohort=self.cohort[places], problem=problem)
 
 
 @dataclass(frozen=True)
@@ -121,8 +90,8 @@ def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: L
     if plan.facts.ids is not None:
         cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
     problem = mechanism.problem(asked.problem, asked.model, cohort, noise)
-    work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise, asked.statistics)
-    trained = engine.train(work) if cohort.clients.size else _nobody(plan.layout.size)
+    work = replace(asked, cohort=cohort, problem=problem)
+    trained = engine.train(work, noise) if cohort.clients.size else _nobody(plan.layout.size)
     charge = mechanism.charge(cohort)
     if ledger is not None and charge is not None:
         ledger.charge(asked.iteration, asked.round, asked.attempt, charge)

@@ -28,7 +28,7 @@ import numpy as np
 
 from upcycled._utils.files import json_table, make_private, reading, write_whole
 from upcycled._utils.lock import locked
-from upcycled.core.engine import Engine
+from upcycled.core.engine import Ask, Engine
 from upcycled.core.errors import BudgetSpentError, InputError, UpcycledError
 from upcycled.data import FederatedData
 from upcycled.data.schema.schema import Schema
@@ -65,7 +65,7 @@ from upcycled.privacy.ledger.entries import Entry
 from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
 from upcycled.training.checkpoint.fingerprint import hash_of_shards
 from upcycled.training.plan import Plan, plan_for_client
-from upcycled.training.round import Ask, answer
+from upcycled.training.round import answer
 
 MOST_KEPT = 8
 """Replies of a run that are kept, the latest ones: a server cannot fill the disk with attempts."""
