@@ -31,8 +31,7 @@ from threadpoolctl import threadpool_limits
 import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import FOLDER, w1
-from upcycled.core.engine import Ask
-from upcycled.core.mechanism import NoiseSource
+from upcycled.core.mechanism import Ask, NoiseSource
 from upcycled.core.vectors import Shards
 from upcycled.engines.fused.blocks import listed_tile, wide_dots
 from upcycled.engines.fused.certified_kernel import _KEPT, passes_of

@@ -25,7 +25,7 @@ import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
 from benchmarks.peers.compare import Failed, Peer, call, environment
 from benchmarks.peers.opacus_step import BATCH, WORDS, model_of
-from upcycled.core.engine import Ask
+from upcycled.core.mechanism import Ask
 from upcycled.core.sampling import everybody
 from upcycled.core.solvers import Problem
 from upcycled.privacy.noise.sources import SeededNoise, SystemNoise

@@ -10,7 +10,7 @@ import pytest
 import upcycled as up
 from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
-from upcycled.core.mechanism import NO_PRIVACY, Release, Trained
+from upcycled.core.mechanism import NO_PRIVACY, Ask, Release, Trained
 from upcycled.core.vectors import Shards
 
 NAMES = list(ALGORITHMS)
@@ -76,7 +76,6 @@ def test_an_upcycled_iteration_moves_no_bytes_and_takes_no_gradient(federation, 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monkeypatch):
     """Every door to training data raises while an upcycled iteration is made."""
-    from upcycled.core.engine import Ask
     from upcycled.training import round as loop
 
     touched = []

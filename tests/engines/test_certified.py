@@ -41,8 +41,9 @@ def test_the_compiled_solver_agrees_with_the_numpy_one(case):
 
 
 def test_the_compiled_solver_gives_the_same_bits_for_any_number_of_threads():
-    from upcycled.core.engine import Ask, Task
+    from upcycled.core.engine import Task
     from upcycled.core.layout import flatten, layout_of
+    from upcycled.core.mechanism import Ask
     from upcycled.core.sampling import Cohort
     from upcycled.core.solvers import CertifiedGD, Problem
     from upcycled.engines.fused import FUSED

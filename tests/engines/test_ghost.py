@@ -11,7 +11,7 @@ from torch import nn
 
 import upcycled as up
 from tests.engines.test_per_sample import MODELS, Centred, flat_of, samples, task_of
-from upcycled.core.engine import Ask
+from upcycled.core.mechanism import Ask
 from upcycled.core.sampling import everybody
 from upcycled.core.solvers import NoisySGD, Problem
 from upcycled.core.vectors import Shards

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 import upcycled as up
-from upcycled.core.engine import Ask, Task
+from upcycled.core.engine import Task
 from upcycled.core.layout import flatten, layout_of
+from upcycled.core.mechanism import Ask
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import Problem

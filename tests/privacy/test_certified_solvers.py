@@ -10,8 +10,9 @@ from torch import nn
 import upcycled as up
 from tests.privacy.runs import QUIET, server_sees
 from tests.reference import softmax_gradient
-from upcycled.core.engine import Ask, Task
+from upcycled.core.engine import Task
 from upcycled.core.layout import layout_of
+from upcycled.core.mechanism import Ask
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem
 from upcycled.core.vectors import Shards

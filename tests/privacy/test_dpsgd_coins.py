@@ -9,7 +9,7 @@ from torch import nn
 
 import upcycled as up
 from tests.privacy.runs import QUIET
-from upcycled.core.engine import Ask
+from upcycled.core.mechanism import Ask
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import everybody
 from upcycled.core.solvers import Problem

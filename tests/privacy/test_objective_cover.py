@@ -15,9 +15,9 @@ import upcycled as up
 from tests.privacy.runs import cohort, setting
 from tests.privacy.test_tilt_noise import known_words
 from tests.reference import softmax_gradient
-from upcycled.core.engine import Ask, Task
+from upcycled.core.engine import Task
 from upcycled.core.layout import layout_of
-from upcycled.core.mechanism import Release, Trained
+from upcycled.core.mechanism import Ask, Release, Trained
 from upcycled.core.objective import softmax_loss
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import Problem, ShiftedMinimiser

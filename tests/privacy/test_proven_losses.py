@@ -16,9 +16,9 @@ import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting
 from tests.wording import has_all
 from upcycled.audit.attacks import audit_worlds, neighbours
-from upcycled.core.engine import Ask, Task
+from upcycled.core.engine import Task
 from upcycled.core.layout import layout_of
-from upcycled.core.mechanism import Trained
+from upcycled.core.mechanism import Ask, Trained
 from upcycled.core.objective import huber_loss, one_logit_loss, softmax_loss
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem, ShiftedMinimiser

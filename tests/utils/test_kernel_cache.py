@@ -41,7 +41,8 @@ from upcycled.core.sampling import Cohort
 from upcycled.core.layout import layout_of
 from upcycled.core.vectors import Shards
 from upcycled.core.solvers import LocalSGD, Problem
-from upcycled.core.engine import Ask, Task
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask
 from upcycled.engines.fused import FUSED
 from upcycled.losses import CrossEntropy
 

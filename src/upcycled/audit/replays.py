@@ -16,8 +16,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from upcycled.core.algorithm import Algorithm, RoundResult, Server, Vectors
-from upcycled.core.engine import Ask, Engine
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.engine import Engine
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.memory import ClientMemory
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Participation

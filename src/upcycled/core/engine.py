@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 from torch import nn
 
-from upcycled.core.errors import InputError
 from upcycled.core.layout import Layout
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.objective import Objective
-from upcycled.core.sampling import Cohort
-from upcycled.core.solvers import Problem, Solver
+from upcycled.core.solvers import Solver
 from upcycled.core.vectors import Ints, Outputs, Shards, Vector
 
 
@@ -39,43 +36,6 @@ class Task:
     device: str = "cpu"
     statistics: Layout | None = None
     """The running statistics of batch norm that training changes; None where the model has none."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What the server asks of a cohort in one attempt at a data round, as it is sent to sites and given to engines.
-
-    The local work is to minimise F_i + a/2 ||x - w||^2 + <b_i, x>, starting at w = model.
-    """
-
-    iteration: int
-    round: int
-    attempt: int
-    cohort: Cohort
-    model: Vector
-    problem: Problem
-    """a, and a row of b for each client: the algorithm's part, to which a mechanism adds its own before local work."""
-    statistics: Vector | None = None
-    """The model's running statistics of batch norm, where it has some."""
-    clip_scale: float = 1.0
-    """See :attr:`State.clip_scale`."""
-
-    def __getitem__(self, places: Ints) -> Ask:
-        """Return what is asked of some of the cohort, by their places."""
-        b = self.problem.b
-        problem = replace(self.problem, b=None if b is None else b[places])
-        return replace(self, cohort=self.cohort[places], problem=problem)
-
-    def of(self, client: int) -> Ask:
-        """Return the part that one client is sent.
-
-        Raises:
-            InputError: if it is not asked in this round.
-        """
-        places = np.flatnonzero(self.cohort.clients == client)
-        if not places.size:
-            raise InputError(f"client {client} is not in the cohort of data round {self.round}")
-        return self[places]
 
 
 @dataclass(frozen=True)

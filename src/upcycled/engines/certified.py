@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.engine import Ask, Task
-from upcycled.core.mechanism import Trained
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask, Trained
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, ShiftedMinimiser
 from upcycled.core.vectors import Real

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from upcycled.core.engine import Ask, EngineKind, Scores, Task
+from upcycled.core.engine import EngineKind, Scores, Task
 from upcycled.core.errors import InputError
 from upcycled.core.layout import read_statistics, write_statistics
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.vectors import Ints, Outputs, Vector

@@ -23,9 +23,9 @@ from upcycled._utils.files import json_table, reading
 from upcycled._utils.formats import general
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.tables import in_keys
-from upcycled.core.engine import Ask, Engine, EngineKind, Task
+from upcycled.core.engine import Engine, EngineKind, Task
 from upcycled.core.errors import InputError, UpcycledError, shown
-from upcycled.core.mechanism import Release
+from upcycled.core.mechanism import Ask, Release
 from upcycled.core.sampling import Cohort
 from upcycled.core.vectors import Shards, Vector
 from upcycled.data import FederatedData
@@ -300,12 +300,7 @@ class Federation:
 
 def request_of(terms: RunTerms, plan: Plan, asked: Ask, client: int) -> Request:
     """Return what one client is sent of a round."""
-    own = asked.of(client)
-    b = own.problem.b
-    return Request(
-        *(terms, client, asked.iteration, asked.round, asked.attempt, float(own.problem.a), asked.model),
-        *(None if b is None else b[0], asked.statistics, dict(plan.mechanism.shared)),
-    )
+    return Request(terms, asked.of(client), dict(plan.mechanism.shared))
 
 
 def terms_of(experiment: Experiment, seed: int, sites: int, run: str) -> RunTerms:

@@ -20,9 +20,9 @@ import numpy as np
 
 from upcycled.core.aggregator import Combination, Received
 from upcycled.core.algorithm import RoundResult, Server, noise_gain, own_shares
-from upcycled.core.engine import Ask, Engine
+from upcycled.core.engine import Engine
 from upcycled.core.errors import BudgetSpentError
-from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
+from upcycled.core.mechanism import Ask, Charge, Fitted, NoiseSource, Release, Trained
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Cohort
 from upcycled.core.vectors import Ints, Real, Vector, weighted_mean

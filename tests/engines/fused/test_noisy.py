@@ -10,7 +10,7 @@ from torch import nn
 
 import upcycled as up
 from tests.engines.fused.exact import distance, federation, gradient, open_fused, stack, task_for
-from upcycled.core.engine import Ask
+from upcycled.core.mechanism import Ask
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Problem

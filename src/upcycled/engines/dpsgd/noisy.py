@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from upcycled.core.engine import Ask, Task
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.randomness import Purpose, client_keys, keys_within
 from upcycled.core.solvers import MoreauSGD, NoisySGD
 from upcycled.core.vectors import Ints, Real, Vector, grid_step

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled._utils.compilation import kernel
-from upcycled.core.engine import Ask, Task
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask
 from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.blocks import listed_tile, wide_dots
 from upcycled.engines.fused.network import softmax_slopes

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from upcycled._utils.compilation import prepare
-from upcycled.core.engine import Ask, Scores, Task
+from upcycled.core.engine import Scores, Task
 from upcycled.core.errors import InputError
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.randomness import Purpose, round_key
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, NoisySGD, Problem, Solver

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from upcycled.core.engine import Ask, Scores, Task
+from upcycled.core.engine import Scores, Task
 from upcycled.core.layout import Layout
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.objective import Objective
 from upcycled.core.randomness import Purpose, Words, client_keys, permutations, words
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.engine import Ask, Scores, Task
+from upcycled.core.engine import Scores, Task
 from upcycled.core.errors import UpcycledError
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.vectors import Ints, Outputs, Shards, Vector
 from upcycled.engines.determinism import one_thread
 from upcycled.engines.processes import ScratchFolder, let_go, receive, send, worker_pool
