@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from upcycled.core.errors import InputError, shown
+from upcycled.core.facts import Facts
 from upcycled.core.objective import GeneralisedLinear
 from upcycled.core.randomness import Purpose
-from upcycled.core.sampling import Cohort
+from upcycled.core.sampling import Cohort, Participation
 from upcycled.core.solvers import LocalSGD, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Shards, Vector, weighted_mean
 
@@ -126,7 +127,12 @@ class NoiseSource(Protocol):
 class Setting:
     """What a mechanism may look at to decide whether it is sound here, and to calibrate itself: public facts only."""
 
+    facts: Facts
+    """Of the data: ``facts.sizes`` are n_i of all clients, or, where a client plans for itself, its own."""
+    participation: Participation
+    """How cohorts are drawn, and the share of stragglers."""
     algorithm: str
+    """Its name."""
     penalty: float
     """The algorithm's own a: FedProx's mu, FedDyn's alpha, zero for the others."""
     is_personal: bool
@@ -146,21 +152,10 @@ class Setting:
     has_bias: bool
     has_batch_norm: bool
     """Whether a sample's gradient depends on the samples beside it."""
-    num_classes: int
-    """Logits the model gives, at least one for each class."""
-    sizes: Ints
-    """n_i of the clients that are known here: of all, or, where a client plans for itself, its own."""
-    num_clients: int
-    """N, all clients."""
     rounds: Ints
     """Data rounds each of the known clients takes part in, by the public schedule drawn in advance from the seed."""
     data_rounds: int
     """M, all data rounds."""
-    stragglers: float
-    sampling: str
-    participation: float
-    shared: Mapping[str, float] = field(default_factory=dict)
-    """What a client that knows its own size only is told: see :attr:`Fitted.shared`."""
     noise: str = "seeded"
     """``"seeded"``, or ``"system"`` where the noise is real and its sampler's error is to be paid for."""
     score_squares: float = 0.0
@@ -429,7 +424,7 @@ class Mechanism(Protocol):
     ...
     ...     def fit(self, setting):
     ...         # Each of the D numbers is + step or - step, so a record moves them by 2 step sqrt(D) at most.
-    ...         moves = np.full(setting.sizes.size, 2 * self.step * setting.num_parameters**0.5)
+    ...         moves = np.full(setting.facts.sizes.size, 2 * self.step * setting.num_parameters**0.5)
     ...         noise = gaussian_noise(setting, moves, None, self.epsilon, self.delta, per_client=True)
     ...         what = "a step by the signs of the update, with Gaussian noise"
     ...         promise = up.Promise(what, ("two values",), delta=self.delta)

@@ -227,7 +227,7 @@ def pay_for_scores(ledger: Ledger, scores: FittedScores, sizes: Ints, iteration:
 
 def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, setting: Setting) -> None:
     """Refuse scores that could not be charged soundly beside the mechanism's releases."""
-    charge = mechanism.charge(everybody(setting.sizes.size))
+    charge = mechanism.charge(everybody(setting.facts.sizes.size))
     is_local = not (mechanism.is_central or mechanism.draws_secretly) and mechanism.promise.unit == "record"
     if charge is None or charge.kind != "gaussian" or not is_local:
         raise InputError(

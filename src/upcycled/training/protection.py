@@ -121,6 +121,8 @@ def _setting(
     data_rounds = strategy.data_rounds(spec.iterations)
     rounds = who.rounds_of_clients(spec.seed, facts.num_clients, data_rounds)
     return Setting(
+        facts=facts,
+        participation=who,
         algorithm=algorithm.name,
         penalty=penalty_of(algorithm, initial),
         is_personal=algorithm.is_personal,
@@ -134,15 +136,8 @@ def _setting(
         convex=_convex(module, objective, facts),
         has_bias=any(name.endswith("bias") for name in layout_of(module).names),
         has_batch_norm=has_batch_norm(module),
-        num_classes=_num_logits(module, facts.classes),
-        sizes=facts.sizes,
-        num_clients=facts.num_clients,
         rounds=rounds if facts.ids is None else rounds[facts.ids],
         data_rounds=data_rounds,
-        stragglers=spec.stragglers,
-        sampling=who.sampler.name,
-        participation=who.sampler.fraction,
-        shared=facts.shared,
         noise=spec.noise,
         score_squares=0.0 if scores is None else scores.squares,
         score_draws=0 if scores is None else scores.draws,
@@ -157,12 +152,6 @@ def _convex(module: nn.Module, objective: Objective, facts: Facts) -> Generalise
         return None
     proven = proven_loss(objective, linear.out_features)
     return None if proven is None else proven.about
-
-
-def _num_logits(module: nn.Module, classes: int) -> int:
-    """Return the outputs of the model's last linear layer: with more logits than classes all of them are learnt."""
-    outputs = [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return max(classes, outputs[-1]) if outputs else classes
 
 
 def penalty_of(algorithm: Algorithm, initial: Vector) -> float:
