@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors, keep_local
 from upcycled.core.errors import POSITIVE, check_fields, unknown
 from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Ints, Real, Vector, plain_mean, weighted_mean
@@ -62,7 +62,7 @@ class FedDyn:
 
     def start(self, model: Vector) -> Server:
         """h = 0."""
-        return Server(model, {"h": zeros_like(model)})
+        return Server(model, {"h": np.zeros_like(model)})
 
     def problem(self, server: Server, memory: Vectors) -> Problem:
         """a = alpha, b = -h_i."""

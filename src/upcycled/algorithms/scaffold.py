@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, Vectors, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, Vectors
 from upcycled.core.errors import InputError
 from upcycled.core.solvers import Local, LocalSGD, Problem, Solver
 from upcycled.core.vectors import Vector
@@ -43,7 +43,7 @@ class Scaffold:
 
     def start(self, model: Vector) -> Server:
         """c = 0."""
-        return Server(model, {"c": zeros_like(model)})
+        return Server(model, {"c": np.zeros_like(model)})
 
     def solver(self, local: Local) -> Solver:
         """Its divisor is known for SGD only."""

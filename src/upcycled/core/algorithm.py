@@ -184,7 +184,3 @@ def keep_local(self: object, local: Local) -> Solver:
 def no_correction(self: object, server: Server, memory: Vectors) -> Problem:
     """Minimise F_i itself."""
     return Problem()
-
-
-def zeros_like(model: Vector) -> Vector:
-    return np.zeros_like(model)

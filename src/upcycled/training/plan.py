@@ -249,19 +249,10 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
                 "need held-out samples, but the data have no test part: split some off (test_fraction in a file)",
                 field=name,
             )
-    task = Task(
-        module=plan.module,
-        layout=plan.layout,
-        num_classes=plan.facts.classes,
-        train=plan.mechanism.prepare(_as_taken(plan, data.train)),
-        test=None if test is None else plan.mechanism.prepare(_as_taken(plan, test)),
-        solver=plan.solver,
-        seed=plan.spec.seed,
-        objective=plan.objective,
-        rounds=plan.data_rounds,
-        cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
-        device=plan.spec.device,
-        statistics=plan.statistics,
+    task = task_of(
+        plan,
+        plan.mechanism.prepare(_as_taken(plan, data.train)),
+        None if test is None else plan.mechanism.prepare(_as_taken(plan, test)),
     )
     if plan.scores is not None and mixes_samples(task):
         raise InputError(
@@ -279,6 +270,24 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         names=data.names,
         records_hash=None if plan.spec.account_path is None else hash_of_shards(data.train),
         warned=(*_about_labels(data), *(() if bound is None else about_projection(data.train, bound))),
+    )
+
+
+def task_of(plan: Plan, train: Shards, test: Shards | None) -> Task:
+    """Return the task of a plan's local work on samples that are prepared for it."""
+    return Task(
+        module=plan.module,
+        layout=plan.layout,
+        num_classes=plan.facts.classes,
+        train=train,
+        test=test,
+        solver=plan.solver,
+        seed=plan.spec.seed,
+        objective=plan.objective,
+        rounds=plan.data_rounds,
+        cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
+        device=plan.spec.device,
+        statistics=plan.statistics,
     )
 
 
