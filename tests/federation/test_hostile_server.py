@@ -153,7 +153,7 @@ def test_rounds_that_the_run_does_not_have_are_refused(federation, tmp_path, hom
         ({"clip_scale": 2.0}, r"clip_scale is 2.*bound is fixed"),
         ({"clients": np.array([0, 1])}, "for one client"),
         ({"clients": np.zeros(1, dtype=np.float32)}, "for one client"),
-        ({"clients": np.array([-1])}, "client -1 is not drawn"),
+        ({"clients": np.array([-1])}, "for one client"),
     ],
 )
 def test_another_model_or_problem_than_the_runs_is_refused(changes, words, federation, tmp_path, home):

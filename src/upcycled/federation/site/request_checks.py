@@ -132,7 +132,7 @@ def client_of(asked: Ask) -> int:
         Refused: in one sentence.
     """
     clients = asked.cohort.clients
-    if clients.shape != (1,) or clients.dtype != np.int64:
+    if clients.shape != (1,) or clients.dtype != np.int64 or clients[0] < 0:
         raise Refused("a request must be for one client")
     return int(clients[0])
 
