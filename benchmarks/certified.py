@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
 from benchmarks.workloads import FOLDER, w1
-from upcycled.core.engine import Work
+from upcycled.core.mechanism import Ask, NoiseSource
 from upcycled.core.vectors import Shards
 from upcycled.engines.fused.blocks import listed_tile, wide_dots
 from upcycled.engines.fused.certified_kernel import _KEPT, passes_of
@@ -106,9 +106,9 @@ class Clock:
     def running(self) -> Iterator[None]:
         train = self.around("solver", FusedEngine.train)
 
-        def solve(engine: FusedEngine, work: Work) -> Any:
-            self.solves.append((work.cohort.rows, passes_of(engine._task, work)))
-            return train(engine, work)
+        def solve(engine: FusedEngine, asked: Ask, noise: NoiseSource | None = None) -> Any:
+            self.solves.append((asked.cohort.rows, passes_of(engine._task, asked)))
+            return train(engine, asked, noise)
 
         places: list[tuple[type, str, str]] = [
             (GaussianNoise, "release", "noise"),

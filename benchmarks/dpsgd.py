@@ -25,7 +25,7 @@ import upcycled as up
 from benchmarks.measure import explain_if_asked, keep
 from benchmarks.peers.compare import Failed, Peer, call, environment
 from benchmarks.peers.opacus_step import BATCH, WORDS, model_of
-from upcycled.core.engine import Work
+from upcycled.core.mechanism import Ask
 from upcycled.core.sampling import everybody
 from upcycled.core.solvers import Problem
 from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
@@ -51,7 +51,7 @@ def round_of(name: str, privacy: Any) -> Callable[[Any], object]:
     spec = RunSpec(algorithm=up.FedAvg(), model=module, privacy=privacy, iterations=1, local=local, engine=engine)
     plan = make_plan(data, spec)
     opened = plan.engine.open(plan.task, None)
-    return lambda noise: opened.train(Work(1, 0, everybody(clients), plan.initial, Problem(), noise))
+    return lambda noise: opened.train(Ask(1, 1, 0, everybody(clients), plan.initial, Problem()), noise)
 
 
 def steps(name: str, python: Path | None) -> dict[str, float]:

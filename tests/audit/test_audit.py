@@ -13,7 +13,7 @@ from upcycled.audit.attacks import audit, audit_worlds, neighbours
 from upcycled.config.experiment import parse
 from upcycled.core.errors import InputError
 from upcycled.core.mechanism import NO_PRIVACY, Trained
-from upcycled.core.upcycling import Upcycled
+from upcycled.core.upcycling import Strategy
 from upcycled.core.vectors import grid_step, on_grid
 from upcycled.engines.sequential import Sequential
 from upcycled.privacy.mechanisms.clipping import Clipped
@@ -142,10 +142,10 @@ def test_clipping_that_is_left_out_is_caught(monkeypatch):
 
 def test_an_even_iteration_that_uses_client_state_is_caught(monkeypatch):
     kept = {}
-    train, upcycle = Sequential.train, Upcycled.upcycle
+    train, upcycle = Sequential.train, Strategy.upcycle
 
-    def remembering(self, work):
-        kept["models"] = train(self, work)
+    def remembering(self, asked, noise):
+        kept["models"] = train(self, asked, noise)
         return kept["models"]
 
     def leaking(self, state, horizon):
@@ -155,7 +155,7 @@ def test_an_even_iteration_that_uses_client_state_is_caught(monkeypatch):
 
     monkeypatch.setattr(Sequential, "train", remembering)
     assert not run(SOUND["model"], replays=100).is_broken
-    monkeypatch.setattr(Upcycled, "upcycle", leaking)
+    monkeypatch.setattr(Strategy, "upcycle", leaking)
     found = run(SOUND["model"], replays=100)
     assert found.is_broken
     assert "another model under the neighbouring data" in found.upcycled
@@ -164,14 +164,14 @@ def test_an_even_iteration_that_uses_client_state_is_caught(monkeypatch):
 
 def test_an_even_iteration_that_trains_is_caught(monkeypatch):
     kept = {}
-    answer, upcycle = loop.answer, Upcycled.upcycle
+    answer, upcycle = loop.answer, Strategy.upcycle
 
     def remembering(*arguments):
         kept["again"] = lambda: answer(*arguments)
         return answer(*arguments)
 
     monkeypatch.setattr(loop, "answer", remembering)
-    monkeypatch.setattr(Upcycled, "upcycle", lambda self, state, horizon: (kept["again"](), upcycle(self, state, 1))[1])
+    monkeypatch.setattr(Strategy, "upcycle", lambda self, state, horizon: (kept["again"](), upcycle(self, state, 1))[1])
     assert run(SOUND["model"], replays=20).upcycled == "an upcycled iteration trained clients"
 
 
@@ -185,9 +185,9 @@ def counter_example(monkeypatch):
     """Squared loss with x_1 = 1, y_1 = +-tau and all other x = 0: the minimiser is y_1, whatever n is."""
     tau, n = 10.0, 100
 
-    def least_squares(self, work):
+    def least_squares(self, asked, noise):
         vectors = np.zeros((1, self.task.layout.size), dtype=np.float32)
-        x, y = self.task.train.client(int(work.cohort.clients[0]))
+        x, y = self.task.train.client(int(asked.cohort.clients[0]))
         vectors[0, 0] = (x[:, 0] * tau * (2 * y - 1)).sum() / (x[:, 0] ** 2).sum()
         return Trained(vectors, np.ones(1, dtype=np.int64))
 

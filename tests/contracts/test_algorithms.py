@@ -13,7 +13,7 @@ import upcycled as up
 from tests.conftest import ragged
 from upcycled.algorithms import ALGORITHMS
 from upcycled.core.algorithm import RoundResult, Server
-from upcycled.core.mechanism import NO_PRIVACY, Release, Trained
+from upcycled.core.mechanism import NO_PRIVACY, Ask, Release, Trained
 from upcycled.core.vectors import Shards, weighted_mean
 
 NAMES = list(ALGORITHMS)
@@ -79,7 +79,6 @@ def test_an_upcycled_iteration_moves_no_bytes_and_takes_no_gradient(federation, 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monkeypatch):
     """Every door to training data raises while an upcycled iteration is made."""
-    from upcycled.core.engine import Work
     from upcycled.training import round as loop
 
     touched = []
@@ -94,15 +93,15 @@ def test_an_upcycled_iteration_cannot_reach_training_data(federation, name, monk
                 patch.setattr(Shards, method, refuse)
             for function in ("ask", "answer", "take"):
                 patch.setattr(loop, function, refuse)
-            patch.setattr(Work, "__init__", refuse)
+            patch.setattr(Ask, "__init__", refuse)
             return original(strategy, state, horizon)
 
-    from upcycled.core.upcycling import Upcycled
+    from upcycled.core.upcycling import Strategy
 
-    original = Upcycled.upcycle
-    monkeypatch.setattr(Upcycled, "upcycle", guarded_upcycle)
+    original = Strategy.upcycle
+    monkeypatch.setattr(Strategy, "upcycle", guarded_upcycle)
     guarded = up.train(federation, iterations=8, upcycle=0.5, **settings(name))
-    monkeypatch.setattr(Upcycled, "upcycle", original)
+    monkeypatch.setattr(Strategy, "upcycle", original)
     free = up.train(federation, iterations=8, upcycle=0.5, **settings(name))
     assert not touched
     assert guarded.params.numpy().tobytes() == free.params.numpy().tobytes()

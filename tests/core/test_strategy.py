@@ -10,7 +10,7 @@ import upcycled as up
 from upcycled.coefficients import Observed, as_rule, extrapolate
 from upcycled.core.algorithm import Server
 from upcycled.core.errors import InputError
-from upcycled.core.upcycling import Upcycled, Vanilla
+from upcycled.core.upcycling import Strategy
 
 
 def at(*values):
@@ -19,7 +19,7 @@ def at(*values):
 
 def test_an_upcycled_iteration_extrapolates_the_last_data_step():
     # w(2m-2) = (1, 2), w(2m-1) = (3, 1), rho = 0.5: w(2m) = (3 + 0.5 * 2, 1 - 0.5 * 1) = (4, 0.5).
-    strategy = Upcycled(up.FedAvg(), as_rule(0.5))
+    strategy = Strategy(up.FedAvg(), as_rule(0.5))
     state = strategy.start(at(1, 2))
     assert strategy.kind(state) == "data"
     state = strategy.after_data(state, at(3, 1), noise_std=0.0)
@@ -49,8 +49,8 @@ def test_only_scaffolds_control_variate_moves():
 
 @pytest.mark.parametrize(("iterations", "rounds"), [(1, 1), (2, 1), (3, 2), (160, 80), (161, 81)])
 def test_an_upcycled_run_has_half_the_data_rounds_rounded_up(iterations, rounds):
-    assert Upcycled(up.FedAvg(), as_rule(0.5)).data_rounds(iterations) == rounds
-    assert Vanilla(up.FedAvg()).data_rounds(iterations) == iterations
+    assert Strategy(up.FedAvg(), as_rule(0.5)).data_rounds(iterations) == rounds
+    assert Strategy(up.FedAvg()).data_rounds(iterations) == iterations
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_wrong_coefficient_is_named_with_what_is_right(wrong, words):
 
 
 def test_a_vanilla_run_remembers_nothing_that_a_rule_would_use():
-    strategy = Vanilla(up.FedAvg())
+    strategy = Strategy(up.FedAvg())
     start = strategy.start(at(1, 2))
     assert (start.iteration, start.data_rounds, start.attempt, start.phase, start.noise_std) == (0, 0, 0, 0, 0.0)
     assert (start.clip_scale, start.seen) == (1.0, ())
@@ -109,11 +109,10 @@ def test_a_vanilla_run_remembers_nothing_that_a_rule_would_use():
     assert not strategy.uses_spread
     assert not strategy.uses_noise_energy
     assert strategy.kind(after) == "data"
-    assert strategy.upcycle(after, None) is after  # there is no such iteration
 
 
 def test_a_data_round_forgets_its_failed_attempts_and_keeps_what_is_carried():
-    strategy = Upcycled(up.FedAvg(), as_rule(0.5))
+    strategy = Strategy(up.FedAvg(), as_rule(0.5))
     carried = {"attempt": 3, "noise_energy": 0.25, "clip_scale": 0.5, "statistics": np.float32([7])}
     state = replace(strategy.start(at(1, 2)), **carried, aggregator={"trust": np.ones(2)})
     after = strategy.after_data(state, at(3, 1), 0.0, mean=np.float32([3, 1]), spread=2.0)

@@ -41,8 +41,9 @@ def test_the_compiled_solver_agrees_with_the_numpy_one(case):
 
 
 def test_the_compiled_solver_gives_the_same_bits_for_any_number_of_threads():
-    from upcycled.core.engine import Task, Work
+    from upcycled.core.engine import Task
     from upcycled.core.layout import flatten, layout_of
+    from upcycled.core.mechanism import Ask
     from upcycled.core.sampling import Cohort
     from upcycled.core.solvers import CertifiedGD, Problem
     from upcycled.engines.fused import FUSED
@@ -53,7 +54,7 @@ def test_the_compiled_solver_gives_the_same_bits_for_any_number_of_threads():
     solver = CertifiedGD(smoothness=1.0, a=0.5, steps=60)
     task = Task(module, layout_of(module), 3, data.train, None, solver, seed=1, objective=up.losses.CrossEntropy())
     everyone = Cohort(np.arange(5), np.full(5, 60))
-    work = Work(1, 0, everyone, flatten(module), Problem(a=0.5))
+    work = Ask(1, 1, 0, everyone, flatten(module), Problem(a=0.5))
     found = []
     for threads in (1, 2, 3):
         engine = FUSED.open(task, threads)

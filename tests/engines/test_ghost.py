@@ -11,7 +11,7 @@ from torch import nn
 
 import upcycled as up
 from tests.engines.test_per_sample import MODELS, Centred, flat_of, samples, task_of
-from upcycled.core.engine import Work
+from upcycled.core.mechanism import Ask
 from upcycled.core.sampling import everybody
 from upcycled.core.solvers import NoisySGD, Problem
 from upcycled.core.vectors import Shards
@@ -342,8 +342,8 @@ def rounds_of(task, threads, lanes=None):
     engine = engine if lanes is None else replace(engine, lanes=lanes)
     clients = task.train.sizes.size
     try:
-        work = Work(1, 0, everybody(clients), flat_of(task).numpy(), Problem(), SeededNoise(3, 1))
-        return engine.train(work).vectors
+        work = Ask(1, 1, 0, everybody(clients), flat_of(task).numpy(), Problem())
+        return engine.train(work, SeededNoise(3, 1)).vectors
     finally:
         engine.close()
 

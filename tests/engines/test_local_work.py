@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 import upcycled as up
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
 from upcycled.core.layout import flatten, layout_of
+from upcycled.core.mechanism import Ask
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import Problem
@@ -170,7 +171,7 @@ def check(engine: str, name: str, solver: str, hidden: bool) -> None:
     start = flatten(task.module)
     opened = open_engine(engine, task)
     cohort, b = everyone(asked.local.epochs), corrections(task)
-    trained = opened.train(Work(2, 0, cohort, start, Problem(0.3, b)))
+    trained = opened.train(Ask(2, 2, 0, cohort, start, Problem(0.3, b)))
     opened.close()
     most = getattr(asked, "max_grad_norm", None)
     for client in range(len(SIZES)):
@@ -196,7 +197,7 @@ def test_the_gradient_through_two_softmaxes_is_autograds_to_1e_6(size):
     task = task_for("double_softmax", up.LocalSGD(lr=1.0, epochs=1, batch_size=None), hidden=False)
     start = size * flatten(task.module)
     opened = open_engine("fused", task)
-    trained = opened.train(Work(1, 0, everyone(1), start, Problem()))
+    trained = opened.train(Ask(1, 1, 0, everyone(1), start, Problem()))
     opened.close()
     for client in range(len(SIZES)):
         x, y = (torch.from_numpy(np.array(part)) for part in task.train.client(client))
@@ -220,7 +221,7 @@ def test_adamw_is_torchs_to_1e_5_over_fifty_steps(engine):
     task = task_for("cross_entropy", solver, hidden=True)
     start = flatten(task.module)
     opened = open_engine(engine, task)
-    trained = opened.train(Work(1, 0, everyone(10), start, Problem()))
+    trained = opened.train(Ask(1, 1, 0, everyone(10), start, Problem()))
     opened.close()
     assert trained.num_steps[2] == 50  # 41 samples are 5 batches of 9
     expected = plainly(
@@ -234,7 +235,7 @@ def test_any_torch_optimiser_trains_in_the_sequential_engine():
     task = task_for("cross_entropy", solver, hidden=True)
     start = flatten(task.module)
     opened = open_engine("sequential", task)
-    trained = opened.train(Work(2, 0, everyone(3), start, Problem(0.3, corrections(task))))
+    trained = opened.train(Ask(2, 2, 0, everyone(3), start, Problem(0.3, corrections(task))))
     for client in range(len(SIZES)):
         b = corrections(task)[client]
         expected = plainly(

@@ -41,6 +41,21 @@ def make_site(data, client, folder, **changes):
     return Site(policy_of(raw, folder), own_data(data, client), folder)
 
 
+def changed(request, **changes):
+    """A request with other fields, wherever in it they lie; ``client`` asks another one."""
+    asked = request.ask
+    if "client" in changes:
+        changes["clients"] = changes["rows"] = np.array([changes.pop("client")])
+
+    def part(of):
+        return replace(of, **{name: changes.pop(name) for name in list(changes) if name in vars(of)})
+
+    asked = replace(asked, cohort=part(asked.cohort), problem=part(asked.problem))
+    found = part(replace(request, ask=part(asked)))
+    assert not changes
+    return found
+
+
 class Clock:
     """Time that passes only when somebody waits."""
 

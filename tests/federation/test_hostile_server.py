@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.federation.in_process import NAMES, Mail, experiment_of, make_site, run_over
+from tests.federation.in_process import NAMES, Mail, changed, experiment_of, make_site, run_over
 from tests.wording import has_all
 from upcycled.federation.coordinator import plan_at_server, request_of, terms_of
-from upcycled.federation.messages import Hello, Refusal, Reply, RunTerms, ScoreRequest, packed, unpacked
+from upcycled.federation.messages import FORMAT, Hello, Refusal, Reply, RunTerms, ScoreRequest, packed, unpacked
 from upcycled.federation.site.site import replies_of
 from upcycled.privacy.accounts.account import Account
 from upcycled.training.round import ask
@@ -111,7 +111,7 @@ def test_more_rounds_than_the_budget_are_refused_and_only_what_left_is_charged(f
     site = strict(federation, tmp_path, account={"epsilon": 3.0, "delta": 1e-3})
     request = question(site, federation, private())
     request = replace(request, terms=terms_of(private_of(200), 3, 4, "run"))
-    replies = [unpacked(site.reply(packed(replace(request, round=m, iteration=2 * m - 1)))) for m in range(1, 13)]
+    replies = [unpacked(site.reply(packed(changed(request, round=m, iteration=2 * m - 1)))) for m in range(1, 13)]
     answered = [isinstance(reply, Reply) for reply in replies]
     count = sum(answered)
     assert answered == [True] * count + [False] * (12 - count)
@@ -133,7 +133,7 @@ def private_of(rounds):
 def test_rounds_that_the_run_does_not_have_are_refused(federation, tmp_path, home):
     site = strict(federation, tmp_path)
     request = question(site, federation, private())
-    assert has_all(said(site, replace(request, round=4, iteration=7)), "data round 4", "3")
+    assert has_all(said(site, changed(request, round=4, iteration=7)), "data round 4", "3")
     assert spent(home) == 0
 
 
@@ -143,15 +143,22 @@ def test_rounds_that_the_run_does_not_have_are_refused(federation, tmp_path, hom
         ({"model": np.zeros(5, dtype=np.float32)}, r"model.*5.*float32.*run's model"),
         ({"model": np.zeros(18)}, r"model.*18.*float64"),
         ({"model": np.full(18, np.nan, dtype=np.float32)}, r"model.*finite"),
-        ({"b": np.zeros(3, dtype=np.float32)}, "b has 3 numbers"),
+        ({"b": np.zeros((1, 3), dtype=np.float32)}, "b has 3 numbers"),
+        ({"b": np.zeros(18, dtype=np.float32)}, "b has 18 numbers"),
         ({"a": 7.0}, r"7.*run's algorithm.*0"),
         ({"statistics": np.zeros(2, dtype=np.float32)}, r"running statistics.*model"),
         ({"client": 9}, r"client 9.*4"),
+        ({"epochs": np.array([7])}, r"epochs of client 0.*data round 1"),
+        ({"epochs": np.array([1, 1])}, r"epochs of client 0.*data round 1"),
+        ({"clip_scale": 2.0}, r"clip_scale is 2.*bound is fixed"),
+        ({"clients": np.array([0, 1])}, "for one client"),
+        ({"clients": np.zeros(1, dtype=np.float32)}, "for one client"),
+        ({"clients": np.array([-1])}, "for one client"),
     ],
 )
 def test_another_model_or_problem_than_the_runs_is_refused(changes, words, federation, tmp_path, home):
     site = strict(federation, tmp_path)
-    assert re.search(words, said(site, replace(question(site, federation, private()), **changes)))
+    assert re.search(words, said(site, changed(question(site, federation, private()), **changes)))
     assert spent(home) == 0
 
 
@@ -162,7 +169,7 @@ def test_a_client_that_is_not_drawn_does_not_answer(federation, tmp_path, home):
     request = replace(plan, terms=terms_of(experiment, 3, 4, "run"))
     drawn = experiment.spec(3).who.draw(3, 1, 4, 1).clients.tolist()
     (outside, *_) = [client for client in range(4) if client not in drawn]
-    assert has_all(said(site, replace(request, client=outside)), f"client {outside}", "drawn", "data round 1")
+    assert has_all(said(site, changed(request, client=outside)), f"client {outside}", "drawn", "data round 1")
     assert spent(home) == 0
 
 
@@ -191,13 +198,13 @@ def test_an_old_round_is_not_answered_anew(federation, tmp_path, home):
     site = strict(federation, tmp_path)
     first = question(site, federation, private())
     old = site.reply(packed(first))
-    second = replace(first, round=2, iteration=3, model=first.model + np.float32(1))
+    second = changed(first, round=2, iteration=3, model=first.ask.model + np.float32(1))
     assert isinstance(unpacked(site.reply(packed(second))), Reply)
     assert spent(home) == 2
     assert site.reply(packed(first)) == old
-    other = replace(first, model=first.model + np.float32(2))
+    other = changed(first, model=first.ask.model + np.float32(2))
     assert has_all(said(site, other), "data round 1, attempt 0", "question")
-    assert has_all(said(site, replace(first, attempt=1)), "data round 1", "site", "answered data round 2")
+    assert has_all(said(site, changed(first, attempt=1)), "data round 1", "site", "answered data round 2")
     assert spent(home) == 2
 
 
@@ -215,7 +222,7 @@ def test_a_site_that_died_after_its_charge_stays_charged_and_releases_once(feder
     assert isinstance(unpacked(reply), Reply)
     assert spent(home) == 1
     # A retry by the server is another attempt: a new release, and charged.
-    retried = packed(replace(unpacked(request), attempt=1))
+    retried = packed(changed(unpacked(request), attempt=1))
     assert isinstance(unpacked(strict(federation, tmp_path).reply(retried)), Reply)
     assert spent(home) == 2
 
@@ -232,7 +239,7 @@ def test_a_site_that_died_before_its_charge_is_not_charged(federation, tmp_path,
 def test_scores_are_given_only_if_the_sites_file_says_so(federation, tmp_path):
     site = strict(federation, tmp_path)
     asked = question(site, federation, private())
-    request = ScoreRequest(asked.terms, 0, 1, asked.model)
+    request = ScoreRequest(asked.terms, 0, 1, asked.ask.model)
     assert has_all(said(site, request), "scores", "releases", "site's", "evaluations =")
     # One that gives scores gives none beside real noise.
     giving = make_site(federation, 0, tmp_path / "giving", privacy={**STRICT, "evaluations": True})
@@ -257,10 +264,10 @@ def make_without_account(federation, folder):
     "fields",
     [
         {},
-        {"kind": "ask", "format": 1, "head": "[]"},
-        {"kind": "ask", "format": 2, "head": "{}"},
-        {"kind": "ask", "format": 1, "head": "{" * 2000},
-        {"kind": "answer", "format": 1, "head": "x" * (1 << 21)},
+        {"kind": "ask", "format": FORMAT, "head": "[]"},
+        {"kind": "ask", "format": FORMAT - 1, "head": "{}"},
+        {"kind": "ask", "format": FORMAT, "head": "{" * 2000},
+        {"kind": "answer", "format": FORMAT, "head": "x" * (1 << 21)},
         packed(Refusal("a site is not refused")),
     ],
 )
@@ -268,6 +275,40 @@ def test_what_is_no_message_is_refused_in_words(fields, federation, tmp_path):
     reply = unpacked(strict(federation, tmp_path).reply(dict(fields)))
     assert isinstance(reply, Refusal)
     assert reply.reason
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        ("round", -1, "ask.round.*greater than or equal to 0"),
+        ("round", 2**63, "ask.round.*less than"),
+        ("round", True, "ask.round.*valid integer"),
+        ("round", "1", "ask.round.*valid integer"),
+        ("clip_scale", "1.0", "ask.clip_scale.*valid number"),
+        ("clip_scale", float("nan"), "ask.clip_scale.*finite"),
+        ("model", ["<f4", 3], "ask.model.*do not fill"),
+        ("model", ["<f4", -18], "ask.model.*do not fill"),
+        ("model", ["<f4", 18, 1, 1], "ask.model.*do not fill"),
+        ("model", ["<f4", 0, 2**40], "ask.model.*do not fill"),
+        ("model", ["<f4", [18]], "ask.model.*do not fill"),
+        ("model", ["|O", 18], "ask.model is of type"),
+        ("model", None, "ask.model is of type"),
+        ("statistics", ["<f4", 18], "ask.statistics"),
+        ("cohort", None, "ask.cohort must have the fields clients, epochs, rows"),
+        ("problem", {"a": 0.0}, "ask.problem must have the fields a, b"),
+        ("problem", {"a": 1e999, "b": None}, "ask.problem.a.*finite"),
+        ("more", 1, "ask must have the fields"),
+    ],
+)
+def test_a_field_of_another_type_or_range_is_refused_where_it_comes_in(where, value, words, federation, tmp_path, home):
+    site = strict(federation, tmp_path)
+    fields = packed(question(site, federation, private()))
+    head = json.loads(fields["head"])
+    head["ask"][where] = value
+    reply = unpacked(site.reply(fields | {"head": json.dumps(head)}))
+    assert isinstance(reply, Refusal)
+    assert re.search(f"the message cannot be read: .*{words}", reply.reason)
+    assert spent(home) == 0
 
 
 def test_what_a_server_calls_its_run_is_no_path(tmp_path):

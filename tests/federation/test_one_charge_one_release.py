@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.federation.in_process import make_site
+from tests.federation.in_process import changed, make_site
 from tests.federation.test_hostile_server import STRICT, private, question
 from upcycled.federation.messages import Refusal, Reply, digest_of, packed, unpacked
 from upcycled.federation.site import site as kept_replies
@@ -72,7 +72,7 @@ def test_a_reused_run_name_buys_no_second_release_in_another_policy_folder(folde
     """Colluding servers ask different questions under one (run, round, attempt)."""
     post = Post()
     replies = [
-        post.ask(site_in(str(i)), replace(asked, model=asked.model + np.float32(i), iteration=1 + i % 2))
+        post.ask(site_in(str(i)), changed(asked, model=asked.ask.model + np.float32(i), iteration=1 + i % 2))
         for i in range(folders)
     ]
     assert len(post.releases) == charges(place) == 1
@@ -90,8 +90,8 @@ def test_the_same_rounds_asked_of_two_policy_folders_cost_what_left(site_in, ask
     post, first, second = Post(), site_in("a"), site_in("b")
     for round in (1, 2, 3):
         for i, site in enumerate((first, second) if round % 2 else (second, first)):
-            post.ask(site, replace(asked, round=round, iteration=2 * round - 1, model=asked.model + np.float32(i)))
-            post.ask(site, replace(asked, round=round, iteration=2 * round - 1, attempt=i + 1))
+            post.ask(site, changed(asked, round=round, iteration=2 * round - 1, model=asked.ask.model + np.float32(i)))
+            post.ask(site, changed(asked, round=round, iteration=2 * round - 1, attempt=i + 1))
     assert len(post.releases) == charges(place)
     stated, true = spent_epsilon(place, len(post.releases))
     assert true <= stated * (1 + 1e-9)
@@ -101,21 +101,25 @@ def test_every_part_of_a_question_is_in_the_hash_that_its_charge_has(site_in, as
     assert isinstance(Post().ask(site_in(), asked), Reply)
     (charged,) = Account.read(place).charges
     assert charged.question == digest_of(packed(asked))
-    changed = {
+    other = {
         "terms": replace(asked.terms, run="another"),
-        "client": 1,
+        "clients": np.array([1]),
+        "epochs": np.array([2]),
+        "rows": np.array([1]),
         "iteration": 2,
         "round": 2,
         "attempt": 1,
         "a": 0.5,
-        "model": asked.model + np.float32(1),
-        "b": asked.model,
-        "statistics": asked.model,
+        "model": asked.ask.model + np.float32(1),
+        "b": asked.ask.model[None],
+        "statistics": asked.ask.model,
+        "clip_scale": 2.0,
         "shared": {"noise_std": 1.0},
     }
-    assert set(changed) == set(vars(asked))
-    hashes = {digest_of(packed(replace(asked, **{name: value}))) for name, value in changed.items()}
-    assert len(hashes | {charged.question}) == 1 + len(changed)
+    parts = (asked, asked.ask, asked.ask.cohort, asked.ask.problem)
+    assert set(other) == {name for part in parts for name in vars(part)} - {"ask", "cohort", "problem"}
+    hashes = {digest_of(packed(changed(asked, **{name: value}))) for name, value in other.items()}
+    assert len(hashes | {charged.question}) == 1 + len(other)
     terms = [replace(asked.terms, **one) for one in ({"config": "{}"}, {"seed": 9}, {"clients": 5})]
     assert len({digest_of(packed(replace(asked, terms=one))) for one in terms} | hashes) == len(hashes) + len(terms)
 
@@ -190,7 +194,7 @@ def test_a_reply_that_was_deleted_is_paid_for_again(site_in, asked, place, patte
 
 def test_a_reply_that_the_account_has_no_charge_for_is_not_sent_for_free(site_in, asked, place):
     """The account was put back to what it was before."""
-    post, second = Post(), replace(asked, round=2, iteration=3)
+    post, second = Post(), changed(asked, round=2, iteration=3)
     post.ask(site_in(), asked)
     before = (place / "account.jsonl").read_bytes()
     post.ask(site_in(), second)
@@ -226,7 +230,7 @@ def test_two_processes_with_one_account_that_are_asked_at_once_send_the_same_byt
 def test_two_clients_of_one_account_in_one_run_are_charged_and_answered_each(site_in, federation, asked, place):
     post = Post()
     for client in (0, 1):
-        assert isinstance(post.ask(site_in(client=client), replace(asked, client=client)), Reply)
+        assert isinstance(post.ask(site_in(client=client), changed(asked, client=client)), Reply)
     assert len(post.releases) == charges(place) == 2
     assert Account.read(place).clients == ("ann", "bob")
 
@@ -235,11 +239,11 @@ def test_the_latest_replies_are_kept_and_attempts_do_not_fill_the_disk(site_in, 
     monkeypatch.setattr(kept_replies, "MOST_KEPT", 3)
     post = Post()
     for attempt in range(4):
-        post.ask(site_in(), replace(asked, attempt=attempt))
+        post.ask(site_in(), changed(asked, attempt=attempt))
     assert len(list(place.glob("runs/*/round-*.reply"))) == len(list(place.glob("runs/*/round-*.json"))) == 3
-    assert isinstance(post.ask(site_in(), replace(asked, attempt=1)), Reply)
+    assert isinstance(post.ask(site_in(), changed(asked, attempt=1)), Reply)
     assert len(post.releases) == charges(place) == 4
-    post.ask(site_in(), replace(asked, attempt=0))  # its bytes are gone: a new release, and charged
+    post.ask(site_in(), changed(asked, attempt=0))  # its bytes are gone: a new release, and charged
     assert len(post.releases) == charges(place) == 5
 
 

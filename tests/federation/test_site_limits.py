@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.federation.in_process import experiment_of, make_site
+from tests.federation.in_process import changed, experiment_of, make_site
 from tests.federation.test_hostile_server import LOCAL, question, said
 from tests.wording import has_all
 from upcycled.core.randomness import permutations
@@ -57,7 +57,7 @@ def test_a_number_that_makes_a_run_too_large_is_refused_before_anything_is_alloc
     changes, words, site, request_of_changed, monkeypatch
 ):
     request = request_of_changed(**changes)
-    score = ScoreRequest(request.terms, 0, 1, request.model)
+    score = ScoreRequest(request.terms, 0, 1, request.ask.model)
     monkeypatch.setattr(site_module, "plan_for_client", lambda *arguments: pytest.fail("it was planned"))
     tracemalloc.start()
     try:
@@ -94,8 +94,8 @@ def test_a_certified_solver_of_too_many_steps_is_refused_before_it_works(
 def test_numbers_below_the_limits_are_answered_and_a_file_may_raise_or_lower_them(
     federation, tmp_path, request_of_changed
 ):
-    request = request_of_changed(local=LOCAL | {"epochs": 3})
-    for name, most in {"clients": 4, "iterations": 5, "epochs": 3, "parameters": request.model.size}.items():
+    request = changed(request_of_changed(local=LOCAL | {"epochs": 3}), epochs=np.array([3]))
+    for name, most in {"clients": 4, "iterations": 5, "epochs": 3, "parameters": request.ask.model.size}.items():
         reply = unpacked(make_site(federation, 0, tmp_path / name, limits={name: most}).reply(packed(request)))
         assert isinstance(reply, Reply), reply
         below = make_site(federation, 0, tmp_path / "below" / name, limits={name: most - 1})
@@ -104,7 +104,7 @@ def test_numbers_below_the_limits_are_answered_and_a_file_may_raise_or_lower_the
 
 def test_a_vector_longer_than_any_allowed_model_is_not_copied(federation, tmp_path, request_of_changed):
     site = make_site(federation, 0, tmp_path, limits={"parameters": 1000})
-    fields = packed(request_of_changed()) | {"model": bytes(10**6)}
+    fields = packed(request_of_changed()) | {"ask.model": bytes(10**6)}
     tracemalloc.start()
     try:
         assert "the run has 125000 parameters" in unpacked(site.reply(fields)).reason
@@ -121,7 +121,7 @@ def test_the_orders_of_many_epochs_are_drawn_one_at_a_time(federation, tmp_path,
         return permutations(key, size, epochs, first)
 
     monkeypatch.setattr("upcycled.engines.sequential.permutations", watched)
-    request = request_of_changed(local=LOCAL | {"epochs": 50}, iterations=5)
+    request = changed(request_of_changed(local=LOCAL | {"epochs": 50}, iterations=5), epochs=np.array([50]))
     assert isinstance(unpacked(make_site(federation, 0, tmp_path).reply(packed(request))), Reply)
     assert drawn == [1] * 50
     assert np.array_equal(permutations(7, 5, 3), np.concatenate([permutations(7, 5, 1, epoch) for epoch in range(3)]))

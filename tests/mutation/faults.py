@@ -138,8 +138,8 @@ def memory_of_unreleased_models(patch, last):
     step = Scaffold.server_step
     for engine in (Sequential, FusedEngine):
 
-        def train(self, work, own=engine.train):
-            kept["vectors"] = (found := own(self, work)).vectors
+        def train(self, asked, noise=None, own=engine.train):
+            kept["vectors"] = (found := own(self, asked, noise)).vectors
             return found
 
         patch.setattr(engine, "train", train)

@@ -11,9 +11,10 @@ import numpy as np
 
 import upcycled as up
 from upcycled.algorithms import ALGORITHMS
+from upcycled.core.facts import Facts
 from upcycled.core.mechanism import Setting
 from upcycled.core.objective import softmax_loss
-from upcycled.core.sampling import Cohort
+from upcycled.core.sampling import Cohort, Participation
 from upcycled.core.solvers import LocalSGD
 
 QUIET = {"progress": False, "engine": "sequential"}
@@ -22,7 +23,12 @@ QUIET = {"progress": False, "engine": "sequential"}
 def setting(**changes):
     """Public facts of a run: FedProx(0.5) on 20 features, 2 classes, everybody in each of 40 rounds."""
     sizes = np.asarray(changes.pop("sizes", [224, 45, 400]))
+    of_data = {name: changes.pop(name) for name in ("ids", "shared") if name in changes}
+    num_clients = changes.pop("num_clients", sizes.size)
+    who = (changes.pop("participation", 1.0), changes.pop("sampling", "fixed"), changes.pop("stragglers", 0.0))
     facts = {
+        "facts": Facts((20,), np.dtype(np.float32), 2, sizes, num_clients, **of_data),
+        "participation": Participation(*who),
         "algorithm": "fedprox",
         "penalty": 0.5,
         "is_personal": False,
@@ -35,14 +41,8 @@ def setting(**changes):
         "convex": softmax_loss(2),
         "has_bias": True,
         "has_batch_norm": False,
-        "num_classes": 2,
-        "sizes": sizes,
-        "num_clients": sizes.size,
         "rounds": np.full(sizes.size, 40),
         "data_rounds": 40,
-        "stragglers": 0.0,
-        "sampling": "fixed",
-        "participation": 1.0,
     }
     return Setting(**(facts | changes))
 

@@ -10,8 +10,9 @@ from torch import nn
 import upcycled as up
 from tests.privacy.runs import QUIET, server_sees
 from tests.reference import softmax_gradient
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
 from upcycled.core.layout import layout_of
+from upcycled.core.mechanism import Ask
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem
 from upcycled.core.vectors import Shards
@@ -30,7 +31,7 @@ def solve(solver, x, y, *, a, b=None, start=None, epochs=None, classes=2, seed=0
     task = Task(module, layout_of(module), classes, shards, None, solver, seed, CrossEntropy())
     model = np.zeros(task.layout.size, dtype=np.float32) if start is None else start
     cohort = Cohort(np.array([0]), np.array([solver.local.epochs if epochs is None else epochs]))
-    work = Work(1, 0, cohort, model, Problem(a, None if b is None else b[None]))
+    work = Ask(1, 1, 0, cohort, model, Problem(a, None if b is None else b[None]))
     return train_certified(task, solver, work)
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import upcycled as up
 from tests.privacy.runs import QUIET
-from upcycled.core.engine import Work
+from upcycled.core.mechanism import Ask
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import everybody
 from upcycled.core.solvers import Problem
@@ -57,8 +57,8 @@ def world(model, labels, x):
     start = plan.initial
 
     def step(noise):
-        work = Work(1, 0, everybody(1), start, Problem(), noise)
-        return 6 * (start.astype(np.float64) - engine.train(work).vectors[0])
+        work = Ask(1, 1, 0, everybody(1), start, Problem())
+        return 6 * (start.astype(np.float64) - engine.train(work, noise).vectors[0])
 
     return step, plan
 

@@ -159,7 +159,7 @@ def test_a_run_goes_on_under_the_account_that_paid_and_no_other(tmp_path):
     mechanism, facts = ModelClipping(1.0, 8.0), setting()
     fitted = mechanism.fit(facts)
     accounts = [Account.open(tmp_path / str(i), epsilon=8.0, delta=1e-4) for i in range(2)]
-    payers = [one.begin("r", fitted.name, fitted.promise, ("a", "b", "c"), facts.sizes) for one in accounts]
+    payers = [one.begin("r", fitted.name, fitted.promise, ("a", "b", "c"), facts.facts.sizes) for one in accounts]
     path = tmp_path / "ledger"
     asked = {"mechanism": fitted, "noise": "system", "setting": facts, "path": path, "run": "r"}
     spend(Ledger(**asked, account=payers[0]), mechanism, [1])

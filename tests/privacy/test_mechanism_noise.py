@@ -244,7 +244,7 @@ def neighbours():
 )
 def test_every_release_lies_on_its_grid_under_both_neighbours(monkeypatch, privacy, noise):
     for data in neighbours():
-        facts = {"num_parameters": 18, "num_classes": 3, "penalty": 0.0, "rounds": np.ones(3), "algorithm": "fedavg"}
+        facts = {"num_parameters": 18, "penalty": 0.0, "rounds": np.ones(3), "algorithm": "fedavg"}
         std = privacy.fit(setting(sizes=data.train.sizes, **facts)).charge(cohort(range(3))).noise_std
         arrived = first_arrival(monkeypatch, data, "fedavg", privacy, noise=noise)
         multiples = arrived.release.vectors.astype(np.float64) / grid_step(std)[:, None]

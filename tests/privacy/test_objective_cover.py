@@ -15,9 +15,9 @@ import upcycled as up
 from tests.privacy.runs import cohort, setting
 from tests.privacy.test_tilt_noise import known_words
 from tests.reference import softmax_gradient
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
 from upcycled.core.layout import layout_of
-from upcycled.core.mechanism import Release, Trained
+from upcycled.core.mechanism import Ask, Release, Trained
 from upcycled.core.objective import softmax_loss
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import Problem, ShiftedMinimiser
@@ -206,7 +206,7 @@ def test_for_every_tilt_what_leaves_is_within_its_promise_of_the_exact_minimiser
     module = up.models.logistic((features,), 2)
     shards = Shards(x, y, np.array([0, n]))
     task = Task(module, layout_of(module), 2, shards, None, fitted.solver(None), 0, up.losses.CrossEntropy())
-    trained = certified.train_certified(task, fitted.solver(None), Work(1, 0, everyone, start, problem))
+    trained = certified.train_certified(task, fitted.solver(None), Ask(1, 1, 0, everyone, start, problem))
     found = fold(trained.vectors, start.astype(np.float64), cover.radius(mine))[0]
     to = [mpmath.mpf(d) for d in direction.tolist()]
     length_of = mpmath.norm(to)
@@ -264,7 +264,7 @@ def test_a_tilt_of_any_length_is_solved_in_the_same_number_of_steps(monkeypatch,
     opened = engine.open(task, 1)
     start = rng.normal(size=10).astype(np.float32)
     everyone = Cohort(np.array([0]), np.array([solver.local.epochs]))
-    found = opened.train(Work(1, 0, everyone, start, Problem(0.5, b[None]))).vectors[0]
+    found = opened.train(Ask(1, 1, 0, everyone, start, Problem(0.5, b[None]))).vectors[0]
     opened.close()
     if engine is SEQUENTIAL:
         assert len(steps) == 50

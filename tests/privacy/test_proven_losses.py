@@ -16,9 +16,9 @@ import upcycled as up
 from tests.privacy.runs import QUIET, cohort, setting
 from tests.wording import has_all
 from upcycled.audit.attacks import audit_worlds, neighbours
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
 from upcycled.core.layout import layout_of
-from upcycled.core.mechanism import Trained
+from upcycled.core.mechanism import Ask, Trained
 from upcycled.core.objective import huber_loss, one_logit_loss, softmax_loss
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, Problem, ShiftedMinimiser
@@ -164,7 +164,7 @@ def solve(case, solver, parts, *, a, b=None, start=None, engine=SEQUENTIAL, bias
     everyone = Cohort(np.arange(count), np.full(count, solver.local.epochs))
     opened = engine.open(task, 1)
     try:
-        return opened.train(Work(1, 0, everyone, model, Problem(a, b))).vectors
+        return opened.train(Ask(1, 1, 0, everyone, model, Problem(a, b))).vectors
     finally:
         opened.close()
 
@@ -228,7 +228,7 @@ def test_a_threshold_is_taken_in_float64_and_never_rounded_up():
     for engine in (SEQUENTIAL, FUSED):
         opened = engine.open(task, 1)
         everyone = Cohort(np.array([0]), np.array([200]))
-        found = opened.train(Work(1, 0, everyone, np.zeros(1, np.float32), Problem(0.5))).vectors[0, 0]
+        found = opened.train(Ask(1, 1, 0, everyone, np.zeros(1, np.float32), Problem(0.5))).vectors[0, 0]
         opened.close()
         assert found == pytest.approx(0.2, rel=1e-14)
 
@@ -366,7 +366,7 @@ def test_one_logit_at_half_the_regularisation_has_the_decision_noise_of_two_logi
     module = nn.Linear(4, 2)
     solver = CertifiedMinimiser(2.0, 1.0, 0.5, 1e-10)
     task = Task(module, layout_of(module), 2, Shards(x, y, np.array([0, 40])), None, solver, 0, CrossEntropy())
-    work = Work(1, 0, Cohort(np.array([0]), np.array([1])), np.zeros(10, np.float32), Problem(0.5))
+    work = Ask(1, 1, 0, Cohort(np.array([0]), np.array([1])), np.zeros(10, np.float32), Problem(0.5))
     both = SEQUENTIAL.open(task, 1).train(work).vectors[0]
     assert single == pytest.approx(np.concatenate([both[4:8] - both[:4], both[9:] - both[8:9]]), abs=1e-8)
 

@@ -9,14 +9,13 @@ import torch
 
 import upcycled as up
 from examples.own_rule import FedExP
-from upcycled.core.algorithm import Server
+from upcycled.core.algorithm import Server, own_shares
 from upcycled.core.mechanism import Release
 from upcycled.core.vectors import Shards
 from upcycled.training.plan import make_plan, plan_of, with_data
 from upcycled.training.round import (
     _noise_energy,
     _noise_std,
-    _shares,
     _spread,
     answer,
     ask,
@@ -275,8 +274,8 @@ def test_the_noise_that_a_round_brings_is_known_by_gain_weights_and_stds():
 
 def test_shares_are_those_of_the_samples_unless_an_algorithm_has_its_own():
     release = released([[0, 0], [0, 0]], [1, 3])
-    assert _shares(up.FedAvg(), release).tolist() == [0.25, 0.75]
-    assert _shares(up.FedDyn(), release).tolist() == [0.5, 0.5]
+    assert own_shares(up.FedAvg(), release.num_samples).tolist() == [0.25, 0.75]
+    assert own_shares(up.FedDyn(), release.num_samples).tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(("upcycle", "sampling"), [(FedExP(), "poisson"), (0.5, "fixed")])

@@ -41,14 +41,15 @@ from upcycled.core.sampling import Cohort
 from upcycled.core.layout import layout_of
 from upcycled.core.vectors import Shards
 from upcycled.core.solvers import LocalSGD, Problem
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask
 from upcycled.engines.fused import FUSED
 from upcycled.losses import CrossEntropy
 
 module = nn.Linear(2, 2)
 data = Shards(np.eye(2, dtype=np.float32), np.array([0, 1]), np.array([0, 2]))
 engine = FUSED.open(Task(module, layout_of(module), 2, data, None, LocalSGD(0.1, 0.5, 2, 1), 0, CrossEntropy()), 1)
-work = Work(1, 0, Cohort(np.array([0]), np.array([2])), np.zeros(6, np.float32), Problem())
+work = Ask(1, 1, 0, Cohort(np.array([0]), np.array([2])), np.zeros(6, np.float32), Problem())
 print(engine.train(work).vectors.tobytes().hex())
 """
 

@@ -28,7 +28,6 @@ from upcycled.core.algorithm import (
     Vectors,
     keep_local,
     move_model,
-    zeros_like,
 )
 from upcycled.core.errors import POSITIVE, check_fields, unknown
 from upcycled.core.solvers import Problem
@@ -79,7 +78,7 @@ class FedDyn:
 
     def start(self, model: Vector) -> Server:
         """h = 0."""
-        return Server(model, {"h": zeros_like(model)})
+        return Server(model, {"h": np.zeros_like(model)})
 
     def problem(self, server: Server, memory: Vectors) -> Problem:
         """a = alpha, b = -h_i."""

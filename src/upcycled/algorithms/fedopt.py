@@ -34,7 +34,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import RoundResult, Server, ServerLr, Vectors, keep_local, no_correction, zeros_like
+from upcycled.core.algorithm import RoundResult, Server, ServerLr, Vectors, keep_local, no_correction
 from upcycled.core.errors import FRACTION, POSITIVE, check_fields
 from upcycled.core.vectors import Vector
 
@@ -76,7 +76,7 @@ class FedAvgM:
 
     def start(self, model: Vector) -> Server:
         """v = 0."""
-        return Server(model, {"v": zeros_like(model)})
+        return Server(model, {"v": np.zeros_like(model)})
 
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """One momentum step along d = w - sum p_i r_i."""
@@ -122,7 +122,7 @@ class FedAdam:
 
     def start(self, model: Vector) -> Server:
         """m = 0, v = tau^2."""
-        return Server(model, {"m": zeros_like(model), "v": np.full_like(model, self.tau**2)})
+        return Server(model, {"m": np.zeros_like(model), "v": np.full_like(model, self.tau**2)})
 
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """One Adam step along d = sum p_i r_i - w."""
@@ -169,7 +169,7 @@ class FedYogi:
 
     def start(self, model: Vector) -> Server:
         """m = 0, v = tau^2."""
-        return Server(model, {"m": zeros_like(model), "v": np.full_like(model, self.tau**2)})
+        return Server(model, {"m": np.zeros_like(model), "v": np.full_like(model, self.tau**2)})
 
     def server_step(self, server: Server, memory: Vectors, arrived: RoundResult) -> tuple[Server, Vectors]:
         """One Yogi step along d = sum p_i r_i - w."""

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from upcycled.core.algorithm import OMIT_DEFAULT, RoundResult, Server, ServerLr, Vectors, move_model, zeros_like
+from upcycled.core.algorithm import OMIT_DEFAULT, RoundResult, Server, ServerLr, Vectors, move_model
 from upcycled.core.errors import InputError, check_fields
 from upcycled.core.solvers import Local, LocalSGD, Problem, Solver
 from upcycled.core.vectors import Vector
@@ -54,7 +54,7 @@ class Scaffold:
 
     def start(self, model: Vector) -> Server:
         """c = 0."""
-        return Server(model, {"c": zeros_like(model)})
+        return Server(model, {"c": np.zeros_like(model)})
 
     def solver(self, local: Local) -> Solver:
         """Its divisor is known for SGD only."""

@@ -16,13 +16,13 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 from upcycled.core.algorithm import Algorithm, RoundResult, Server, Vectors
-from upcycled.core.engine import Engine, Work
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.engine import Engine
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.memory import ClientMemory
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Participation
 from upcycled.core.solvers import NoisySGD, Solver
-from upcycled.core.upcycling import State, Vanilla
+from upcycled.core.upcycling import State, Strategy
 from upcycled.core.vectors import Ints, Real, Shards, Vector
 from upcycled.models.prepare import as_input
 from upcycled.privacy import Ledger
@@ -112,15 +112,15 @@ class _Remembering:
         """Train the next time, whatever the work."""
         self._last = None
 
-    def train(self, work: Work) -> Trained:
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
         """Train, unless the very same work was the last."""
         self.trainings += 1
         if self._is_noisy:
-            return self._engine.train(work)
-        key = (work.round, work.attempt, *map(_bytes, (work.cohort.clients, work.cohort.epochs, work.model)))
-        key = (*key, work.problem.a, _bytes(work.problem.b))
+            return self._engine.train(asked, noise)
+        key = (asked.round, asked.attempt, *map(_bytes, (asked.cohort.clients, asked.cohort.epochs, asked.model)))
+        key = (*key, asked.problem.a, _bytes(asked.problem.b))
         if self._last is None or self._last[0] != key:
-            self._last = (key, self._engine.train(work))
+            self._last = (key, self._engine.train(asked, noise))
         return self._last[1]
 
 
@@ -166,9 +166,9 @@ class World:
         )
         self._listener = _Listening(plan.strategy.algorithm)
         heard = cast(Algorithm, self._listener)
-        self.plan = replace(self.full, strategy=Vanilla(heard))
-        # Both kinds of strategy are dataclasses with an algorithm. Whoever is in every round would overdraw a budget.
-        strategy = replace(plan.strategy, algorithm=heard)  # type: ignore[type-var]
+        self.plan = replace(self.full, strategy=Strategy(heard))
+        # Whoever is in every round would overdraw a budget.
+        strategy = replace(plan.strategy, algorithm=heard)
         self.heard = replace(self.full, strategy=strategy, spec=spec.replace(budget=None))
         self.engine = _Remembering(made_of(plan.engine.open(task, 1)), isinstance(task.solver, NoisySGD))
         self._start = start_run(_of_one_round(self.plan))
@@ -265,11 +265,11 @@ class Bringing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def train(self, work: Work) -> Trained:
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
         """Bring what was wanted; steps are counted as if they had been taken."""
-        model = work.model.astype(np.float32)
-        vectors = np.stack([model + self._moves.get(client, np.float32(0)) for client in work.cohort.clients.tolist()])
-        steps = steps_of(self._solver, self._train, work.cohort.rows, work.cohort.epochs)
+        model = asked.model.astype(np.float32)
+        vectors = np.stack([model + self._moves.get(client, np.float32(0)) for client in asked.cohort.clients.tolist()])
+        steps = steps_of(self._solver, self._train, asked.cohort.rows, asked.cohort.epochs)
         return Trained(vectors.astype(np.float32), steps, vectors.copy() if self._is_personal else None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Protocol, TypeAlias
 
 import numpy as np
 
@@ -81,6 +81,15 @@ class Algorithm(Protocol):
     >>> data = up.data.synthetic("iid", clients=4, seed=0)
     >>> len(up.train(data, algorithm=HalfWay(), upcycle=0.5, iterations=4, progress=False).history)
     4
+
+    An algorithm may have these members besides:
+
+    - ``shares(num_samples)``: what each release of a cohort weighs in its mean; n_i over their sum if left out.
+    - ``uses_releases``: whether the server step looks at each release and its K_i, though the algorithm remembers
+      none; False if left out. Such an algorithm is not for a central mechanism.
+    - ``noise_gain`` and ``noise_kept``, if the server step is a mean of the releases: how much larger the noise of the
+      mean is in the new model (None where these options make it no such step), and how much of it is in the models
+      of later rounds, where nothing pulls it back; 1 if left out.
     """
 
     @property
@@ -127,34 +136,16 @@ METHODS = {
 """Its methods, and what each is called with."""
 
 
-@runtime_checkable
-class OwnShares(Protocol):
-    """An algorithm whose mean has weights other than n_i."""
-
-    def shares(self, num_samples: Ints) -> Real:
-        """Return what each release of a cohort weighs, for their n_i; they sum to 1."""
+def own_shares(algorithm: Algorithm, num_samples: Ints) -> Real:
+    """Return what each release of a cohort weighs in the algorithm's own mean, for their n_i; the numbers sum to 1."""
+    shares: Callable[[Ints], Real] | None = getattr(algorithm, "shares", None)
+    return num_samples / num_samples.sum() if shares is None else shares(num_samples)
 
 
-@runtime_checkable
-class UsesReleases(Protocol):
-    """An algorithm that looks at each release and its K_i, though it remembers none: not for a central mechanism."""
-
-    @property
-    def uses_releases(self) -> bool:
-        """Whether the server step needs more than the mean of the releases."""
-
-
-@runtime_checkable
-class NoiseGain(Protocol):
-    """An algorithm whose server step is a mean of the releases, so that noise in them is known in the model, too."""
-
-    @property
-    def noise_gain(self) -> float | None:
-        """How much larger the noise of the mean is in the new model; None where these options make it no such step."""
-
-    @property
-    def noise_kept(self) -> float:
-        """How much of it is in the models of later rounds, where nothing pulls it back."""
+def noise_gain(algorithm: Algorithm) -> float | None:
+    """Return how much larger the noise of the mean is in the new model; None where the server step is no such mean."""
+    gain: float | None = getattr(algorithm, "noise_gain", None)
+    return gain
 
 
 def started(algorithm: Algorithm, model: Vector) -> Server:
@@ -204,7 +195,3 @@ def no_correction(self: object, server: Server, memory: Vectors) -> Problem:
 def move_model(server_lr: float, before: Vector, after: Vector) -> Vector:
     """Return w + server_lr (w_new - w), which is w_new itself, with its bits, at server_lr = 1."""
     return after if server_lr == 1.0 else before + server_lr * (after - before)
-
-
-def zeros_like(model: Vector) -> Vector:
-    return np.zeros_like(model)

@@ -9,10 +9,9 @@ from typing import Protocol
 from torch import nn
 
 from upcycled.core.layout import Layout
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.objective import Objective
-from upcycled.core.sampling import Cohort
-from upcycled.core.solvers import Problem, Solver
+from upcycled.core.solvers import Solver
 from upcycled.core.vectors import Ints, Outputs, Shards, Vector
 
 
@@ -40,21 +39,6 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Work:
-    """One data round for a cohort: minimise F_i + a/2 ||x - w||^2 + <b_i, x>, starting at w = model."""
-
-    round: int
-    attempt: int
-    cohort: Cohort
-    model: Vector
-    problem: Problem
-    noise: NoiseSource | None = None
-    """For solvers that draw noise inside their steps; the same source as the release's."""
-    statistics: Vector | None = None
-    """The running statistics that clients start from, where the model has some."""
-
-
-@dataclass(frozen=True)
 class Scores:
     """Accuracy and mean loss over ``num_samples`` test samples."""
 
@@ -75,8 +59,11 @@ class Engine(Protocol):
     def way(self) -> str:
         """How it works on this task, where it has a choice; a fixed function of the task."""
 
-    def train(self, work: Work) -> Trained:
-        """Do a cohort's local work."""
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
+        """Do a cohort's local work.
+
+        ``noise`` is for solvers that draw noise inside their steps; the same source as the release's.
+        """
 
     def score(self, model: Vector, statistics: Vector | None = None) -> Scores:
         """Score the global model, with its running statistics where it has some, on all test samples."""

@@ -1,4 +1,4 @@
-"""What local work gives, what leaves a client, and the contract of a privacy mechanism.
+"""What clients are asked, what local work gives, what leaves a client, and the contract of a privacy mechanism.
 
 ``Trained`` stays on the clients. A mechanism turns it into a ``Release``, the only type that server code takes:
 one vector and the public integers n_i and K_i per client, for every algorithm.
@@ -7,17 +7,55 @@ one vector and the public integers n_i and K_i per client, for every algorithm.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from upcycled.core.errors import InputError
+from upcycled.core.facts import Facts
 from upcycled.core.objective import GeneralisedLinear
 from upcycled.core.randomness import Purpose
-from upcycled.core.sampling import Cohort
+from upcycled.core.sampling import Cohort, Participation
 from upcycled.core.solvers import LocalSGD, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Shards, Vector, weighted_mean
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What the server asks of a cohort in one attempt at a data round, as it is sent to sites and given to engines.
+
+    The local work is to minimise F_i + a/2 ||x - w||^2 + <b_i, x>, starting at w = model.
+    """
+
+    iteration: int
+    round: int
+    attempt: int
+    cohort: Cohort
+    model: Vector
+    problem: Problem
+    """a, and a row of b for each client: the algorithm's part, to which a mechanism adds its own before local work."""
+    statistics: Vector | None = None
+    """The model's running statistics of batch norm, where it has some."""
+    clip_scale: float = 1.0
+    """See :attr:`State.clip_scale`."""
+
+    def __getitem__(self, places: Ints) -> Ask:
+        """Return what is asked of some of the cohort, by their places."""
+        b = self.problem.b
+        problem = replace(self.problem, b=None if b is None else b[places])
+        return replace(self, cohort=self.cohort[places], problem=problem)
+
+    def of(self, client: int) -> Ask:
+        """Return the part that one client is sent.
+
+        Raises:
+            InputError: if it is not asked in this round.
+        """
+        places = np.flatnonzero(self.cohort.clients == client)
+        if not places.size:
+            raise InputError(f"client {client} is not in the cohort of data round {self.round}")
+        return self[places]
 
 
 @dataclass(frozen=True)
@@ -89,7 +127,12 @@ class NoiseSource(Protocol):
 class Setting:
     """What a mechanism may look at to decide whether it is sound here, and to calibrate itself: public facts only."""
 
+    facts: Facts
+    """Of the data: ``facts.sizes`` are n_i of all clients, or, where a client plans for itself, its own."""
+    participation: Participation
+    """How cohorts are drawn, and the share of stragglers."""
     algorithm: str
+    """Its name."""
     penalty: float
     """The algorithm's own a: FedProx's mu, FedDyn's alpha, zero for the others."""
     is_personal: bool
@@ -109,21 +152,10 @@ class Setting:
     has_bias: bool
     has_batch_norm: bool
     """Whether a sample's gradient depends on the samples beside it."""
-    num_classes: int
-    """Logits the model gives, at least one for each class."""
-    sizes: Ints
-    """n_i of the clients that are known here: of all, or, where a client plans for itself, its own."""
-    num_clients: int
-    """N, all clients."""
     rounds: Ints
     """Data rounds each of the known clients takes part in, by the public schedule drawn in advance from the seed."""
     data_rounds: int
     """M, all data rounds."""
-    stragglers: float
-    sampling: str
-    participation: float
-    shared: Mapping[str, float] = field(default_factory=dict)
-    """What a client that knows its own size only is told: see :attr:`Fitted.shared`."""
     noise: str = "seeded"
     """``"seeded"``, or ``"system"`` where the noise is real and its sampler's error is to be paid for."""
     score_squares: float = 0.0
@@ -385,7 +417,7 @@ class Mechanism(Protocol):
     ...
     ...     def fit(self, setting):
     ...         # Each of the D numbers is + step or - step, so a record moves them by 2 step sqrt(D) at most.
-    ...         moves = np.full(setting.sizes.size, 2 * self.step * setting.num_parameters**0.5)
+    ...         moves = np.full(setting.facts.sizes.size, 2 * self.step * setting.num_parameters**0.5)
     ...         noise = gaussian_noise(setting, moves, None, self.epsilon, self.delta, per_client=True)
     ...         what = "a step by the signs of the update, with Gaussian noise"
     ...         promise = up.Promise(what, ("two values",), delta=self.delta)
@@ -405,6 +437,9 @@ class Mechanism(Protocol):
     >>> run = up.train(data, algorithm=up.FedAvg(), privacy=privacy, iterations=4, progress=False)
     >>> run.privacy.max_epsilon(1e-4)
     2.0
+
+    A mechanism that can be given what it is to spend, in place of its noise, has the members ``epsilon`` and ``delta``:
+    None where the noise itself was given.
     """
 
     @property
@@ -415,22 +450,10 @@ class Mechanism(Protocol):
         """Raise InputError if the mechanism is not sound here; else return it with its noise calibrated."""
 
 
-@runtime_checkable
-class Calibrated(Protocol):
-    """A mechanism that can be given what it is to spend, in place of its noise."""
-
-    @property
-    def epsilon(self) -> float | None:
-        """What every client may spend in all; None where the noise itself was given."""
-
-    @property
-    def delta(self) -> float | None:
-        """The delta that goes with it."""
-
-
-def meets_epsilon(mechanism: object) -> bool:
-    """Say whether a mechanism as the user wrote it was given an epsilon."""
-    return isinstance(mechanism, Calibrated) and mechanism.epsilon is not None
+def asked_epsilon(mechanism: object) -> float | None:
+    """Return what every client may spend in all, of a mechanism as the user wrote it; None if given its noise."""
+    epsilon: float | None = getattr(mechanism, "epsilon", None)
+    return epsilon
 
 
 def _pass_on(trained: Trained, sent: Vector, cohort: Cohort, num_samples: Ints, noise: NoiseSource) -> Release:

@@ -30,11 +30,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
-
-import torch
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from upcycled.core.errors import InputError
+
+if TYPE_CHECKING:  # messages hold no tensor, and a site's connected process loads no torch
+    import torch
 
 TargetKind: TypeAlias = Literal["classes", "labels", "numbers"]
 """What a sample's target is: one of K classes; several labels, each 0 or 1; or one or more numbers."""
@@ -73,6 +74,7 @@ def mean_loss(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor
 def like_targets(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return one output a sample as (samples,) where targets are such; refuse shapes that differ, never broadcast.
 
+    >>> import torch
     >>> like_targets(torch.zeros(3, 1), torch.zeros(3)).shape
     torch.Size([3])
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class Observed:
     """sum p_i ||r_i - sent||^2 of the last data round less the known noise in it, where the rule uses it."""
     noise_energy: float | None = None
     """The expected squared norm of the noise that the last data round brought into the iterate, or a bound on it, in
-    the directions that predictions can tell apart; where the rule is :class:`NoiseAware`."""
+    the directions that predictions can tell apart; where the rule says ``uses_noise_energy``."""
     geometry: LocalGeometry | None = None
     """Likewise."""
 
@@ -90,6 +90,9 @@ class Rule(Protocol):
     >>> run = up.train(data, algorithm=up.FedAvg(), upcycle=Halving(), iterations=4, progress=False)
     >>> [record.coefficient for record in run.history]
     [None, 0.5, None, 0.25]
+
+    A rule that cannot do without the noise of each round, and a and S of a certified solver, has a member
+    ``uses_noise_energy = True`` besides.
     """
 
     @property
@@ -105,15 +108,6 @@ class Rule(Protocol):
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
         """Return the next iterate; ``moves`` names the server vectors that go along with the model."""
-
-
-@runtime_checkable
-class NoiseAware(Protocol):
-    """A rule that cannot do without the noise of each round, and a and S of a certified solver."""
-
-    @property
-    def uses_noise_energy(self) -> bool:
-        """Whether it is one."""
 
 
 def extrapolate(seen: Observed, rho: float, moves: tuple[str, ...]) -> Server:
@@ -180,124 +174,65 @@ class State:
     """The model's running statistics of batch norm, of the last data round; no rule moves them."""
 
 
-class Strategy(Protocol):
-    """Decides what comes next and makes the iterations that need no data."""
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm of the data rounds."""
-
-    def start(self, server: Server) -> State:
-        """Return the state before the first iteration."""
-
-    def kind(self, state: State) -> Kind:
-        """Say what the next iteration is."""
-
-    @property
-    def uses_spread(self) -> bool:
-        """Whether ``after_data`` is to be told the spread of the released updates."""
-
-    @property
-    def uses_noise_energy(self) -> bool:
-        """Whether the state is to hold the energy of a round's noise."""
-
-    def after_data(
-        self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
-    ) -> State:
-        """Return the state after a data round that ended in ``server``."""
-
-    def upcycle(self, state: State, horizon: int | None) -> State:
-        """Return the state after an upcycled iteration: a pure function of server-side state."""
-
-    def data_rounds(self, iterations: int) -> int:
-        """Return how many of so many iterations are data rounds."""
-
-
-def _after_data(
-    state: State,
-    server: Server,
-    noise_std: float,
-    depth: int,
-    mean: Vector | None = None,
-    spread: float | None = None,
-) -> State:
-    # By the constructor: dataclasses.replace takes twice its time, and small rounds last 0.1 ms.
-    return State(
-        server=server,
-        iteration=state.iteration + 1,
-        data_rounds=state.data_rounds + 1,
-        seen=(*state.seen, server)[-depth:] if depth else (),
-        noise_std=noise_std,
-        mean=mean,
-        spread=spread,
-        noise_energy=state.noise_energy,
-        rule=state.rule,
-        aggregator=state.aggregator,
-        clip_scale=state.clip_scale,
-        statistics=state.statistics,
-    )
-
-
 @dataclass(frozen=True)
-class Vanilla:
-    """Every iteration is a data round."""
+class Strategy:
+    """What an iteration is: without a rule always a data round, with one every other iteration is upcycled.
+
+    Serves every algorithm.
+    """
 
     algorithm: Algorithm
-
-    uses_spread: ClassVar[bool] = False
-    uses_noise_energy: ClassVar[bool] = False
-
-    def start(self, server: Server) -> State:
-        return State(server)
-
-    def kind(self, state: State) -> Kind:
-        return "data"
-
-    def after_data(
-        self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
-    ) -> State:
-        return _after_data(state, server, noise_std, depth=0)
-
-    def upcycle(self, state: State, horizon: int | None) -> State:
-        """Return the state as it is: a vanilla run has no such iteration."""
-        return state
-
-    def data_rounds(self, iterations: int) -> int:
-        return iterations
-
-
-@dataclass(frozen=True)
-class Upcycled:
-    """After each data round an iteration that the server makes alone; serves every algorithm."""
-
-    algorithm: Algorithm
-    rule: Rule
+    """The algorithm of the data rounds."""
+    rule: Rule | None = None
     geometry: LocalGeometry | None = None
     """What is known of the local problems, for a rule that uses it."""
 
     def start(self, server: Server) -> State:
-        return State(server, seen=(server,), rule=self.rule.start())
+        """Return the state before the first iteration."""
+        return State(server) if self.rule is None else State(server, seen=(server,), rule=self.rule.start())
 
     def kind(self, state: State) -> Kind:
-        """Return data first, and then each of the two in turn."""
-        return "data" if state.data_rounds == 0 or state.phase else "upcycled"
+        """Return what the next iteration is: data first, and then each of the two in turn."""
+        return "data" if self.rule is None or state.data_rounds == 0 or state.phase else "upcycled"
 
     @property
     def uses_spread(self) -> bool:
-        return self.rule.uses_spread
+        """Whether ``after_data`` is to be told the spread of the released updates."""
+        return self.rule is not None and self.rule.uses_spread
 
     @cached_property  # asked in every data round
     def uses_noise_energy(self) -> bool:
-        return isinstance(self.rule, NoiseAware) and self.rule.uses_noise_energy
+        """Whether the rule needs the noise of each round (see :class:`Rule`)."""
+        return bool(getattr(self.rule, "uses_noise_energy", False))
 
     def after_data(
         self, state: State, server: Server, noise_std: float, mean: Vector | None = None, spread: float | None = None
     ) -> State:
-        """Count the round and remember the iterate, and the aggregate it was made of."""
-        return _after_data(state, server, noise_std, self.rule.depth, mean, spread)
+        """Return the state after a data round that ended in ``server``; what no rule would use is not kept."""
+        rule = self.rule
+        # By the constructor: dataclasses.replace takes twice its time, and small rounds last 0.1 ms.
+        return State(
+            server=server,
+            iteration=state.iteration + 1,
+            data_rounds=state.data_rounds + 1,
+            seen=() if rule is None else (*state.seen, server)[-rule.depth :],
+            noise_std=noise_std,
+            mean=None if rule is None else mean,
+            spread=None if rule is None else spread,
+            noise_energy=state.noise_energy,
+            rule=state.rule,
+            aggregator=state.aggregator,
+            clip_scale=state.clip_scale,
+            statistics=state.statistics,
+        )
 
     def upcycle(self, state: State, horizon: int | None) -> State:
-        """Move the model, and the server vectors the algorithm names, along the rule's direction."""
+        """Return the state after an upcycled iteration: a pure function of server-side state.
+
+        The rule moves the model, and the server vectors that the algorithm names.
+        """
+        rule = self.rule
+        assert rule is not None  # ``kind`` asks for no such iteration without one
         seen = Observed(
             state.seen,
             state.data_rounds,
@@ -308,7 +243,7 @@ class Upcycled:
             noise_energy=state.noise_energy,
             geometry=self.geometry,
         )
-        moved = self.rule.move(state.rule, seen, self.algorithm.moves)
+        moved = rule.move(state.rule, seen, self.algorithm.moves)
         if not isinstance(moved, tuple) or len(moved) != 2 or not isinstance(moved[0], Move):
             raise InputError(
                 field="upcycle.move(...)", value=moved, must="a pair: up.Move(...), and the rule's own state"
@@ -324,11 +259,11 @@ class Upcycled:
             server=move.server,
             iteration=state.iteration + 1,
             phase=state.phase + 1,
-            seen=(*state.seen, move.server)[-self.rule.depth :],
+            seen=(*state.seen, move.server)[-rule.depth :],
             rho=move.rho,
             rule=own,
         )
 
     def data_rounds(self, iterations: int) -> int:
-        """Return ceil(T / 2)."""
-        return -(-iterations // 2)
+        """Return how many of so many iterations are data rounds: all without a rule, and with one half, rounded up."""
+        return iterations if self.rule is None else -(-iterations // 2)

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from upcycled.core.engine import Task, Work
-from upcycled.core.mechanism import Trained
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask, Trained
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, ShiftedMinimiser
 from upcycled.core.vectors import Real
@@ -35,18 +35,18 @@ def refuses_certified(task: Task) -> str | None:
     )
 
 
-def train_certified(task: Task, solver: Certified, work: Work) -> Trained:
+def train_certified(task: Task, solver: Certified, asked: Ask) -> Trained:
     """Do a cohort's local work in float64; the vectors stay in float64 until the mechanism has added its noise."""
-    gradient_sum, cohort = _gradient_sum_of(task), work.cohort
+    gradient_sum, cohort = _gradient_sum_of(task), asked.cohort
     assert gradient_sum is not None  # as the engine said when it took the task
-    start, a = work.model.astype(np.float64), work.problem.a
-    keys = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
+    start, a = asked.model.astype(np.float64), asked.problem.a
+    keys = client_keys(task.seed, Purpose.BATCHES, asked.round, cohort.clients, asked.attempt)
     models = np.empty((cohort.clients.size, task.layout.size))
     with one_blas_thread():
         for i, row in enumerate(cohort.rows.tolist()):
             x, y = task.train.client(row)
             exact: Real = x.reshape(len(y), -1).astype(np.float64)
-            b: Any = 0.0 if work.problem.b is None else work.problem.b[i].astype(np.float64)
+            b: Any = 0.0 if asked.problem.b is None else asked.problem.b[i].astype(np.float64)
             if isinstance(solver, NominalSGD):
                 orders = _orders(solver.local, int(keys[i]), len(y), int(cohort.epochs[i]))
                 models[i] = _sgd(gradient_sum, solver.local, exact, y, orders, start, a, b)

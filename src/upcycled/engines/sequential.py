@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from upcycled.core.engine import EngineKind, Scores, Task, Work
+from upcycled.core.engine import EngineKind, Scores, Task
 from upcycled.core.errors import InputError
 from upcycled.core.layout import read_statistics, write_statistics
-from upcycled.core.mechanism import Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.solvers import Local, LocalOptimizer, LocalSGD, MoreauSGD, NoisySGD, Solver
 from upcycled.core.vectors import Ints, Outputs, Vector
@@ -54,16 +54,16 @@ class Sequential:
 
     @one_thread()
     @torch.no_grad()
-    def train(self, work: Work) -> Trained:
-        task, cohort = self.task, work.cohort
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
+        task, cohort = self.task, asked.cohort
         if isinstance(task.solver, Certified):
-            return train_certified(task, task.solver, work)
+            return train_certified(task, task.solver, asked)
         if isinstance(task.solver, NoisySGD):
-            return train_noisy(task, task.solver, self.lanes, self.threads, work)
-        device, solver = self.flat.values.device, task.solver.at(work.round, task.rounds)
-        start = to_torch(work.model, device)
-        orders = client_keys(task.seed, Purpose.BATCHES, work.round, cohort.clients, work.attempt)
-        dropout = client_keys(task.seed, Purpose.DROPOUT, work.round, cohort.clients, work.attempt)
+            return train_noisy(task, task.solver, self.lanes, self.threads, asked, noise)
+        device, solver = self.flat.values.device, task.solver.at(asked.round, task.rounds)
+        start = to_torch(asked.model, device)
+        orders = client_keys(task.seed, Purpose.BATCHES, asked.round, cohort.clients, asked.attempt)
+        dropout = client_keys(task.seed, Purpose.DROPOUT, asked.round, cohort.clients, asked.attempt)
         models = np.empty((cohort.clients.size, task.layout.size), dtype=np.float32)
         private = np.empty_like(models) if isinstance(solver, MoreauSGD) else None
         size = None if task.statistics is None else task.statistics.size
@@ -76,17 +76,17 @@ class Sequential:
                 x, y = task.train.client(row)
                 laid_out = channels_last if self.has_channels_last else _as_it_is
                 batches = _batches(x, y, int(cohort.epochs[i]), solver.local, int(orders[i]), device, laid_out)
-                b = None if work.problem.b is None else to_torch(work.problem.b[i], device)
+                b = None if asked.problem.b is None else to_torch(asked.problem.b[i], device)
                 self.flat.values.copy_(start)
-                if work.statistics is not None:
-                    write_statistics(self.flat.module, work.statistics)
+                if asked.statistics is not None:
+                    write_statistics(self.flat.module, asked.statistics)
                 if isinstance(solver, MoreauSGD):
-                    model = self._moreau(batches, solver, start, work.problem.a, b)
+                    model = self._moreau(batches, solver, start, asked.problem.a, b)
                     private[i] = self.flat.values.cpu().numpy()  # type: ignore[index]
                 elif isinstance(solver, LocalSGD) and not solver.has_extras:
-                    model = self._sgd(batches, solver, start, work.problem.a, b)
+                    model = self._sgd(batches, solver, start, asked.problem.a, b)
                 else:
-                    model = self._optimise(batches, solver, start, work.problem.a, b)
+                    model = self._optimise(batches, solver, start, asked.problem.a, b)
                 models[i] = model.cpu().numpy()
                 if statistics is not None:
                     statistics[i] = read_statistics(self.flat.module)

@@ -22,7 +22,7 @@ from upcycled.coefficients import as_rule
 from upcycled.config.experiment import Experiment, parse
 from upcycled.config.tables import named
 from upcycled.core.errors import InputError, check_number, suggest
-from upcycled.core.mechanism import meets_epsilon
+from upcycled.core.mechanism import asked_epsilon
 from upcycled.experiments.batch import Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.metric_choice import ACCURACY, CHARGED, Judged, judged_by, with_metric
 from upcycled.experiments.results import plain, read_summary
@@ -297,7 +297,7 @@ def _checked(experiment: Experiment, equal: str, algorithms: Sequence[str] | Non
         )
     if equal == "epsilon":
         mechanism = None if experiment.privacy is None else experiment.privacy.build()
-        if not meets_epsilon(mechanism):
+        if asked_epsilon(mechanism) is None:
             held = "missing" if mechanism is None else "without epsilon"
             raise InputError(
                 f"is {held}, but --equal-epsilon needs a mechanism that is given epsilon = ...", field="privacy"

@@ -23,9 +23,9 @@ from upcycled._utils.files import json_table, reading
 from upcycled._utils.formats import general
 from upcycled.config.experiment import NOT_OF_CLIENTS, PLAN_KEYS, Experiment
 from upcycled.config.tables import in_keys
-from upcycled.core.engine import Engine, EngineKind, Task
+from upcycled.core.engine import Engine, EngineKind
 from upcycled.core.errors import InputError, UpcycledError, shown
-from upcycled.core.mechanism import Release
+from upcycled.core.mechanism import Ask, Release
 from upcycled.core.sampling import Cohort
 from upcycled.core.vectors import Shards, Vector
 from upcycled.data import FederatedData
@@ -44,8 +44,8 @@ from upcycled.federation.messages import (
     packed,
     unpacked,
 )
-from upcycled.training.plan import Plan, plan_of
-from upcycled.training.round import Answer, Ask, Traffic, ask, joined, repeat, take
+from upcycled.training.plan import Plan, plan_of, task_of
+from upcycled.training.round import Answer, Traffic, ask, joined, repeat, take
 from upcycled.training.spec import RunSpec
 from upcycled.training.state import Run
 
@@ -180,13 +180,13 @@ class Federation:
             InputError: in one sentence that names the sites that are missing, and why.
         """
         found, why = dict(known), dict.fromkeys(self.sites, "not connected")
-        over = self.exchange.now() + self.patience.hello
+        over = self.exchange.clock() + self.patience.hello
         asked = list(self.sites)
         while asked:
             wanted = [site for site in asked if site not in found]
-            left = over - self.exchange.now()
+            left = over - self.exchange.clock()
             self.exchange.wait_for_change(left, lambda free, wanted=wanted: all(site in free for site in wanted))  # type: ignore[misc]
-            left = over - self.exchange.now()
+            left = over - self.exchange.clock()
             nodes = self.post.nodes()
             questions = {
                 client: (nodes[site], packed(Hello(terms, client)))
@@ -200,7 +200,7 @@ class Federation:
             # One that was connected and fell silent may be on its way back: a process that was started anew.
             silent = {self.sites[client] for client in gathered.silent}
             asked = [site for site in wanted if site not in found and (site not in nodes or site in silent)]
-            if over <= self.exchange.now():
+            if over <= self.exchange.clock():
                 break
             if asked:
                 self.exchange.pause()
@@ -300,12 +300,7 @@ class Federation:
 
 def request_of(terms: RunTerms, plan: Plan, asked: Ask, client: int) -> Request:
     """Return what one client is sent of a round."""
-    own = asked.of(client)
-    b = own.problem.b
-    return Request(
-        *(terms, client, asked.iteration, asked.round, asked.attempt, float(own.problem.a), asked.model),
-        *(None if b is None else b[0], asked.statistics, dict(plan.mechanism.shared)),
-    )
+    return Request(terms, asked.of(client), dict(plan.mechanism.shared))
 
 
 def terms_of(experiment: Experiment, seed: int, sites: int, run: str) -> RunTerms:
@@ -336,15 +331,9 @@ def plan_at_server(spec: RunSpec, facts: Mapping[str, SiteFacts], schema: Schema
     check_spec(spec)
     data = _face(facts, schema)
     plan = plan_of(data.facts(), spec)
-    task = Task(
-        *(plan.module, plan.layout, plan.facts.classes, data.train, None, plan.solver, spec.seed, plan.objective),
-        rounds=plan.data_rounds,
-        cohort_size=plan.participation.expected(plan.facts.num_clients),
-        statistics=plan.statistics,
-    )
     elsewhere: Any = _Elsewhere()
     kind = EngineKind("flower", lambda task: None, lambda task, threads: elsewhere)
-    return replace(plan, on_data=(task, kind), is_public=data.public, names=data.names), data
+    return replace(plan, on_data=(task_of(plan, data.train, None), kind), is_public=data.public, names=data.names), data
 
 
 def kept_run(path: Path) -> str:

@@ -120,7 +120,7 @@ class Exchange:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Take what carries messages, and how long to wait; tests bring a clock of their own."""
-        self._post, self._patience, self._clock, self._sleep = post, patience, clock, sleep
+        self._post, self._patience, self.clock, self._sleep = post, patience, clock, sleep
         self._owed: dict[str, ConnectedNode] = {}
 
     @property
@@ -151,7 +151,7 @@ class Exchange:
             return found
         deadline = self._patience.deadline if seconds is None else seconds
         pending = self._sent(letters, deadline, found)
-        began = looked = self._clock()
+        began = looked = self.clock()
         since_enough: float | None = None
         while pending:
             for delivery in self._post.pull([*pending, *self._owed]):
@@ -161,7 +161,7 @@ class Exchange:
                 if client >= 0 and (delivery.fields is not None or not is_asked_again):
                     self._sort(client, delivery, accept, found)
                     pending = {name: other for name, other in pending.items() if other != client}
-            now = self._clock()
+            now = self.clock()
             if pending and now - looked >= LOOK:
                 looked = now
                 again = self._connected_anew(letters, set(pending.values()))
@@ -215,24 +215,20 @@ class Exchange:
 
     def wait_for_change(self, seconds: float, is_worth: Callable[[Mapping[str, ConnectedNode]], bool]) -> bool:
         """Wait until nodes that are connected and owe nothing are worth asking; say whether they are."""
-        began = self._clock()
+        began = self.clock()
         while True:
             nodes = self._post.nodes()
             self._forgive(nodes.values())
             free = {name: node for name, node in nodes.items() if node.number not in self.owing}
             if is_worth(free):
                 return True
-            if self._clock() - began >= seconds:
+            if self.clock() - began >= seconds:
                 return False
             self.pause()
 
     def pause(self) -> None:
         """Let things change for a moment."""
         self._sleep(max(self._patience.poll, 0.5))
-
-    def now(self) -> float:
-        """Return what the clock says, in seconds."""
-        return self._clock()
 
     def _forgive(self, nodes: Iterable[ConnectedNode]) -> None:
         """Let those go who have answered meanwhile, though too late, and those whose process was started anew."""

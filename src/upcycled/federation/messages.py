@@ -13,130 +13,124 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import numpy as np
-from pydantic import AllowInfNan, ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from upcycled.core.errors import shown
+from upcycled.core.mechanism import Ask
 from upcycled.core.vectors import Vector
 
 Fields: TypeAlias = dict[str, int | float | str | bytes]
 """A message's content."""
 
-FORMAT = 1
-DTYPES = ("<f4", "<f8")
-"""What a vector on the wire may be made of: float32, or float64 where the aggregate takes its noise later."""
+FORMAT = 2
+DTYPES = ("<f4", "<f8", "<i8")
+"""What an array on the wire may be made of: float32, float64 where the aggregate takes its noise later, numbers of
+clients."""
 MOST_TEXT = 1 << 20
 """Characters of a message's head: what is longer is none of ours."""
-Text = Annotated[str, Strict()]
-Number = Annotated[int, Strict(), Field(ge=0, lt=2**63)]
-Finite = Annotated[float, Strict(), AllowInfNan(False)]
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+"""What a value must be beside its type: nothing is converted, and a number is finite."""
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+"""What every whole number of a message is."""
 
 
 class MalformedError(ValueError):
     """What arrived is no message of this package; the text says what is wrong with it."""
 
 
-class _Part:
-    """What has the types that its fields say, and nothing beside them."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-
-
 @dataclass(frozen=True, eq=False)
-class RunTerms(_Part):
+class RunTerms:
     """What a run is, as everybody who takes part is told it."""
 
-    run: Text
+    run: str
     """Names the run: random, and kept with its checkpoint."""
-    config: Text
+    config: str
     """The experiment file without its data, as JSON."""
-    seed: Number
-    clients: Number
+    seed: int
+    clients: int
     """N, all sites."""
 
 
 @dataclass(frozen=True, eq=False)
-class Hello(_Part):
+class Hello:
     """The question that a run begins with."""
 
     terms: RunTerms
-    client: Number
+    client: int
     """The site's number in this federation."""
 
 
 @dataclass(frozen=True, eq=False)
-class SiteFacts(_Part):
+class SiteFacts:
     """What everybody may know of a site's data."""
 
-    site: Text
-    samples: Number
+    site: str
+    samples: int
     facts: dict[str, Any]
     """Shape, classes and the like in plain values: the same at every site."""
 
 
 @dataclass(frozen=True, eq=False)
-class Request(_Part):
+class Request:
     """One client's part of an attempt at a data round."""
 
     terms: RunTerms
-    client: Number
-    iteration: Number
-    round: Number
-    attempt: Number
-    a: Finite
-    model: Vector
-    b: Vector | None = None
-    statistics: Vector | None = None
-    shared: dict[str, Finite] = field(default_factory=dict)
+    ask: Ask
+    """Of this client alone: ``asked.of(client)``."""
+    shared: dict[str, float] = field(default_factory=dict)
     """Numbers of the mechanism that follow from the sizes of all (``Fitted.shared``)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Reply(_Part):
+class Reply:
     """A site's answer: its release, and nothing else."""
 
-    run: Text
-    client: Number
-    round: Number
-    attempt: Number
-    samples: Number
-    steps: Number
+    run: str
+    client: int
+    round: int
+    attempt: int
+    samples: int
+    steps: int
     vector: Vector
     statistics: Vector | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreRequest(_Part):
+class ScoreRequest:
     """The model, to be scored on a site's own test samples."""
 
     terms: RunTerms
-    client: Number
-    iteration: Number
+    client: int
+    iteration: int
     model: Vector
-    shared: dict[str, Finite] = field(default_factory=dict)
+    shared: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class SiteScores(_Part):
+class SiteScores:
     """What a site gives of its scores: exact numbers, which nothing covers."""
 
-    run: Text
-    client: Number
-    iteration: Number
-    samples: Number
-    accuracy: Finite | None
-    loss: Finite
+    run: str
+    client: int
+    iteration: int
+    samples: int
+    accuracy: float | None
+    loss: float
 
 
 @dataclass(frozen=True, eq=False)
-class Refusal(_Part):
+class Refusal:
     """Why a site does not answer, in one sentence."""
 
-    reason: Text
+    reason: str
 
 
 Message: TypeAlias = Hello | SiteFacts | Request | Reply | ScoreRequest | SiteScores | Refusal
@@ -149,33 +143,24 @@ _KINDS: dict[str, type[Any]] = {
     "scores": SiteScores,
     "refusal": Refusal,
 }
-_FORMS: dict[str, TypeAdapter[Any]] = {name: TypeAdapter(kind) for name, kind in _KINDS.items()}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_VECTORS = ("model", "vector", "b", "statistics")
 
 
 def packed(message: Message) -> Fields:
     """Return a message as plain fields.
 
     >>> packed(Refusal("no"))
-    {'kind': 'refusal', 'format': 1, 'head': '{"reason": "no"}'}
+    {'kind': 'refusal', 'format': 2, 'head': '{"reason": "no"}'}
     """
-    head: dict[str, Any] = {}
-    vectors: dict[str, bytes] = {}
-    for name, value in vars(message).items():
-        if name in _VECTORS:
-            if value is not None:
-                vectors[name] = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<")).tobytes()
-                head[name] = value.dtype.newbyteorder("<").str
-        else:
-            head[name] = vars(value) if isinstance(value, RunTerms) else value
-    return {"kind": _NAMES[type(message)], "format": FORMAT, "head": json.dumps(head, allow_nan=False), **vectors}
+    arrays: dict[str, bytes] = {}
+    head = json.dumps(_plain("", message, arrays), allow_nan=False)
+    return {"kind": _NAMES[type(message)], "format": FORMAT, "head": head, **arrays}
 
 
 def unpacked(fields: Mapping[str, object]) -> Message:
     """Return the message of some fields.
 
-    >>> unpacked({"kind": "refusal", "format": 1, "head": '{"reason": "no"}'}).reason
+    >>> unpacked({"kind": "refusal", "format": 2, "head": '{"reason": "no"}'}).reason
     'no'
 
     Raises:
@@ -192,15 +177,7 @@ def unpacked(fields: Mapping[str, object]) -> Message:
         values = json.loads(head)
     except (ValueError, RecursionError):
         values = None
-    if not isinstance(values, dict):
-        raise MalformedError("its head is no table")
-    vectors = {name: _vector(name, values[name], fields.get(name)) for name in _VECTORS if name in values}
-    try:
-        message: Message = _FORMS[kind].validate_python(values | vectors)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise MalformedError(f"its head does not fit: {shown(place)}: {first['msg']}") from None
+    message: Message = _made("", _KINDS[kind], values, fields)
     return message
 
 
@@ -218,11 +195,57 @@ def digest_of(fields: Mapping[str, int | float | str | bytes]) -> str:
     return found.hexdigest()
 
 
-def _vector(name: str, dtype: object, content: object) -> Vector:
-    if dtype not in DTYPES:
-        raise MalformedError(f"its {name} is of type {shown(dtype)}")
-    if not isinstance(content, bytes) or len(content) % int(str(dtype)[-1]):
-        raise MalformedError(f"its {name} has no whole numbers of bytes")
+def _plain(where: str, value: Any, arrays: dict[str, bytes]) -> Any:
+    """Return a value as JSON takes it; an array's bytes go into ``arrays`` under the place where it was found."""
+    if is_dataclass(value):
+        return {name: _plain(f"{where}.{name}".lstrip("."), part, arrays) for name, part in vars(value).items()}
+    if isinstance(value, np.ndarray):
+        content = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
+        arrays[where] = content.tobytes()
+        return [content.dtype.str, *content.shape]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _made(where: str, kind: Any, value: Any, fields: Mapping[str, object]) -> Any:
+    """Return a value of the type that it must have: no field of a dataclass may be missing, and none is added.
+
+    This is the only place where the types and ranges of what arrived are checked.
+    """
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = _types_of(kind)
+        if not isinstance(value, dict) or value.keys() != types.keys():
+            raise MalformedError(f"{where or 'its head'} must have the fields {', '.join(types)}")
+        return kind(
+            **{name: _made(f"{where}.{name}".lstrip("."), one, value[name], fields) for name, one in types.items()}
+        )
+    content = fields.get(where)
+    if isinstance(content, bytes):
+        value = _array(where, value, content)
+    try:
+        return _form_of(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, (where, *first["loc"])))
+        raise MalformedError(f"its head does not fit: {shown(place)}: {first['msg']}") from None
+
+
+@cache
+def _types_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _form_of(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(Number if kind is int else kind, config=STRICT)
+
+
+def _array(where: str, told: object, content: bytes) -> NDArray[Any]:
+    """Return the array of some bytes, whose type and shape the head tells."""
+    if not isinstance(told, list) or not told or told[0] not in DTYPES:
+        raise MalformedError(f"its {where} is of type {shown(told)}")
+    dtype, shape = np.dtype(str(told[0])), told[1:]
+    is_shape = 1 <= len(shape) <= 2 and all(type(one) is int and 0 <= one <= len(content) for one in shape)
+    if not is_shape or math.prod(shape) * dtype.itemsize != len(content):
+        raise MalformedError(f"its {where} has {len(content)} bytes, which do not fill the shape {shown(shape)}")
     # A copy of its own, that may be written to, in this machine's order of bytes.
-    found: Vector = np.frombuffer(content, dtype=str(dtype)).astype(str(dtype)[1:])
-    return found
+    return np.frombuffer(content, dtype=dtype).astype(dtype.newbyteorder("=")).reshape(shape)

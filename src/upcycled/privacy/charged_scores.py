@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled.core.errors import COUNT, POSITIVE, InputError, Limits, check_fields, unknown
-from upcycled.core.mechanism import Calibrated, Charge, Fitted, Mechanism, NoiseSource, Setting
+from upcycled.core.mechanism import Charge, Fitted, Mechanism, NoiseSource, Setting, asked_epsilon
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import everybody
 from upcycled.core.vectors import Ints, Real, grid_scale, grid_step, on_grid
@@ -228,7 +228,7 @@ def pay_for_scores(ledger: Ledger, scores: FittedScores, sizes: Ints, iteration:
 
 def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, setting: Setting) -> None:
     """Refuse scores that could not be charged soundly beside the mechanism's releases."""
-    charge = mechanism.charge(everybody(setting.sizes.size))
+    charge = mechanism.charge(everybody(setting.facts.sizes.size))
     is_local = not (mechanism.is_central or mechanism.draws_secretly) and mechanism.promise.unit == "record"
     if charge is None or not kind_of(charge).is_noisy_vector or not is_local:
         raise InputError(
@@ -248,10 +248,11 @@ def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, sett
             "others' scores",
             field="charged_scores",
         )
-    if isinstance(asked, Calibrated) and asked.epsilon is not None and asked.delta is not None:
-        left = delta_for_noise(asked.epsilon, asked.delta, setting.rounds, setting)
+    epsilon, delta = asked_epsilon(asked), getattr(asked, "delta", None)
+    if epsilon is not None and delta is not None:
+        left = delta_for_noise(epsilon, delta, setting.rounds, setting)
         squares = setting.rounds * squared_ratio(charge.sensitivity, charge.noise_std) + scores.squares
-        if (squares > gdp_mu(epsilon=asked.epsilon, delta=left) ** 2 * (1 + 1e-9)).any():
+        if (squares > gdp_mu(epsilon=epsilon, delta=left) ** 2 * (1 + 1e-9)).any():
             raise InputError(
                 f"would cost more than the epsilon that '{mechanism.name}' was given, whose noise leaves no room for "
                 "them: give it its noise in place of epsilon",

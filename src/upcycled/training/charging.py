@@ -127,7 +127,7 @@ def begin_in_account(plan: Plan, setting: Setting, run: str) -> AccountedRun | N
         return None
     account, mechanism = Account(plan.spec.account_path), plan.mechanism
     planned = planned_charges(mechanism, setting, is_brief=False) if plan.facts.ids is None else None
-    begun = account.begin(run, mechanism.name, mechanism.promise, client_names(plan), setting.sizes, planned)
+    begun = account.begin(run, mechanism.name, mechanism.promise, client_names(plan), setting.facts.sizes, planned)
     if plan.records_hash is not None:
         account.note_data(begun.study, plan.records_hash)
     return begun

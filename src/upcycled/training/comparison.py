@@ -29,7 +29,7 @@ from upcycled._utils.formats import (
 from upcycled._utils.statistics import Paired, holm, mean_and_sd, verdict
 from upcycled.coefficients import Auto, Constant, ScalarRule, as_rule
 from upcycled.core.errors import InputError, check_number, unknown
-from upcycled.core.mechanism import meets_epsilon
+from upcycled.core.mechanism import asked_epsilon
 from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
 from upcycled.metrics import as_metrics
@@ -288,7 +288,7 @@ def compare(
         raise InputError("upcycle is None, but a comparison needs the coefficient of its upcycled runs")
     if data.test is None:
         raise InputError("data has no test part, but a comparison needs one: see data.split(...)")
-    if equal == "epsilon" and not meets_epsilon(arguments.get("privacy")):
+    if equal == "epsilon" and asked_epsilon(arguments.get("privacy")) is None:
         raise InputError("equal='epsilon' needs privacy= with a mechanism that was given epsilon=")
     check_compared(metric, arguments.get("metrics"))
     vanilla: dict[str, Any] = {"upcycle": None, "iterations": vanilla_iterations(iterations, equal)}

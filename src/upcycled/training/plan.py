@@ -18,7 +18,7 @@ from torch import nn
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm, NoiseGain
+from upcycled.core.algorithm import Algorithm, noise_gain
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
@@ -28,7 +28,7 @@ from upcycled.core.mechanism import Fitted, Setting, average
 from upcycled.core.objective import Objective
 from upcycled.core.sampling import Participation
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, NoisySGD, ShiftedMinimiser, Solver
-from upcycled.core.upcycling import LocalGeometry, Strategy, Upcycled, Vanilla
+from upcycled.core.upcycling import LocalGeometry, Strategy
 from upcycled.core.user_code import looked_up, names_code
 from upcycled.core.vectors import Shards, Vector
 from upcycled.data import FederatedData
@@ -192,7 +192,9 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     ``samples`` are two to try the model on, where there are some.
     """
     settle()
-    strategy = _strategy(spec.algorithm, spec.upcycle)
+    rule = None if spec.upcycle is None else as_rule(spec.upcycle)
+    check_mu(spec.algorithm, rule)
+    strategy = Strategy(spec.algorithm, rule)
     asked = as_objective(spec.loss, facts.targets)
     objective = with_counts(asked, facts.class_counts)
     facts = _with_targets(objective, facts)
@@ -216,7 +218,7 @@ def plan_of(facts: Facts, spec: RunSpec, samples: Any = None) -> Plan:
     check_stragglers(spec.stragglers, solver)
     aggregator = _aggregator(spec, mechanism)
     directions = EffectiveDirections(layout, linear_layer(module) is not None and isinstance(objective, CrossEntropy))
-    if strategy.uses_noise_energy and isinstance(strategy, Upcycled):
+    if strategy.uses_noise_energy:
         check_known_noise(spec, mechanism, aggregator)
         geometry = LocalGeometry(_ratio(spec, solver), directions, _kept_noise(spec.algorithm))
         strategy = replace(strategy, geometry=geometry)
@@ -250,19 +252,10 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
                 "need held-out samples, but the data have no test part: split some off (test_fraction in a file)",
                 field=name,
             )
-    task = Task(
-        module=plan.module,
-        layout=plan.layout,
-        num_classes=plan.facts.classes,
-        train=plan.mechanism.prepare(_as_taken(plan, data.train)),
-        test=None if test is None else plan.mechanism.prepare(_as_taken(plan, test)),
-        solver=plan.solver,
-        seed=plan.spec.seed,
-        objective=plan.objective,
-        rounds=plan.data_rounds,
-        cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
-        device=plan.spec.device,
-        statistics=plan.statistics,
+    task = task_of(
+        plan,
+        plan.mechanism.prepare(_as_taken(plan, data.train)),
+        None if test is None else plan.mechanism.prepare(_as_taken(plan, test)),
     )
     if plan.scores is not None and mixes_samples(task):
         raise InputError(
@@ -280,6 +273,24 @@ def with_data(plan: Plan, data: FederatedData) -> Plan:
         names=data.names,
         records_hash=None if plan.spec.account_path is None else hash_of_shards(data.train),
         warned=(*_about_labels(data), *(() if bound is None else about_projection(data.train, bound))),
+    )
+
+
+def task_of(plan: Plan, train: Shards, test: Shards | None) -> Task:
+    """Return the task of a plan's local work on samples that are prepared for it."""
+    return Task(
+        module=plan.module,
+        layout=plan.layout,
+        num_classes=plan.facts.classes,
+        train=train,
+        test=test,
+        solver=plan.solver,
+        seed=plan.spec.seed,
+        objective=plan.objective,
+        rounds=plan.data_rounds,
+        cohort_size=plan.participation.expected(plan.facts.num_clients) if plan.facts.ids is None else 1,
+        device=plan.spec.device,
+        statistics=plan.statistics,
     )
 
 
@@ -314,14 +325,6 @@ def _made(spec: RunSpec) -> str | nn.Module:
     return made_by(factory, spec.model, spec.seed)
 
 
-def _strategy(algorithm: Algorithm, upcycle: object) -> Strategy:
-    if upcycle is None:
-        return Vanilla(algorithm)
-    rule = as_rule(upcycle)
-    check_mu(algorithm, rule)
-    return Upcycled(algorithm, rule)
-
-
 def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
     """Return the aggregator, None for the usual mean; refuse what the mechanism has no releases or no numbers for."""
     aggregator = as_aggregator(spec.aggregation)
@@ -338,9 +341,9 @@ def _aggregator(spec: RunSpec, mechanism: Fitted) -> Aggregator | None:
 
 def _kept_noise(algorithm: Algorithm) -> float:
     """Return which part of a round's noise energy is in the models of later rounds."""
-    assert isinstance(algorithm, NoiseGain)  # as checked, with its gain
-    assert algorithm.noise_gain is not None
-    return (algorithm.noise_kept / algorithm.noise_gain) ** 2
+    gain = noise_gain(algorithm)
+    assert gain is not None  # as checked
+    return float(getattr(algorithm, "noise_kept", 1.0) / gain) ** 2
 
 
 def _ratio(spec: RunSpec, solver: Solver) -> float:

@@ -18,7 +18,7 @@ from torch import nn
 
 from upcycled.coefficients import Proximal
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm, NoiseGain, Server, Vectors
+from upcycled.core.algorithm import Algorithm, Server, Vectors, noise_gain
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.core.layout import Layout
@@ -63,12 +63,12 @@ def check_known_noise(spec: RunSpec, mechanism: Fitted, aggregator: Aggregator |
         raise InputError(field="upcycle", value=rule, but=but)
     if aggregator is not None and not aggregator.is_weighted:
         raise InputError(field="upcycle", value=rule, but="it needs an aggregation with weights, such as 'precision'")
-    if not isinstance(spec.algorithm, NoiseGain) or spec.algorithm.noise_gain is None:
+    if noise_gain(spec.algorithm) is None:
         but = f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedProx or FedDyn"
         raise InputError(field="upcycle", value=rule, but=but)
 
 
-def check_mu(algorithm: Algorithm, rule: Rule) -> None:
+def check_mu(algorithm: Algorithm, rule: Rule | None) -> None:
     """Refuse a coefficient of the paper's theory that is made for another mu than the algorithm's."""
     coefficient, mu = getattr(rule, "coefficient", None), getattr(algorithm, "mu", None)
     if isinstance(coefficient, Proximal) and mu is not None and coefficient.mu != mu:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from upcycled.core.algorithm import Algorithm, UsesReleases
+from upcycled.core.algorithm import Algorithm
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
 from upcycled.core.layout import flatten, layout_of
@@ -121,11 +121,13 @@ def _setting(
     data_rounds = strategy.data_rounds(spec.iterations)
     rounds = who.rounds_of_clients(spec.seed, facts.num_clients, data_rounds)
     return Setting(
+        facts=facts,
+        participation=who,
         algorithm=algorithm.name,
         penalty=penalty_of(algorithm, initial),
         is_personal=algorithm.is_personal,
         remembers=algorithm.remembers,
-        uses_releases=isinstance(algorithm, UsesReleases) and algorithm.uses_releases,
+        uses_releases=bool(getattr(algorithm, "uses_releases", False)),
         local=local.local,
         is_plain_sgd=isinstance(local, LocalSGD) and local.is_plain,
         is_local_given=spec.local is not None,
@@ -134,15 +136,8 @@ def _setting(
         convex=_convex(module, objective, facts),
         has_bias=any(name.endswith("bias") for name in layout_of(module).names),
         has_batch_norm=has_batch_norm(module),
-        num_classes=_num_logits(module, facts.classes),
-        sizes=facts.sizes,
-        num_clients=facts.num_clients,
         rounds=rounds if facts.ids is None else rounds[facts.ids],
         data_rounds=data_rounds,
-        stragglers=spec.stragglers,
-        sampling=who.sampler.name,
-        participation=who.sampler.fraction,
-        shared=facts.shared,
         noise=spec.noise,
         score_squares=0.0 if scores is None else scores.squares,
         score_draws=0 if scores is None else scores.draws,
@@ -157,12 +152,6 @@ def _convex(module: nn.Module, objective: Objective, facts: Facts) -> Generalise
         return None
     proven = proven_loss(objective, linear.out_features)
     return None if proven is None else proven.about
-
-
-def _num_logits(module: nn.Module, classes: int) -> int:
-    """Return the outputs of the model's last linear layer: with more logits than classes all of them are learnt."""
-    outputs = [layer.out_features for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return max(classes, outputs[-1]) if outputs else classes
 
 
 def penalty_of(algorithm: Algorithm, initial: Vector) -> float:

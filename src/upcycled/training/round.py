@@ -19,49 +19,18 @@ from typing import TypeAlias
 import numpy as np
 
 from upcycled.core.aggregator import Combination, Received
-from upcycled.core.algorithm import Algorithm, NoiseGain, OwnShares, RoundResult, Server
-from upcycled.core.engine import Engine, Work
-from upcycled.core.errors import BudgetSpentError, InputError
-from upcycled.core.mechanism import Charge, Fitted, NoiseSource, Release, Trained
+from upcycled.core.algorithm import RoundResult, Server, noise_gain, own_shares
+from upcycled.core.engine import Engine
+from upcycled.core.errors import BudgetSpentError
+from upcycled.core.mechanism import Ask, Charge, Fitted, NoiseSource, Release, Trained
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Cohort
-from upcycled.core.solvers import Problem
 from upcycled.core.vectors import Ints, Real, Vector, weighted_mean
 from upcycled.privacy.charge_kinds import kind_of
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.training.plan import Plan
 from upcycled.training.plan_checks import check_problem, check_proven_for, check_stepped, own_copy
 from upcycled.training.state import Run
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What the server asks of a cohort in one attempt at a data round."""
-
-    iteration: int
-    round: int
-    attempt: int
-    cohort: Cohort
-    model: Vector
-    problem: Problem
-    """The algorithm's part: a, and a row of b for each client."""
-    statistics: Vector | None = None
-    """The model's running statistics of batch norm, where it has some."""
-    clip_scale: float = 1.0
-    """See :attr:`State.clip_scale`."""
-
-    def of(self, client: int) -> Ask:
-        """Return the part that one client is sent.
-
-        Raises:
-            InputError: if it is not asked in this round.
-        """
-        places = np.flatnonzero(self.cohort.clients == client)
-        if not places.size:
-            raise InputError(f"client {client} is not in the cohort of data round {self.round}")
-        b = self.problem.b
-        problem = replace(self.problem, b=None if b is None else b[places])
-        return replace(self, cohort=self.cohort[places], problem=problem)
 
 
 @dataclass(frozen=True)
@@ -122,8 +91,8 @@ def answer(plan: Plan, engine: Engine, asked: Ask, noise: NoiseSource, ledger: L
     if plan.facts.ids is not None:
         cohort = replace(cohort, rows=plan.facts.rows_of(cohort.clients))
     problem = mechanism.problem(asked.problem, asked.model, cohort, noise)
-    work = Work(asked.round, asked.attempt, cohort, asked.model, problem, noise, asked.statistics)
-    trained = engine.train(work) if cohort.clients.size else _nobody(plan.layout.size)
+    work = replace(asked, cohort=cohort, problem=problem)
+    trained = engine.train(work, noise) if cohort.clients.size else _nobody(plan.layout.size)
     charge = mechanism.charge(cohort)
     if ledger is not None and charge is not None:
         ledger.charge(asked.iteration, asked.round, asked.attempt, charge)
@@ -249,7 +218,7 @@ def _received(plan: Plan, mechanism: Fitted, asked: Ask, release: Release) -> Re
     return Received(
         release=release,
         sent=asked.model,
-        shares=_shares(plan.strategy.algorithm, release),
+        shares=own_shares(plan.strategy.algorithm, release.num_samples),
         noise_std=None if known is None else known(release),
         offsets=offsets,
         horizon=plan.data_rounds,
@@ -267,18 +236,11 @@ def _noise_std(combination: Combination, charge: Charge | None) -> float:
 def _noise_energy(plan: Plan, mechanism: Fitted, combination: Combination | None, release: Release) -> float | None:
     """Return the expected squared norm of the noise that a round brings into the model, from public numbers."""
     algorithm, known = plan.strategy.algorithm, mechanism.release_noise_std
-    weights = _shares(algorithm, release) if combination is None else combination.weights
-    gain = algorithm.noise_gain if isinstance(algorithm, NoiseGain) else None
+    weights = own_shares(algorithm, release.num_samples) if combination is None else combination.weights
+    gain = noise_gain(algorithm)
     if known is None or weights is None or gain is None:
         return None
     return gain**2 * plan.directions.dimension * float(np.square(weights * known(release)).sum())
-
-
-def _shares(algorithm: Algorithm, release: Release) -> Real:
-    """Return what each release weighs in the algorithm's own mean."""
-    samples = release.num_samples
-    shares: Real = algorithm.shares(samples) if isinstance(algorithm, OwnShares) else samples / samples.sum()
-    return shares
 
 
 def _nobody(size: int) -> Trained:

@@ -87,7 +87,7 @@ def _ledger(plan: Plan, setting: Setting, run: str | None) -> Ledger:
     if run is None and spec.noise == "system":
         run = earlier_run(plan) or secrets.token_hex(8)
     elif run is None:
-        run = hash_of([spec.plain(), setting.sizes.tolist(), setting.num_parameters])[:16]
+        run = hash_of([spec.plain(), setting.facts.sizes.tolist(), setting.num_parameters])[:16]
     key_path = spec.ledger_key_path
     key = None if key_path is None else key_at(key_path)
     payer = begin_in_account(plan, setting, run)

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
 from upcycled.core.layout import flatten, layout_of
+from upcycled.core.mechanism import Ask
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import MoreauSGD, Problem
@@ -137,7 +138,7 @@ def rounds(task, cohorts, a=0.0, with_b=False):
     for number, (clients, epochs) in enumerate(cohorts, start=1):
         b = rng.normal(0, 0.05, (len(clients), model.size)).astype(np.float32) if with_b else None
         cohort = Cohort(np.array(clients, dtype=np.int64), np.array(epochs, dtype=np.int64))
-        work = Work(number, number % 2, cohort, model, Problem(a, b))
+        work = Ask(number, number, number % 2, cohort, model, Problem(a, b))
         exact = trained(task, work)
         yield work, exact
         model = exact[0].mean(0).astype(np.float32)

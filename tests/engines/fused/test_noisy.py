@@ -10,7 +10,7 @@ from torch import nn
 
 import upcycled as up
 from tests.engines.fused.exact import distance, federation, gradient, open_fused, stack, task_for
-from upcycled.core.engine import Work
+from upcycled.core.mechanism import Ask
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, NoisySGD, Problem
@@ -38,8 +38,9 @@ def noisy_task(name, plain, clip=0.7, std=0.3, **changes):
 
 
 def work_for(task, noise, clients=(2, 0, 3, 1), epochs=(1, 2, 2, 1), problem=None):
+    """What an engine is asked, and the noise."""
     model = np.random.default_rng(1).normal(0, 0.4, task.layout.size).astype(np.float32)
-    return Work(1, 0, Cohort(np.array(clients), np.array(epochs)), model, problem or Problem(), noise)
+    return Ask(1, 1, 0, Cohort(np.array(clients), np.array(epochs)), model, problem or Problem()), noise
 
 
 @dataclass(frozen=True)
@@ -73,22 +74,22 @@ class Drawn:
         return np.zeros((clients.size, count))
 
 
-def noisy_gradient(task, work, lane, at, taken):
+def noisy_gradient(task, work, noise, lane, at, taken):
     """Clip each drawn sample's gradient, sum, add the noise, divide by q n, add the correction: in float64."""
     solver, who = task.solver, work.cohort.clients[[lane]]
     features, labels = task.train.client(int(who[0]))
     n, size, std = len(labels), task.layout.size, solver.noise_std[who]
     rate, total = min(1.0, (solver.local.batch_size or n) / n), np.zeros(size)
-    coins = work.noise.uniforms(who, n, Purpose.POISSON, start=taken * n)[0]
+    coins = noise.uniforms(who, n, Purpose.POISSON, start=taken * n)[0]
     for i in np.flatnonzero(coins < rate):
         g = gradient(task.module, at, features[i : i + 1], labels[i : i + 1])
         total += g / max(1.0, np.linalg.norm(g) / solver.clip_norm)
-    drawn = work.noise.gaussian_steps(who, size, grid_scale(std), start=taken * (size + size % 2))[0]
+    drawn = noise.gaussian_steps(who, size, grid_scale(std), start=taken * (size + size % 2))[0]
     b = 0.0 if work.problem.b is None else work.problem.b[lane].astype(np.float64)
     return (total + grid_step(std)[0] * drawn) / (rate * n) + work.problem.a * (at - work.model) + b
 
 
-def by_definition(task, work):
+def by_definition(task, work, noise):
     """One step after the other: what DP-SGD ends with, and the Moreau envelope's thetas."""
     plain, found, thetas = task.solver.plain, [], []
     for lane, client in enumerate(work.cohort.clients.tolist()):
@@ -98,11 +99,11 @@ def by_definition(task, work):
         for _ in range(int(task.solver.local.num_steps(n, work.cohort.epochs[[lane]])[0])):
             if isinstance(plain, MoreauSGD):
                 for _ in range(plain.inner_steps):
-                    g = noisy_gradient(task, work, lane, theta, taken)
+                    g = noisy_gradient(task, work, noise, lane, theta, taken)
                     theta, taken = theta - plain.inner_rate * (g + plain.lam * (theta - x)), taken + 1
                 x = x - plain.local.rate * plain.lam * (x - theta)
             else:
-                v = plain.momentum * v + noisy_gradient(task, work, lane, x, taken)
+                v = plain.momentum * v + noisy_gradient(task, work, noise, lane, x, taken)
                 x, taken = x - plain.rate * v, taken + 1
         found.append(x)
         thetas.append(theta)
@@ -115,12 +116,12 @@ def test_noisy_sgd_equals_its_definition(name, batch):
     # 100 of 150 need two products; the gradient's norm is above the bound for most samples and below it for some.
     task = noisy_task(name, LocalSGD(0.1, 0.5, 2, batch))
     problem = Problem(0.3, np.random.default_rng(2).normal(0, 0.1, (4, task.layout.size)).astype(np.float32))
-    work = work_for(task, SeededNoise(5, 1, 2), problem=problem)
+    work, noise = work_for(task, SeededNoise(5, 1, 2), problem=problem)
     engine = open_fused(task, 1)
-    found = engine.train(work)
+    found = engine.train(work, noise)
     assert found.private is None
-    assert distance(found.vectors, by_definition(task, work)[0]) < 1e-5
-    asked = engine.train(replace(work, noise=Asked(work.noise)))
+    assert distance(found.vectors, by_definition(task, work, noise)[0]) < 1e-5
+    asked = engine.train(work, Asked(noise))
     assert distance(asked.vectors, found.vectors) < 1e-6
     assert asked.num_steps.tolist() == found.num_steps.tolist()
 
@@ -130,7 +131,7 @@ def test_the_moreau_envelope_takes_a_noisy_gradient_an_inner_step(source, monkey
     monkeypatch.setattr("upcycled.engines.fused.engine._NUMBERS", 100)  # some gradients at a time
     task = noisy_task("stack 12-9-4", MoreauSGD(LocalSGD(0.1, 0.0, 1, 16), 1.5, 3, 0.05))
     work = work_for(task, source)
-    found, (vectors, thetas) = open_fused(task, 1).train(work), by_definition(task, work)
+    found, (vectors, thetas) = open_fused(task, 1).train(*work), by_definition(task, *work)
     assert distance(found.vectors, vectors) < 1e-5
     assert distance(found.private, thetas) < 1e-5
 
@@ -143,7 +144,7 @@ def test_other_losses_are_clipped_alike(objective):
         data = replace(data, y=data.y.astype(np.float32))
     plain = LocalSGD(1.0, 0.0, 1, None)
     task = replace(task_for(nn.Linear(6, 1), data, NoisySGD(plain, 0.4, np.zeros(4)), 2), objective=objective)
-    work = work_for(task, SeededNoise(0, 1), clients=(3,), epochs=(1,))
+    work, noise = work_for(task, SeededNoise(0, 1), clients=(3,), epochs=(1,))
     x, y = task.train.client(3)
     x = np.hstack([x, np.ones((len(x), 1))]).astype(np.float64)
     z = x @ work.model.astype(np.float64)
@@ -151,7 +152,7 @@ def test_other_losses_are_clipped_alike(objective):
     each = d[objective.name][:, None] * x
     each /= np.maximum(1, np.linalg.norm(each, axis=1) / 0.4)[:, None]
     expected = work.model - each.mean(axis=0)
-    assert distance(open_fused(task, 1).train(work).vectors[0], expected) < 1e-5
+    assert distance(open_fused(task, 1).train(work, noise).vectors[0], expected) < 1e-5
 
 
 def parts_of(engine, place):
@@ -175,8 +176,7 @@ def test_a_record_has_the_same_bits_at_any_place_beside_any_others(name):
 
     def bits(rows, row):
         rows = sorted(rows)
-        work = work_for(task, Drawn(tuple(rows)), clients=(2,), epochs=(1,))
-        engine.train(work)
+        engine.train(*work_for(task, Drawn(tuple(rows)), clients=(2,), epochs=(1,)))
         return parts_of(engine, rows.index(row)).tobytes()
 
     for row in (0, 31, 77, 149):
@@ -194,8 +194,8 @@ def test_what_is_not_finite_counts_as_nothing_and_no_record_moves_the_sum_furthe
     engine = open_fused(task, 1)
 
     def step(*rows):
-        work = work_for(task, Drawn(rows), clients=(2,), epochs=(1,))
-        return 150 * (work.model.astype(np.float64) - engine.train(work).vectors[0])
+        work, noise = work_for(task, Drawn(rows), clients=(2,), epochs=(1,))
+        return 150 * (work.model.astype(np.float64) - engine.train(work, noise).vectors[0])
 
     crowd = tuple(row for row in range(150) if row not in (3, 40, 17))
     # A float32 model of this size is known to 6e-8, times 150.
@@ -211,7 +211,7 @@ def test_what_is_not_finite_counts_as_nothing_and_no_record_moves_the_sum_furthe
 def test_the_number_of_threads_does_not_change_a_bit_of_noisy_work(noise, monkeypatch):
     monkeypatch.setattr("upcycled.engines.fused.engine._SMALL", 0)
     task = noisy_task("stack 12-9-4", LocalSGD(0.1, 0.5, 1, 8))
-    vectors = [open_fused(task, threads).train(work_for(task, noise)).vectors.tobytes() for threads in (1, 3)]
+    vectors = [open_fused(task, threads).train(*work_for(task, noise)).vectors.tobytes() for threads in (1, 3)]
     assert vectors[0] == vectors[1]
 
 
@@ -220,7 +220,7 @@ def test_real_noise_has_the_stated_std_and_is_never_the_same():
     task = noisy_task("stack 12-9-4", LocalSGD(1.0, 0.0, 1, None), std=600.0)
     engine = open_fused(task, 1)
     moved = [
-        150 * (engine.train(work_for(task, SystemNoise(), clients=(2,), epochs=(1,))).vectors[0]) / 600 / (5 / 3)
+        150 * (engine.train(*work_for(task, SystemNoise(), clients=(2,), epochs=(1,))).vectors[0]) / 600 / (5 / 3)
         for _ in range(12)
     ]
     drawn = np.array(moved)

@@ -141,9 +141,7 @@ def test_a_client_does_not_notice_who_trained_before_it(name):
     engine = open_fused(task)
     together = engine.train(work).vectors
     for lane in (4, 0, 3, 2, 1):
-        cohort = type(work.cohort)(work.cohort.clients[[lane]], work.cohort.epochs[[lane]])
-        problem = type(work.problem)(work.problem.a, work.problem.b[[lane]])
-        alone = engine.train(type(work)(work.round, work.attempt, cohort, work.model, problem)).vectors
+        alone = engine.train(work[np.array([lane])]).vectors
         np.testing.assert_array_equal(alone[0], together[lane])
 
 
@@ -197,7 +195,7 @@ def test_a_client_without_samples_stays_where_it_was():
         model = next(rounds(empty, [([0, 1], [2, 2])]))[0].model
         work = next(rounds(empty, [([0, 1], [2, 2])]))[0]
         cohort = type(work.cohort)(np.array([0, 1, 2]), np.array([2, 2, 2]))
-        found = open_fused(task).train(type(work)(1, 0, cohort, model, work.problem))
+        found = open_fused(task).train(type(work)(1, 1, 0, cohort, model, work.problem))
         np.testing.assert_array_equal(found.vectors[1], model)
         assert found.num_steps.tolist() == ([4, 0, 6] if batch else [2, 0, 2])
 

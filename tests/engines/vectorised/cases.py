@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
 from upcycled.core.layout import flatten, layout_of
+from upcycled.core.mechanism import Ask
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Problem
 from upcycled.core.vectors import Shards
@@ -100,7 +101,7 @@ def work_of(task, clients=(0, 2, 3, 4, 5, 7), corrected=True, round=2):
     size = task.layout.size
     b = 0.05 * np.random.default_rng(5).normal(size=(len(clients), size)).astype(np.float32)
     problem = Problem(0.3, b) if corrected else Problem()
-    return Work(round, 0, Cohort(np.array(clients), epochs), flatten(task.module), problem)
+    return Ask(round, round, 0, Cohort(np.array(clients), epochs), flatten(task.module), problem)
 
 
 def difference(trained, reference, start):

@@ -20,7 +20,7 @@ from upcycled._utils.formats import general
 from upcycled.audit.findings import ROUNDING, Finding
 from upcycled.audit.probes.rehearsal import Seen, rehearse
 from upcycled.audit.replays import Bringing, Silence, World
-from upcycled.core.mechanism import Calibrated, NoiseSource
+from upcycled.core.mechanism import NoiseSource, asked_epsilon
 from upcycled.core.randomness import Purpose
 from upcycled.core.solvers import NoisySGD
 from upcycled.core.vectors import Ints, Real, Shards
@@ -106,13 +106,13 @@ def charge_finding(plan: Plan, schedule: ChargeSchedule, moved: Real) -> Finding
 
 def _total(plan: Plan, schedule: ChargeSchedule, looked_at: str) -> Finding:
     """Hold what the ledger states in the end against the epsilon that was asked for."""
-    asked, ledger = plan.spec.privacy, schedule.ledger
-    if not isinstance(asked, Calibrated) or asked.epsilon is None or ledger is None:
+    asked, ledger = asked_epsilon(plan.spec.privacy), schedule.ledger
+    if asked is None or ledger is None:
         return Finding("charges", looked_at)
     stated = ledger.max_epsilon(ledger.default_delta)
-    if stated <= asked.epsilon * (1 + 1e-6):
+    if stated <= asked * (1 + 1e-6):
         return Finding("charges", looked_at)
-    words = f"the rounds cost epsilon {general(stated, 5)}, but {general(asked.epsilon, 5)} was asked for"
+    words = f"the rounds cost epsilon {general(stated, 5)}, but {general(asked, 5)} was asked for"
     return Finding("charges", looked_at, words)
 
 

@@ -15,9 +15,9 @@ rounding the sum to the grid moves it by g sqrt(D) more, which the mechanism cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -72,11 +72,8 @@ _LAYERS = (
 )
 
 
-class ChunkFactors(Protocol):
-    """Factors of the gradients of one chunk's samples."""
-
-    def __call__(self, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> list[Factors]:
-        """Return each layer's, from parameters (D,), features, labels, and the key of each sample's masks."""
+ChunkFactors: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Words], list[Factors]]
+"""(parameters (D,), features, labels, the key of each sample's masks) -> factors of a chunk's gradients, by layer."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from upcycled.core.engine import Task, Work
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.randomness import Purpose, client_keys, keys_within
 from upcycled.core.solvers import MoreauSGD, NoisySGD
 from upcycled.core.vectors import Ints, Real, Vector, grid_step
@@ -25,18 +25,23 @@ _BLOCK = 1 << 17
 
 
 def train_noisy(
-    task: Task, solver: NoisySGD, lanes: Sequence[PerSample | Ghost], threads: ThreadPool, work: Work
+    task: Task,
+    solver: NoisySGD,
+    lanes: Sequence[PerSample | Ghost],
+    threads: ThreadPool,
+    asked: Ask,
+    noise: NoiseSource | None,
 ) -> Trained:
     """Do a cohort's local work with noisy gradients in the place of minibatch gradients.
 
     Clients are shared out between as many threads as there are lanes, if noise is a function of the client: fresh noise
     is drawn in one order, client by client.
     """
-    assert work.noise is not None  # the round loop brings it
-    noise, cohort, local = work.noise, work.cohort, solver.local
-    start = to_torch(work.model)
+    assert noise is not None  # the round loop brings it
+    cohort, local = asked.cohort, solver.local
+    start = to_torch(asked.model)
     steps = local.num_steps(task.train.sizes_of(cohort.rows), cohort.epochs)
-    dropout = client_keys(task.seed, Purpose.DROPOUT, work.round, cohort.clients, work.attempt)
+    dropout = client_keys(task.seed, Purpose.DROPOUT, asked.round, cohort.clients, asked.attempt)
     models = np.empty((cohort.clients.size, task.layout.size), dtype=np.float32)
     private = np.empty_like(models) if isinstance(solver.plain, MoreauSGD) else None
 
@@ -44,12 +49,12 @@ def train_noisy(
         client, row = int(cohort.clients[i]), int(cohort.rows[i])
         x, y = task.train.client(row)
         noisy = NoisyGradient(solver, gradients, x, y, client, float(solver.noise_std[row]), noise, dropout[i])
-        b = None if work.problem.b is None else to_torch(work.problem.b[i])
+        b = None if asked.problem.b is None else to_torch(asked.problem.b[i])
         if isinstance(solver.plain, MoreauSGD):
-            model, theta = _moreau(noisy, solver.plain, int(steps[i]), start, work.problem.a, b)
+            model, theta = _moreau(noisy, solver.plain, int(steps[i]), start, asked.problem.a, b)
             private[i] = theta.numpy()  # type: ignore[index]
         else:
-            model = _sgd(noisy, solver, int(steps[i]), start, work.problem.a, b)
+            model = _sgd(noisy, solver, int(steps[i]), start, asked.problem.a, b)
         models[i] = model.numpy()
 
     # The longest first: whoever is ready takes the next.

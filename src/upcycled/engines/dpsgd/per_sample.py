@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -129,11 +129,8 @@ _LINE = 16
 """Float32 numbers in a line of the processor's cache."""
 
 
-class ChunkGradients(Protocol):
-    """Gradients of the samples of one chunk."""
-
-    def __call__(self, flat: torch.Tensor, x: torch.Tensor, y: torch.Tensor, keys: Words) -> torch.Tensor:
-        """Return (rows, D) from parameters (D,), features, labels, and the key of each sample's masks."""
+ChunkGradients: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Words], torch.Tensor]
+"""(parameters (D,), features, labels, the key of each sample's masks) -> the gradients of a chunk, (rows, D)."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upcycled._utils.compilation import kernel
-from upcycled.core.engine import Task, Work
+from upcycled.core.engine import Task
+from upcycled.core.mechanism import Ask
 from upcycled.core.solvers import CertifiedMinimiser, ShiftedMinimiser
 from upcycled.engines.fused.blocks import listed_tile, wide_dots
 from upcycled.engines.fused.network import softmax_slopes
@@ -208,17 +209,17 @@ def descend(
         out[lane, :] = point
 
 
-def passes_of(task: Task, work: Work) -> Ints:
+def passes_of(task: Task, asked: Ask) -> Ints:
     """Return how many passes each client takes: fixed in advance, or what the promised gradient norm asks for."""
     if not isinstance(task.solver, CertifiedMinimiser):
-        return plain(work.cohort.epochs, np.int64)
-    b, count = work.problem.b, work.cohort.clients.size
+        return plain(asked.cohort.epochs, np.int64)
+    b, count = asked.problem.b, asked.cohort.clients.size
     norms = np.zeros(count) if b is None else np.linalg.norm(b.astype(np.float64), axis=1)
     return np.array([task.solver.steps_for(float(norm)) for norm in norms], dtype=np.int64)
 
 
-def numbers_of(task: Task, work: Work) -> tuple[Any, ...]:
+def numbers_of(task: Task, asked: Ask) -> tuple[Any, ...]:
     """Return lr, w, a, b and whether to start at w - b/a, as the kernel takes them."""
-    b = np.zeros((0, task.layout.size)) if work.problem.b is None else plain(work.problem.b, np.float64)
+    b = np.zeros((0, task.layout.size)) if asked.problem.b is None else plain(asked.problem.b, np.float64)
     shifted = isinstance(task.solver, ShiftedMinimiser)
-    return task.solver.local.rate, plain(work.model, np.float64), float(work.problem.a), b, shifted
+    return task.solver.local.rate, plain(asked.model, np.float64), float(asked.problem.a), b, shifted

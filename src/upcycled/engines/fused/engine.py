@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from upcycled._utils.compilation import prepare
-from upcycled.core.engine import Scores, Task, Work
+from upcycled.core.engine import Scores, Task
 from upcycled.core.errors import InputError
-from upcycled.core.mechanism import NoiseSource, Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.randomness import Purpose, round_key
 from upcycled.core.sampling import Cohort
 from upcycled.core.solvers import LocalAdam, LocalSGD, MoreauSGD, NoisySGD, Problem, Solver
@@ -127,23 +127,23 @@ class FusedEngine:
     def way(self) -> str:
         return "compiled kernels"
 
-    def train(self, work: Work) -> Trained:
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
         if self._local.kernel is descend:
-            return self._train_certified(work)
+            return self._train_certified(asked)
         if isinstance(self._task.solver, NoisySGD):
-            return self._train_noisy(work, self._task.solver)
+            return self._train_noisy(asked, noise, self._task.solver)
         data, task = self._train, self._task
-        local = _local_of(task.solver.at(work.round, task.rounds)) if callable(task.solver.local.lr) else self._local
-        clients, epochs = plain(work.cohort.clients, np.int64), plain(work.cohort.epochs, np.int64)
-        rows = plain(work.cohort.rows, np.int64)
+        local = _local_of(task.solver.at(asked.round, task.rounds)) if callable(task.solver.local.lr) else self._local
+        clients, epochs = plain(asked.cohort.clients, np.int64), plain(asked.cohort.epochs, np.int64)
+        rows = plain(asked.cohort.rows, np.int64)
         samples = data.offsets[rows + 1] - data.offsets[rows]
         passes = samples * epochs
         num_steps = task.solver.local.num_steps(samples, epochs)
         if self._batch == 0:
             num_steps = num_steps * (samples > 0)
-        model, problem = plain(work.model, np.float32), work.problem
+        model, problem = plain(asked.model, np.float32), asked.problem
         b = self._no_b if problem.b is None else plain(problem.b, np.float32)
-        key = np.uint64(round_key(task.seed, Purpose.BATCHES, work.round, work.attempt))
+        key = np.uint64(round_key(task.seed, Purpose.BATCHES, asked.round, asked.attempt))
         faults = np.zeros(clients.size, dtype=np.int64)
         out = np.empty((clients.size, task.layout.size), dtype=np.float32)
         private = np.empty_like(out) if local.keeps_private else None
@@ -159,33 +159,33 @@ class FusedEngine:
             raise InputError(f"train.y: {self._wrong_label(int(rows[faults.argmax()]))}")
         return Trained(out, num_steps, private)
 
-    def _train_certified(self, work: Work) -> Trained:
+    def _train_certified(self, asked: Ask) -> Trained:
         """Do it in float64; the vectors stay in float64 until the mechanism has added its noise."""
         data, task, dense = self._train, self._task, self._dense
-        clients, passes = plain(work.cohort.clients, np.int64), passes_of(task, work)
-        rows = plain(work.cohort.rows, np.int64)
+        clients, passes = plain(asked.cohort.clients, np.int64), passes_of(task, asked)
+        rows = plain(asked.cohort.rows, np.int64)
         samples = data.offsets[rows + 1] - data.offsets[rows]
         effort = passes * samples
-        key = np.uint64(round_key(task.seed, Purpose.BATCHES, work.round, work.attempt))
+        key = np.uint64(round_key(task.seed, Purpose.BATCHES, asked.round, asked.attempt))
         out = np.empty((clients.size, task.layout.size))
         given = (
             np.zeros(1, dtype=np.int64),
             np.argsort(-effort, kind="stable"),
             *(data.x, data.y, data.offsets, rows, clients, passes, key, self._batch),
-            *numbers_of(task, work),
+            *numbers_of(task, asked),
         )
         bias = -1 if dense.bias is None else dense.bias
         self._run(descend, given, (out, dense.weight, bias, dense.inputs, self._threshold), int(effort.sum()))
-        num_steps = task.solver.local.num_steps(samples, work.cohort.epochs)
+        num_steps = task.solver.local.num_steps(samples, asked.cohort.epochs)
         return Trained(out, num_steps)
 
-    def _train_noisy(self, work: Work, solver: NoisySGD) -> Trained:
+    def _train_noisy(self, asked: Ask, noise: NoiseSource | None, solver: NoisySGD) -> Trained:
         """Do DP-SGD's local work: simulated noise is computed in the kernel, other noise is asked for between calls."""
-        data, task, local, noise = self._train, self._task, self._local, work.noise
-        assert noise is not None or work.cohort.clients.size == 0  # the round loop brings it
-        clients, rows = plain(work.cohort.clients, np.int64), plain(work.cohort.rows, np.int64)
+        data, task, local = self._train, self._task, self._local
+        assert noise is not None or asked.cohort.clients.size == 0  # the round loop brings it
+        clients, rows = plain(asked.cohort.clients, np.int64), plain(asked.cohort.rows, np.int64)
         samples = data.offsets[rows + 1] - data.offsets[rows]
-        num_steps = solver.local.num_steps(samples, work.cohort.epochs)
+        num_steps = solver.local.num_steps(samples, asked.cohort.epochs)
         gradients = plain(num_steps * solver.gradients_per_step, np.int64)
         rates = np.array([solver.rate_for(int(n)) for n in samples])
         std = plain(solver.noise_std, np.float64)[rows]
@@ -194,11 +194,11 @@ class FusedEngine:
         faults = np.zeros(clients.size, dtype=np.int64)
         out = np.empty((clients.size, task.layout.size), dtype=np.float32)
         private = np.empty((clients.size if local.keeps_private else 0, task.layout.size), dtype=np.float32)
-        b = self._no_b if work.problem.b is None else plain(work.problem.b, np.float32)
+        b = self._no_b if asked.problem.b is None else plain(asked.problem.b, np.float32)
         cohort = (data.x, data.y, data.offsets, rows, clients, gradients)
         settings = (
             *(rates, grid_step(std), grid_scale(std), float(solver.clip_norm), *local.extra, local.numbers),
-            *(plain(work.model, np.float32), np.float32(work.problem.a), b, self._room.factors),
+            *(plain(asked.model, np.float32), np.float32(asked.problem.a), b, self._room.factors),
         )
         streams = np.array([key or 0 for key in keys], dtype=np.uint64)
         order = np.argsort(-gradients * samples * rates, kind="stable")
@@ -295,7 +295,7 @@ class FusedEngine:
         """Call every kernel that the run will need, on nothing."""
         nobody = np.zeros(0, dtype=np.int64)
         model = np.zeros(self._task.layout.size, dtype=np.float32)
-        self.train(Work(round=1, attempt=0, cohort=Cohort(nobody, nobody), model=model, problem=Problem()))
+        self.train(Ask(1, 1, 0, Cohort(nobody, nobody), model, Problem()))
         if self._test is not None:
             self._scored(score_rows, nobody, (self._test.x, self._test.y, model), 0)
             if self._local.keeps_private:

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from upcycled.core.engine import Scores, Task, Work
+from upcycled.core.engine import Scores, Task
 from upcycled.core.layout import Layout
-from upcycled.core.mechanism import Trained
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.objective import Objective
 from upcycled.core.randomness import Purpose, Words, client_keys, permutations, words
 from upcycled.core.solvers import LocalSGD, MoreauSGD, Solver
@@ -237,28 +237,28 @@ class Stacked:
 
     @one_thread()
     @torch.no_grad()
-    def train(self, work: Work) -> Trained:
-        task, clients = self.task, work.cohort.clients
-        solver = task.solver.at(work.round, task.rounds)
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
+        task, clients = self.task, asked.cohort.clients
+        solver = task.solver.at(asked.round, task.rounds)
         local = solver.local
-        sizes = task.train.sizes_of(work.cohort.rows)
-        steps = local.num_steps(sizes, work.cohort.epochs)
-        keys = client_keys(task.seed, Purpose.BATCHES, work.round, clients, work.attempt)
-        models = np.repeat(work.model[None], clients.size, axis=0)
+        sizes = task.train.sizes_of(asked.cohort.rows)
+        steps = local.num_steps(sizes, asked.cohort.epochs)
+        keys = client_keys(task.seed, Purpose.BATCHES, asked.round, clients, asked.attempt)
+        models = np.repeat(asked.model[None], clients.size, axis=0)
         private = models.copy() if isinstance(solver, MoreauSGD) else None
-        start = to_torch(work.model, task.device)
+        start = to_torch(asked.model, task.device)
         self.flat.module.train()
         for width, places in self._stacks(sizes, steps, local.batch_size, task.train):
             schedule = schedule_of(keys[places], sizes[places], steps[places], local, width)
-            stack = gather(task.train, work.cohort.rows[places], steps[places], schedule, task.device)
-            b = None if work.problem.b is None else to_torch(work.problem.b[places], task.device)
+            stack = gather(task.train, asked.cohort.rows[places], steps[places], schedule, task.device)
+            b = None if asked.problem.b is None else to_torch(asked.problem.b[places], task.device)
             if isinstance(solver, MoreauSGD):
-                x, theta = self._moreau(stack, solver, start, work.problem.a, b)
+                x, theta = self._moreau(stack, solver, start, asked.problem.a, b)
                 private[places] = theta.cpu().numpy()  # type: ignore[index]
             elif isinstance(solver, LocalSGD) and not solver.has_extras:
-                x = self._sgd(stack, solver, start, work.problem.a, b)
+                x = self._sgd(stack, solver, start, asked.problem.a, b)
             else:
-                x = self._optimise(stack, solver, start, work.problem.a, b)
+                x = self._optimise(stack, solver, start, asked.problem.a, b)
             models[places] = x.cpu().numpy()
         return Trained(models, steps, private)
 

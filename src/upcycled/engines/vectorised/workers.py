@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from upcycled.core.engine import Scores, Task, Work
+from upcycled.core.engine import Scores, Task
 from upcycled.core.errors import UpcycledError
-from upcycled.core.mechanism import Trained
-from upcycled.core.solvers import Problem
+from upcycled.core.mechanism import Ask, NoiseSource, Trained
 from upcycled.core.vectors import Ints, Outputs, Shards, Vector
 from upcycled.engines.determinism import one_thread
 from upcycled.engines.processes import ScratchFolder, let_go, receive, send, worker_pool
@@ -47,15 +46,15 @@ class Workers:
     name: str = "vectorised"
     way: str = "workers"
 
-    def train(self, work: Work) -> Trained:
-        clients, solver = work.cohort.clients, self.task.solver
-        steps = solver.local.num_steps(self.task.train.sizes_of(work.cohort.rows), work.cohort.epochs)
+    def train(self, asked: Ask, noise: NoiseSource | None = None) -> Trained:
+        clients, solver = asked.cohort.clients, self.task.solver
+        steps = solver.local.num_steps(self.task.train.sizes_of(asked.cohort.rows), asked.cohort.epochs)
         gradients = int(steps.sum()) * solver.gradients_per_step
         few = gradients < FEW_GRADIENTS and gradients * self.task.layout.size < FEW_VALUES
         if self.folder is None or clients.size == 1 or few:
-            return self.here.train(work)
+            return self.here.train(asked, noise)
         bundles = bundles_of(steps, self.processes)
-        parts: list[Trained] = self._all(train_part, [(part_of(work, places),) for places in bundles])
+        parts: list[Trained] = self._all(train_part, [(asked[places],) for places in bundles])
         back = np.argsort(np.concatenate(bundles))
         private = [part.private for part in parts if part.private is not None]
         return Trained(
@@ -132,18 +131,6 @@ def bundles_of(steps: Ints, processes: int) -> list[Ints]:
     return [*bundles, np.array(bundle)] if bundle else bundles
 
 
-def part_of(work: Work, places: Ints) -> Work:
-    """Return the same round for some of its cohort."""
-    cohort, problem = work.cohort, work.problem
-    return Work(
-        round=work.round,
-        attempt=work.attempt,
-        cohort=cohort[places],
-        model=work.model,
-        problem=Problem(problem.a, None if problem.b is None else problem.b[places]),
-    )
-
-
 def open_workers(task: Task, processes: int) -> Workers:
     """Get a task ready for this many processes; with one, all is done here."""
     folder = None
@@ -166,9 +153,9 @@ def _engine(folder: Path) -> Sequential:
     return engine
 
 
-def train_part(folder: Path, work: Work) -> Trained:
+def train_part(folder: Path, asked: Ask) -> Trained:
     engine = _engine(folder)
-    trained = engine.train(work)
+    trained = engine.train(asked)
     let_go(engine.task.train)
     return trained
 

@@ -7,19 +7,21 @@ noise counts for nothing.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from upcycled._utils.formats import general
 from upcycled.config.experiment import NOT_OF_CLIENTS, flat, parse
 from upcycled.core.errors import InputError, UpcycledError
-from upcycled.core.mechanism import Charge
+from upcycled.core.mechanism import Ask, Charge
 from upcycled.core.sampling import Cohort
-from upcycled.core.solvers import Problem, Solver
+from upcycled.core.solvers import Solver
 from upcycled.core.user_code import names_code
-from upcycled.core.vectors import Ints, Vector
+from upcycled.core.vectors import Ints
 from upcycled.data import FederatedData
 from upcycled.federation.messages import Fields, Request, RunTerms, ScoreRequest
 from upcycled.federation.site.policy import Policy
@@ -125,33 +127,50 @@ def check_plan(policy: Policy, plan: Plan) -> None:
     _check_noise(policy, charge)
 
 
+def client_of(asked: Ask) -> int:
+    """Return the one client that a request is for.
+
+    Raises:
+        Refused: in one sentence.
+    """
+    clients = asked.cohort.clients
+    if clients.shape != (1,) or clients.dtype != np.int64 or clients[0] < 0:
+        raise Refused("a request must be for one client")
+    return int(clients[0])
+
+
 def check_request(plan: Plan, request: Request) -> None:
     """Hold one request to the plan that this site made of its run.
 
     Raises:
         Refused: in one sentence.
     """
-    rounds, client = plan.data_rounds, request.client
-    if not 1 <= request.round <= rounds or not 1 <= request.iteration <= plan.iterations:
-        raise Refused(f"data round {request.round} is asked for, and the run has {rounds}")
-    _check_vector("the model", request.model, plan.layout.size)
-    if request.b is not None:
-        _check_vector("b", request.b, plan.layout.size)
-    if (request.statistics is None) != (plan.statistics is None):
+    asked, rounds, size = request.ask, plan.data_rounds, plan.layout.size
+    client, problem = client_of(asked), asked.problem
+    if not 1 <= asked.round <= rounds or not 1 <= asked.iteration <= plan.iterations:
+        raise Refused(f"data round {asked.round} is asked for, and the run has {rounds}")
+    _check_array("the model", asked.model, (size,))
+    if problem.b is not None:
+        _check_array("b", problem.b, (1, size))
+    if (asked.statistics is None) != (plan.statistics is None):
         raise Refused("running statistics do not fit the model")
-    if request.statistics is not None and plan.statistics is not None:
-        _check_vector("statistics", request.statistics, plan.statistics.size)
+    if asked.statistics is not None and plan.statistics is not None:
+        _check_array("statistics", asked.statistics, (plan.statistics.size,))
     own = penalty_of(plan.strategy.algorithm, plan.initial)  # no server may change it
-    if request.a != own:
-        raise Refused(f"a is {general(request.a)}, and the run's algorithm has {general(own)}")
+    if problem.a != own:
+        raise Refused(f"a is {general(problem.a)}, and the run's algorithm has {general(own)}")
+    if asked.clip_scale != 1.0:
+        raise Refused(f"clip_scale is {general(asked.clip_scale)}, and this site's clipping bound is fixed")
     who, seed, epochs = plan.participation, plan.spec.seed, plan.solver.local.epochs
-    drawn = who.draw(seed, request.round, request.terms.clients, epochs, request.attempt)
+    drawn = who.draw(seed, asked.round, request.terms.clients, epochs, asked.attempt)
     if client not in drawn.clients:
-        raise Refused(f"client {client} is not drawn in data round {request.round}, attempt {request.attempt}")
+        raise Refused(f"client {client} is not drawn in data round {asked.round}, attempt {asked.attempt}")
+    mine = own_part(plan, asked)
+    if not np.array_equal(asked.cohort.epochs, mine.cohort.epochs):
+        raise Refused(f"the epochs of client {client} are not those of data round {asked.round}")
     try:
         # A mechanism may find its public vectors too large: better before anything is charged.
-        noise, cohort = SeededNoise(0, request.round), cohort_of(plan, request)
-        plan.mechanism.problem(problem_of(request), request.model, cohort, noise)
+        plan.mechanism.problem(problem, asked.model, mine.cohort, SeededNoise(0, asked.round))
     except UpcycledError as error:
         raise Refused(str(error)) from error
 
@@ -168,7 +187,7 @@ def check_scored(policy: Policy, plan: Plan, request: ScoreRequest) -> None:
         raise Refused("exact scores are asked for beside real noise, and no epsilon covers them")
     if plan.task.test is None:
         raise Refused("this site holds no test samples")
-    _check_vector("the model", request.model, plan.layout.size)
+    _check_array("the model", request.model, (plan.layout.size,))
 
 
 def charge_of(plan: Plan) -> Charge | None:
@@ -182,16 +201,14 @@ def charge_of(plan: Plan) -> Charge | None:
     return replace(charge[np.array([place])], clients=np.zeros(1, dtype=np.int64))
 
 
-def cohort_of(plan: Plan, request: Request) -> Cohort:
-    """Return this client with the epochs that it trains: a function of the seed, and not of what it is told."""
-    client, epochs = np.array([request.client], dtype=np.int64), plan.solver.local.epochs
-    drawn = plan.participation.cohort_of(client, plan.spec.seed, request.round, epochs, request.attempt)
-    return Cohort(drawn.clients, drawn.epochs, plan.facts.rows_of(client))
+def own_part(plan: Plan, asked: Ask) -> Ask:
+    """Return what is asked with the epochs that this client trains: a function of the seed, and not of what it is told.
 
-
-def problem_of(request: Request) -> Problem:
-    """Return the algorithm's part of the local objective."""
-    return Problem(request.a, None if request.b is None else request.b[None, :])
+    Rows are those of this site's own data.
+    """
+    client, epochs = asked.cohort.clients, plan.solver.local.epochs
+    drawn = plan.participation.cohort_of(client, plan.spec.seed, asked.round, epochs, asked.attempt)
+    return replace(asked, cohort=replace(drawn, rows=plan.facts.rows_of(client)))
 
 
 def _check_steps(policy: Policy, spec: RunSpec, solver: Solver, sizes: Ints) -> None:
@@ -229,12 +246,13 @@ def _check_noise(policy: Policy, charge: Charge) -> None:
         raise Refused(f"the noise would be {general(ratio)} times the sensitivity, and this site's file {least}")
 
 
-def _check_vector(name: str, vector: Vector, size: int) -> None:
-    if vector.shape != (size,) or vector.dtype != np.float32:
+def _check_array(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+    if array.shape != shape or array.dtype != np.float32:
         raise Refused(
-            f"{name} has {vector.size} numbers of type {vector.dtype}, and the run's model takes {size} of float32"
+            f"{name} has {array.size} numbers of type {array.dtype}, and the run's model takes {math.prod(shape)} of "
+            "float32"
         )
-    if not np.isfinite(vector).all():
+    if not np.isfinite(array).all():
         raise Refused(f"{name} is not finite")
 
 

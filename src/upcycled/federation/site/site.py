@@ -30,6 +30,7 @@ from upcycled._utils.files import json_table, make_private, reading, write_whole
 from upcycled._utils.lock import locked
 from upcycled.core.engine import Engine
 from upcycled.core.errors import BudgetSpentError, InputError, UpcycledError
+from upcycled.core.mechanism import Ask
 from upcycled.data import FederatedData
 from upcycled.data.schema.schema import Schema
 from upcycled.federation.messages import (
@@ -56,8 +57,8 @@ from upcycled.federation.site.request_checks import (
     check_request,
     check_scored,
     check_size,
-    cohort_of,
-    problem_of,
+    client_of,
+    own_part,
     spec_of,
 )
 from upcycled.privacy.accounts.account import Account, AccountedRun
@@ -65,7 +66,7 @@ from upcycled.privacy.ledger.entries import Entry
 from upcycled.privacy.noise.sources import SeededNoise, SystemNoise
 from upcycled.training.checkpoint.fingerprint import hash_of_shards
 from upcycled.training.plan import Plan, plan_for_client
-from upcycled.training.round import Ask, answer
+from upcycled.training.round import answer
 
 MOST_KEPT = 8
 """Replies of a run that are kept, the latest ones: a server cannot fill the disk with attempts."""
@@ -84,61 +85,59 @@ class KeptReplies:
         with locked(self.folder, is_private=True, waits=True):
             yield
 
-    def found(self, request: Request, question: str) -> Fields | None:
+    def found(self, asked: Ask, question: str) -> Fields | None:
         """Return the reply to a question that was answered before; None for one that was not.
 
         Raises:
             Refused: in one sentence, for another question under the same key, and for a round that is over.
         """
-        noted = self._noted(request)
+        noted = self._noted(asked)
         if noted is not None and noted["question"] != question:
-            raise Refused(
-                f"data round {request.round}, attempt {request.attempt}, was asked before with another question"
-            )
-        path = self._path(request, "reply")
+            raise Refused(f"data round {asked.round}, attempt {asked.attempt}, was asked before with another question")
+        path = self._path(asked, "reply")
         if noted is not None and path.exists():
             with reading(path, "a reply of this site"):
                 return fields_from(path.read_bytes())
         last = max((round for round, _ in self._keys()), default=0)
-        if request.round < last:
-            raise Refused(f"data round {request.round} is over: this site has answered data round {last}")
+        if asked.round < last:
+            raise Refused(f"data round {asked.round} is over: this site has answered data round {last}")
         return None
 
-    def is_taken_on(self, request: Request) -> bool:
+    def is_taken_on(self, asked: Ask) -> bool:
         """Return whether a question was paid for and no reply to it was ever stored or sent."""
-        noted = self._noted(request)
+        noted = self._noted(asked)
         return noted is not None and not noted["answered"]
 
-    def take_on(self, request: Request, question: str) -> None:
+    def take_on(self, asked: Ask, question: str) -> None:
         """Note, durably, that a question is paid for."""
-        self._path(request, "reply").unlink(missing_ok=True)
-        self._note(request, question, is_answered=False)
+        self._path(asked, "reply").unlink(missing_ok=True)
+        self._note(asked, question, is_answered=False)
 
-    def keep(self, request: Request, question: str, reply: Fields) -> None:
+    def keep(self, asked: Ask, question: str, reply: Fields) -> None:
         """Store a reply durably, and let the oldest go.
 
         The note comes first: a site that dies between the two pays again, and never releases twice for one charge.
         """
-        self._note(request, question, is_answered=True)
-        write_whole(self._path(request, "reply"), fields_to(reply), private=True)
+        self._note(asked, question, is_answered=True)
+        write_whole(self._path(asked, "reply"), fields_to(reply), private=True)
         for key in self._keys()[:-MOST_KEPT]:
             for path in self.folder.glob(f"{_stem(*key)}.*"):
                 path.unlink(missing_ok=True)
 
-    def _note(self, request: Request, question: str, is_answered: bool) -> None:
+    def _note(self, asked: Ask, question: str, is_answered: bool) -> None:
         content = json.dumps({"question": question, "answered": is_answered})
-        write_whole(self._path(request, "json"), content.encode(), private=True)
+        write_whole(self._path(asked, "json"), content.encode(), private=True)
 
-    def _noted(self, request: Request) -> dict[str, Any] | None:
-        path = self._path(request, "json")
+    def _noted(self, asked: Ask) -> dict[str, Any] | None:
+        path = self._path(asked, "json")
         if not path.exists():
             return None
         with reading(path, "the note of a question that this site took on"):
             noted = json_table(path.read_bytes())
             return {"question": str(noted["question"]), "answered": bool(noted["answered"])}
 
-    def _path(self, request: Request, ending: str) -> Path:
-        return self.folder / f"{_stem(request.round, request.attempt)}.{ending}"
+    def _path(self, asked: Ask, ending: str) -> Path:
+        return self.folder / f"{_stem(asked.round, asked.attempt)}.{ending}"
 
     def _keys(self) -> list[tuple[int, int]]:
         """Return (round, attempt) of every question that was taken on, in order."""
@@ -247,31 +246,30 @@ class Site:
         return SiteFacts(self._policy.name, int(self._data.sizes[0]), plain_facts(self._data))
 
     def _answered(self, request: Request, fields: Fields) -> Fields:
-        work = self._work_for(request.terms, request.client, request.shared)
+        asked = request.ask
+        work = self._work_for(request.terms, client_of(asked), request.shared)
         plan, question = work.plan, digest_of(fields)
         check_request(plan, request)
         account = account_of(self._policy, self._folder) if plan.spec.has_real_noise else None
         kept = self._kept(self._state if account is None else account.folder, request)
         with kept.held():
-            before = kept.found(request, question)
+            before = kept.found(asked, question)
             run = None if account is None else self._begun(account, plan, request)
             is_paid = run is None or run.has_paid(question)
             if before is not None and is_paid:
                 return before
-            if run is not None and not (is_paid and kept.is_taken_on(request)):
-                _pay(run, plan, request, question)
-            kept.take_on(request, question)
+            if run is not None and not (is_paid and kept.is_taken_on(asked)):
+                _pay(run, plan, asked, question)
+            kept.take_on(asked, question)
             reply = self._worked(work, request)
-            kept.keep(request, question, reply)
+            kept.keep(asked, question, reply)
         return reply
 
     def _worked(self, work: _Work, request: Request) -> Fields:
         """Do the local work and return its reply: a new release, with fresh noise where noise is real."""
-        plan = work.plan
+        plan, asked = work.plan, own_part(work.plan, request.ask)
         is_real = plan.spec.has_real_noise
-        noise = SystemNoise() if is_real else SeededNoise(plan.spec.seed, request.round, request.attempt)
-        cohort, problem, statistics = cohort_of(plan, request), problem_of(request), request.statistics
-        asked = Ask(request.iteration, request.round, request.attempt, cohort, request.model, problem, statistics)
+        noise = SystemNoise() if is_real else SeededNoise(plan.spec.seed, asked.round, asked.attempt)
         answered = answer(plan, work.engine, asked, noise)
         release = answered.release
         if answered.private is not None:
@@ -281,7 +279,7 @@ class Site:
             write_whole(own / PERSONAL, _npy(answered.private[0]), private=True)
         return packed(
             Reply(
-                *(request.terms.run, request.client, request.round, request.attempt),
+                *(request.terms.run, client_of(asked), asked.round, asked.attempt),
                 *(int(release.num_samples[0]), int(release.num_steps[0]), release.vectors[0]),
                 None if release.statistics is None else release.statistics[0],
             )
@@ -323,14 +321,14 @@ class Site:
         return self._work
 
 
-def _pay(run: AccountedRun, plan: Plan, request: Request, question: str) -> None:
+def _pay(run: AccountedRun, plan: Plan, asked: Ask, question: str) -> None:
     """Charge a round, durably, for the question that is answered in it."""
     charge, nobody_else = charge_of(plan), np.zeros(1, dtype=np.int64)
     assert charge is not None  # as checked with the plan
     try:
-        run.pay(Entry(request.iteration, "data", request.round, request.attempt, nobody_else, charge), question)
+        run.pay(Entry(asked.iteration, "data", asked.round, asked.attempt, nobody_else, charge), question)
     except BudgetSpentError as error:
-        raise Refused(f"this site's account cannot pay for data round {request.round}") from error
+        raise Refused(f"this site's account cannot pay for data round {asked.round}") from error
 
 
 def open_site(policy: Policy, folder: Path, schema: Schema | None = None, threads: int | None = 1) -> Site:

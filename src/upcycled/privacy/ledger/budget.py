@@ -58,11 +58,12 @@ def planned_charges(mechanism: Fitted, setting: Setting, is_brief: bool) -> dict
         setting: the run's public facts; it knows the sizes of all clients.
         is_brief: return one row that no client's plan exceeds, for files whose size must not grow with the clients.
     """
-    charge = mechanism.charge(everybody(setting.num_clients))
+    clients = setting.facts.num_clients
+    charge = mechanism.charge(everybody(clients))
     if charge is None:
         return {}
-    rounds = np.full(setting.num_clients, setting.data_rounds) if mechanism.draws_secretly else setting.rounds
-    places, times = np.zeros(setting.num_clients, dtype=np.int64), np.zeros(setting.num_clients, dtype=np.int64)
+    rounds = np.full(clients, setting.data_rounds) if mechanism.draws_secretly else setting.rounds
+    places, times = np.zeros(clients, dtype=np.int64), np.zeros(clients, dtype=np.int64)
     places[charge.clients], times[charge.clients] = np.arange(charge.clients.size), rounds[charge.clients]
     each = charge[places]
     found = {DATA: _worst(each, times) if is_brief else _distinct(each, times)}
@@ -167,11 +168,11 @@ class Budget:
 
 def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> None:
     """Refuse a budget that no filter can enforce for this mechanism."""
-    charge = mechanism.charge(everybody(setting.sizes.size))
+    charge = mechanism.charge(everybody(setting.facts.sizes.size))
     if budget is None or charge is None:
         return
     try:
-        check_delta(budget.delta, setting.sizes, mechanism.promise.unit)
+        check_delta(budget.delta, setting.facts.sizes, mechanism.promise.unit)
     except InputError as error:
         raise error.renamed("budget.delta") from None
     kind = kind_of(charge)
@@ -191,7 +192,7 @@ def check_budget(budget: Budget | None, mechanism: Fitted, setting: Setting) -> 
 
 def planned_draws(mechanism: Fitted, setting: Setting) -> int:
     """Return how many numbers of real noise a client may need over all planned rounds and scores."""
-    charge = mechanism.charge(everybody(setting.sizes.size))
+    charge = mechanism.charge(everybody(setting.facts.sizes.size))
     if charge is None or charge.draws is None or not charge.draws.size:
         return setting.score_draws
     return int(charge.draws.max()) * max(setting.data_rounds, 1) + setting.score_draws

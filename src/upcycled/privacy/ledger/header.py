@@ -235,15 +235,15 @@ def header_of(
         noise=noise,
         promise=mechanism.promise,
         budget=budget,
-        num_clients=setting.num_clients,
+        num_clients=setting.facts.num_clients,
         data_rounds=setting.data_rounds,
-        sizes=setting.sizes,
-        sampling=setting.sampling,
-        participation=setting.participation,
-        seal=seal_of(setting.sizes),
+        sizes=setting.facts.sizes,
+        sampling=setting.participation.sampler.name,
+        participation=setting.participation.sampler.fraction,
+        seal=seal_of(setting.facts.sizes),
         paper=mechanism.paper,
         account=account,
-        planned=planned_charges(mechanism, setting, setting.num_clients > LISTED),
+        planned=planned_charges(mechanism, setting, setting.facts.num_clients > LISTED),
     )
 
 

@@ -76,8 +76,8 @@ class BoltOnSGD:
 
     def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
-        loss = check_convex("BoltOnSGD", setting)
-        check_delta(self.delta, setting.sizes)
+        loss, sizes = check_convex("BoltOnSGD", setting), setting.facts.sizes
+        check_delta(self.delta, sizes)
         check_plain_sgd("BoltOnSGD", setting)
         local, about = setting.local, constants_of(setting, loss, self.norm_bound)
         if local.momentum != 0:
@@ -87,13 +87,13 @@ class BoltOnSGD:
         most = 2 / (about.smoothness + setting.penalty)
         if local.rate > most * (1 + 1e-12):
             raise InputError(field="local.lr", value=local.rate, but=f"BoltOnSGD needs at most 2/(S + a) = {most:.6g}")
-        batches = setting.sizes if local.batch_size is None else np.minimum(local.batch_size, setting.sizes)
+        batches = sizes if local.batch_size is None else np.minimum(local.batch_size, sizes)
         exact = sgd_sensitivity(
             lipschitz=about.lipschitz,
             lr=local.rate,
             passes=local.epochs,
             batch=batches,
-            n=setting.sizes,
+            n=sizes,
             a=setting.penalty,
             smoothness=about.smoothness,
         )
@@ -146,7 +146,7 @@ class _Covered:
         """Keep it; stop the run if its public vectors are too large for float64."""
         local, size = self.setting.local, float(np.linalg.norm(sent.astype(np.float64)))
         linear = norms(problem.b, cohort.rows.size)
-        sizes = self.setting.sizes[cohort.rows]
+        sizes = self.setting.facts.sizes[cohort.rows]
         steps = local.num_steps(sizes, np.full(cohort.rows.size, local.epochs))
         # A step never takes x further from where it would be at a fixed point: K lr (L + ||b||) bounds all of them.
         reach = steps * local.rate * (self.about.lipschitz + linear)

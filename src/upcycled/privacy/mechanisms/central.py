@@ -79,16 +79,16 @@ class CentralDPFedAvg:
                 f"CentralDPFedAvg covers the noisy aggregate only, but {setting.algorithm} uses each client's own "
                 "release: use FedAvg, FedAvgM, FedProx, FedYogi or FedAdam"
             )
-        if self.secret_sampling and (setting.sampling != "poisson" or setting.participation >= 1):
+        sampler, clients, size = setting.participation.sampler, setting.facts.num_clients, setting.num_parameters
+        if self.secret_sampling and (sampler.name != "poisson" or sampler.fraction >= 1):
             raise InputError(
                 f"secret_sampling needs sampling='poisson' with participation < 1, but sampling is "
-                f"{setting.sampling!r} and participation {setting.participation:g}: nothing is amplified by other draws"
+                f"{sampler.name!r} and participation {sampler.fraction:g}: nothing is amplified by other draws"
             )
-        check_delta(self.delta, np.broadcast_to(1, setting.num_clients), "client")
-        clients, size = setting.num_clients, setting.num_parameters
-        q = float(setting.participation)
+        check_delta(self.delta, np.broadcast_to(1, clients), "client")
+        q = float(sampler.fraction)
         # A fixed denominator: under Poisson draws q N, whatever cohort comes.
-        expected = q * clients if setting.sampling == "poisson" else max(1.0, float(np.floor(q * clients + 1e-9)))
+        expected = q * clients if sampler.name == "poisson" else float(setting.participation.expected(clients))
         shared: Mapping[str, float]
         moves = np.array([self.clip_norm * (1.0 if self.secret_sampling else 2.0)])
         # What a noisy count costs is made up for by the updates' noise: together they cost what was asked for.

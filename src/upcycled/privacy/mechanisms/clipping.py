@@ -258,9 +258,9 @@ class UpdateClipping:
 
 
 def _fit(wanted: ModelClipping | UpdateClipping, setting: Setting, is_update: bool) -> tuple[Fitted, Clipped]:
-    check_delta(wanted.delta, setting.sizes)
+    check_delta(wanted.delta, setting.facts.sizes)
     clip_norm = float(wanted.clip_norm)
-    moves = np.full(setting.sizes.size, 2.0 * clip_norm)
+    moves = np.full(setting.facts.sizes.size, 2.0 * clip_norm)
     noise = gaussian_noise(setting, moves, wanted.noise_std, wanted.epsilon, wanted.delta, wanted.per_client)
     what = "the clipped update on top of the model received" if is_update else "the clipped model"
     bounded = f"every release is clipped to norm {clip_norm:g}"

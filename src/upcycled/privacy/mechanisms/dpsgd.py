@@ -85,8 +85,8 @@ class DPSGD:
                 "GroupNorm or LayerNorm"
             )
         check_plain_sgd("DPSGD", setting)
-        check_delta(self.delta, setting.sizes)
-        local, sizes = setting.local, setting.sizes
+        check_delta(self.delta, setting.facts.sizes)
+        local, sizes = setting.local, setting.facts.sizes
         batches = sizes if local.batch_size is None else np.minimum(local.batch_size, sizes)
         rates = batches / sizes
         steps = local.num_steps(sizes, np.full(sizes.size, local.epochs)) * setting.gradients_per_step

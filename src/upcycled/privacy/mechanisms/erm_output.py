@@ -95,22 +95,22 @@ class ErmOutput:
 
     def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
-        loss = check_convex("ErmOutput", setting)
+        loss, sizes = check_convex("ErmOutput", setting), setting.facts.sizes
         check_own_solver("ErmOutput", setting)
-        check_delta(self.delta, setting.sizes)
+        check_delta(self.delta, sizes)
         a, about = check_penalty("ErmOutput", setting, self.prox_mu), constants_of(setting, loss, self.norm_bound)
         made: CertifiedGD | CertifiedMinimiser
         if self.gamma is None:
             made = CertifiedGD(about.smoothness, a, self.steps or DEFAULT_STEPS)
             exact = gd_sensitivity(
-                lipschitz=about.lipschitz, n=setting.sizes, a=a, steps=made.steps, smoothness=about.smoothness
+                lipschitz=about.lipschitz, n=sizes, a=a, steps=made.steps, smoothness=about.smoothness
             )
             moves = np.asarray(exact) * (1 + ROUNDING)
         else:
             check_no_stragglers("ErmOutput with gamma", setting)
             # Half of gamma for the steps, half for rounding.
             made = CertifiedMinimiser(about.lipschitz, about.smoothness, a, self.gamma / 2)
-            moves = np.asarray(erm_sensitivity(lipschitz=about.lipschitz, n=setting.sizes, a=a, gamma=self.gamma))
+            moves = np.asarray(erm_sensitivity(lipschitz=about.lipschitz, n=sizes, a=a, gamma=self.gamma))
         noise = gaussian_noise(setting, moves, self.noise_std, self.epsilon, self.delta, self.per_client)
         return Fitted(
             name=self.name,
@@ -118,7 +118,7 @@ class ErmOutput:
             norm_bound=float(self.norm_bound),
             prepare=partial(project, norm_bound=self.norm_bound),
             solver=partial(bring, made),
-            problem=_Covered(self.prox_mu, setting.sizes, about, a, made, moves).problem,
+            problem=_Covered(self.prox_mu, sizes, about, a, made, moves).problem,
             release=noise.release,
             charge=noise.charge,
             mean_noise_std=noise.mean_std,

@@ -114,8 +114,9 @@ def settle(
     Without ``per_client`` that is the largest need of anybody: a client that plans for itself is told it.
     """
     size = setting.num_parameters
-    if not per_client and "noise_std" in setting.shared:
-        return np.full_like(sensitivity, setting.shared["noise_std"]), setting.shared
+    told = setting.facts.shared
+    if not per_client and "noise_std" in told:
+        return np.full_like(sensitivity, told["noise_std"]), told
     std = np.zeros_like(sensitivity)
     for _ in range(100):
         needed = std_of(sensitivity + grid_step(std) * np.sqrt(size))

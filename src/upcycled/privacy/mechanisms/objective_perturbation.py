@@ -192,7 +192,7 @@ class Cover:
 
 def reachable_gamma(setting: Setting, about: LossConstants, a: float, alpha: Real) -> float:
     """Return a gamma of which rounding takes less than half, for models of norm 100 and some rounds' noise in b."""
-    cover = Cover(about, a, setting.num_parameters, setting.sizes, alpha, LEAST_GAMMA, rate=1.0)
+    cover = Cover(about, a, setting.num_parameters, setting.facts.sizes, alpha, LEAST_GAMMA, rate=1.0)
     everyone = np.arange(alpha.size)
     return max(LEAST_GAMMA, 2 * float(cover.rounding(everyone, 100.0, cover.linear_room(everyone)).max()))
 
@@ -314,21 +314,21 @@ class ObjectivePerturbation:
 
     def fit(self, setting: Setting) -> Fitted:
         """Check the table of needs, and calibrate."""
-        me, clients = "ObjectivePerturbation", setting.sizes.size
+        me, sizes = "ObjectivePerturbation", setting.facts.sizes
         if self.paper_mode and setting.is_personal:
             raise InputError(f"{me} is not for pFedMe, whose local solver has another objective")
         if self.paper_mode and self.alpha is not None:
             a = float(setting.penalty + self.prox_mu)
-            return paper_objective(self.name, np.full(clients, float(self.alpha)), self.prox_mu, a)
+            return paper_objective(self.name, np.full(sizes.size, float(self.alpha)), self.prox_mu, a)
         loss = check_convex(me, setting)
         check_own_solver(me, setting)
         check_no_stragglers(me, setting)
-        check_delta(self.delta, setting.sizes)
+        check_delta(self.delta, sizes)
         assert self.norm_bound is not None  # as checked when it was made
         a, about = check_penalty(me, setting, self.prox_mu), constants_of(setting, loss, self.norm_bound)
         cost = self._cover_cost(int(rounds_paid(setting).max()))
         # A client that knows its own size only is told what follows from the sizes and rounds of all.
-        told = setting.shared
+        told = setting.facts.shared
         gamma = told.get("gamma", self.gamma)
         cover = told.get("cover_alpha", self.cover_alpha)
         if gamma is None:
@@ -338,9 +338,9 @@ class ObjectivePerturbation:
             cover = cost * a / (2 * gamma)
         terms = _terms(setting, about, a, gamma, cover)
         alpha = self._alphas(setting, terms)
-        spent = loss_round_epsilon(alpha=alpha, n=setting.sizes, **terms)
+        spent = loss_round_epsilon(alpha=alpha, n=sizes, **terms)
         made = ShiftedMinimiser(about.lipschitz, about.smoothness, a, gamma / 2)
-        covered = Cover(about, a, setting.num_parameters, setting.sizes, alpha, float(gamma), float(cover))
+        covered = Cover(about, a, setting.num_parameters, sizes, alpha, float(gamma), float(cover))
         work = _Tilted(self.prox_mu, covered, spent)
         alike = {} if self.per_client else {"alpha": float(alpha[0])}
         return Fitted(
@@ -363,16 +363,17 @@ class ObjectivePerturbation:
 
     def _alphas(self, setting: Setting, terms: dict[str, Any]) -> Real:
         """Return each client's alpha, as given or as epsilon needs it."""
-        alpha = np.full(setting.sizes.size, 0.0 if self.alpha is None else float(self.alpha))
+        sizes = setting.facts.sizes
+        alpha = np.full(sizes.size, 0.0 if self.alpha is None else float(self.alpha))
         if self.epsilon is None:
             return alpha
         rounds, delta = rounds_paid(setting), self.delta or 0.0
         for count in np.unique(rounds).tolist():
             mine = rounds == count
-            alpha[mine] = loss_alpha(epsilon=self.epsilon, n=setting.sizes[mine], rounds=count, delta=delta, **terms)
+            alpha[mine] = loss_alpha(epsilon=self.epsilon, n=sizes[mine], rounds=count, delta=delta, **terms)
         if self.per_client:
             return alpha
-        return np.full_like(alpha, setting.shared.get("alpha", alpha.min()))
+        return np.full_like(alpha, setting.facts.shared.get("alpha", alpha.min()))
 
     def _cover_cost(self, rounds: int) -> float:
         if self.epsilon is None:

@@ -123,10 +123,9 @@ def check_plain_sgd(owner: str, setting: Setting) -> None:
 
 def check_no_stragglers(owner: str, setting: Setting) -> None:
     """Refuse stragglers where only the finished solution is covered."""
-    if setting.stragglers > 0:
-        raise InputError(
-            f"{owner} must finish its minimisation, but stragglers is {setting.stragglers!r}: it must be 0 here"
-        )
+    stragglers = setting.participation.stragglers
+    if stragglers > 0:
+        raise InputError(f"{owner} must finish its minimisation, but stragglers is {stragglers!r}: it must be 0 here")
 
 
 def rounds_paid(setting: Setting) -> Ints:

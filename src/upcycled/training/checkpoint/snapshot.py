@@ -26,7 +26,7 @@ from safetensors.numpy import load, save
 
 from upcycled.core.algorithm import Server, Vectors
 from upcycled.core.errors import InputError
-from upcycled.core.upcycling import State, Upcycled
+from upcycled.core.upcycling import State, Strategy
 from upcycled.core.vectors import Ints
 from upcycled.training.history import Record
 from upcycled.training.plan import Plan
@@ -250,7 +250,8 @@ def _check_state(state: State, start: State, plan: Plan) -> None:
     _need(state.data_rounds == strategy.data_rounds(state.iteration), "data_rounds")
     _need(all(one is None or _is_number(one) for one in numbers), "numbers")
     _need(_is_number(state.noise_std) and state.clip_scale > 0, "noise or clip norm")
-    depth = strategy.rule.depth if isinstance(strategy, Upcycled) else 0
+    rule = strategy.rule
+    depth = 0 if rule is None else rule.depth
     _need(isinstance(state.seen, tuple) and len(state.seen) == min(state.iteration + 1, depth), "number of iterates")
     for server in (state.server, *state.seen):
         _need_like(server, start.server, "server")
@@ -260,11 +261,11 @@ def _check_state(state: State, start: State, plan: Plan) -> None:
     if _is_ours(plan.aggregator):
         _need_like(state.aggregator, start.aggregator, "state of the aggregation")
     # What the run does next may be tried with any rule, and what it does later only with the package's.
-    if isinstance(strategy, Upcycled) and (_is_ours(strategy.rule) or strategy.kind(state) == "upcycled"):
+    if rule is not None and (_is_ours(rule) or strategy.kind(state) == "upcycled"):
         _try_rule(strategy, state, plan)
 
 
-def _try_rule(strategy: Upcycled, state: State, plan: Plan) -> None:
+def _try_rule(strategy: Strategy, state: State, plan: Plan) -> None:
     """Make an upcycled iteration for nothing: it is a pure function, and a rule's own state has no form but its own."""
     if strategy.kind(state) == "data":
         state = strategy.after_data(state, state.server, state.noise_std, state.server.model, state.spread)
