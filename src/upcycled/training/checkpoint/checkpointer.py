@@ -29,6 +29,7 @@ from upcycled.core.memory import ClientMemory
 from upcycled.core.user_code import name_of, names_code
 from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.run_folder import DATA_KEY
 from upcycled.training.checkpoint.files import read_newest, tell_user, tidy, write
 from upcycled.training.checkpoint.fingerprint import as_words, digest, hash_of_shards, keyed, versions
 from upcycled.training.checkpoint.snapshot import (
@@ -137,8 +138,6 @@ def _hash(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()
 
 
-DATA_KEY = "data.key"
-"""The file in a restricted run's folder with the 32 bytes that its data's hashes are keyed with."""
 _DATA = ("training data", "test data", "validation data")
 _HASHED = ("model", "initial weights", *_DATA)
 
