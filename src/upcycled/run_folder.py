@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 CONFIG, SUMMARY, METRICS, CLIENTS = "config.toml", "summary.json", "metrics.jsonl", "clients.jsonl"
 EVALUATION, BEST, PARQUET, LEDGER = "evaluation.json", "best.safetensors", "metrics.parquet", "ledger.jsonl"
+CARD = "model.json"
 CHECKPOINT, DATA_KEY, LEDGER_KEY = "checkpoint", "data.key", "ledger.key"
 SCORES, NOTES, DATA = "scores.jsonl", "notes.jsonl", "data.json"
 FEDERATION, EVENTS = "federation.json", "events.jsonl"
@@ -213,23 +214,6 @@ class RunFolder:
         return self.path / SUMMARY
 
     @property
-    def metrics(self) -> Path:
-        return self.path / METRICS
-
-    @property
-    def clients(self) -> Path:
-        return self.path / CLIENTS
-
-    @property
-    def evaluation(self) -> Path:
-        return self.path / EVALUATION
-
-    @property
-    def card(self) -> Path:
-        """What the model takes and gives."""
-        return self.path / "model.json"
-
-    @property
     def private(self) -> Path:
         """What is the data holder's own."""
         return self.path / PRIVATE
@@ -303,4 +287,4 @@ class RunFolder:
 
     def read_history(self) -> list[dict[str, Any]]:
         """Return the rows of a finished run's ``metrics.jsonl``."""
-        return read_json_lines(self.metrics, "the rows of a finished run")
+        return read_json_lines(self.path / METRICS, "the rows of a finished run")

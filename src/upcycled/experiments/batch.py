@@ -30,8 +30,8 @@ from upcycled.core.errors import InputError, UpcycledError
 from upcycled.data import FederatedData
 from upcycled.experiments.metric_choice import Judged
 from upcycled.experiments.private_files import note_other_data
-from upcycled.experiments.results import PLACE, config_of, finished_summary, seed_folder
-from upcycled.experiments.run_in_folder import FolderRun, drop_checkpoint, run_in_folders
+from upcycled.experiments.results import PLACE, FolderRun, finished_summary, folder_run, seed_folder
+from upcycled.experiments.run_in_folder import drop_checkpoint, run_in_folders
 from upcycled.privacy.accounts.account import Account, Cost
 from upcycled.run_folder import RunFolder, Summary, plain, worst_epsilon
 from upcycled.training import Callback, Result
@@ -182,22 +182,6 @@ class Variant:
         if self.plan is not None and spec.seed == self.experiment.seeds[0]:
             return self.plan.kept(**changes)
         return self.data, spec.replace(**changes)
-
-
-def folder_run(
-    experiment: Experiment, seed: int, data: FederatedData, shown: Publication, about: Mapping[str, Any]
-) -> FolderRun:
-    """Return the run of an experiment's seed in its folder."""
-    return FolderRun(
-        seed_folder(experiment, seed),
-        config_of(experiment, seed),
-        experiment.spec(seed),
-        experiment.fingerprint(seed),
-        data,
-        shown,
-        about,
-        experiment.scored_on,
-    )
 
 
 @dataclass(frozen=True)

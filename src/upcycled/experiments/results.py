@@ -14,6 +14,7 @@ import json
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from upcycled.serving.model_files import write_model
 from upcycled.training import History, Result
 from upcycled.training.checkpoint.checkpointer import changed_code, own_code, way_out
 from upcycled.training.history import SCALARS
+from upcycled.training.publication import Publication
 from upcycled.training.result import HoldersOwn
 from upcycled.training.spec import RunSpec
 
@@ -159,38 +161,70 @@ def config_of(experiment: Experiment, seed: int) -> bytes:
     return experiment.for_seed(seed).resolved_toml(seed_folder(experiment, seed).path).encode()
 
 
-def write_run(
-    folder: RunFolder,
-    config: bytes,
-    spec: RunSpec,
-    fingerprint: str,
-    scored_on: str,
-    data: FederatedData,
-    about: Mapping[str, Any],
-    result: Result,
-    *,
-    parquet: bool = False,
-) -> Summary:
-    """Write all files of a run, and return its summary.
+@dataclass(frozen=True)
+class FolderRun:
+    """A run, and the folder that it is carried out in."""
+
+    folder: RunFolder
+    config: bytes
+    """Its complete file."""
+    spec: RunSpec
+    fingerprint: str
+    data: FederatedData
+    shown: Publication
+    """What may be seen of it."""
+    about: Mapping[str, Any]
+    """What may be said of its data."""
+    scored_on: str = "test"
+    is_given_back: bool = False
+    """Whether a finished run is asked for again as a whole result, which is read from its last checkpoint."""
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The fields of ``RunSpec`` that have a place in the folder."""
+        spec, checkpoint = self.spec, self.folder.checkpoint(self.shown.is_restricted)
+        found: dict[str, Any] = {"checkpoint": checkpoint}
+        if self.is_given_back and not spec.is_reproducible:  # there will be nothing to give back
+            found["checkpoint"] = None
+        if spec.privacy is not None:
+            found["ledger"] = self.folder.open_ledger(spec.noise, checkpoint)
+            # The holder's own, which nobody who gets the folder's other files needs.
+            found["ledger_key"] = self.folder.ledger_key if spec.noise == "system" else None
+        return found
+
+
+def folder_run(
+    experiment: Experiment, seed: int, data: FederatedData, shown: Publication, about: Mapping[str, Any]
+) -> FolderRun:
+    """Return the run of an experiment's seed in its folder."""
+    return FolderRun(
+        seed_folder(experiment, seed),
+        config_of(experiment, seed),
+        experiment.spec(seed),
+        experiment.fingerprint(seed),
+        data,
+        shown,
+        about,
+        experiment.scored_on,
+    )
+
+
+def write_run(run: FolderRun, result: Result, *, parquet: bool = False) -> Summary:
+    """Write all files of a run that is finished, or stopped for good, and return its summary.
 
     Args:
-        folder: where.
-        config: its complete file.
-        spec: what was run.
-        fingerprint: of its spec, as its experiment has it.
-        scored_on: the data that scores are of, ``"test"`` or ``"validation"``.
-        data: what the run was trained and scored on.
-        about: what ``Publication.about`` says about that.
-        result: the run.
+        run: what was run, and where.
+        result: what it gave.
         parquet: write ``metrics.parquet`` too.
     """
     own_result = result.private
+    folder, data = run.folder, run.data
     final = final_model(data, result, result.personal_models if own_result is None else own_result.personal_models)
-    summary = summarise(spec, fingerprint, scored_on, about, result, final)
+    summary = summarise(run, result, final)
     epsilons = None if summary.privacy is None else summary.privacy.epsilon.clients
     history = plain(result.history.rows())
     files = {
-        CONFIG: config,
+        CONFIG: run.config,
         METRICS: json_lines(history),
         CLIENTS: json_lines(plain(client_rows(data, result, final, epsilons))),
         **({} if result.best is None else {BEST: _weights(result.best.model)}),
@@ -219,24 +253,17 @@ def _evaluation(final: FinalModel | None) -> dict[str, bytes]:
     return {} if final is None else {EVALUATION: json.dumps(plain(final.document())).encode() + b"\n"}
 
 
-def summarise(
-    spec: RunSpec,
-    fingerprint: str,
-    scored_on: str,
-    about: Mapping[str, Any],
-    result: Result,
-    final: FinalModel | None,
-) -> Summary:
+def summarise(run: FolderRun, result: Result, final: FinalModel | None) -> Summary:
     """Return a run in a few plain numbers, as everybody may see them; scores are the last iteration's."""
     last = result.history[-1] if len(result.history) else None  # a run may stop in its first iteration
     totals = {name: result.history.total(name) for name in SUMMED}
     up, down = totals["bytes_up"], totals["bytes_down"]
     best = result.best
     return Summary(
-        seed=spec.seed,
-        scored_on=scored_on,
-        fingerprint=fingerprint,
-        code=own_code(spec),
+        seed=run.spec.seed,
+        scored_on=run.scored_on,
+        fingerprint=run.fingerprint,
+        code=own_code(run.spec),
         error=None if result.error is None else str(result.error),
         **{name: plain(getattr(last, name, None)) for name in ("accuracy", "loss", "global_accuracy", "global_loss")},
         metrics=plain(result.metrics),
@@ -249,7 +276,7 @@ def summarise(
         engine=result.settings["engine"],
         restricted=result.private is not None,
         privacy=_privacy(result),
-        data=about,
+        data=run.about,
         versions={
             "upcycled": upcycled.__version__,
             "python": platform.python_version(),

@@ -11,80 +11,20 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from upcycled._utils.lock import locked
 from upcycled.core.errors import UpcycledError
-from upcycled.data import FederatedData
-from upcycled.experiments.results import write_run
+from upcycled.experiments.results import FolderRun, write_run
 from upcycled.run_folder import DATA_KEY, RunFolder, Summary
 from upcycled.training import Result
 from upcycled.training.checkpoint.files import keep_newest
 from upcycled.training.executor import Failed, Job
 from upcycled.training.plan import Plan
-from upcycled.training.publication import Publication
-from upcycled.training.spec import RunSpec
 from upcycled.training.train import ENDED_EARLY
 
 CarryOut: TypeAlias = Callable[[Sequence[Job]], Generator[tuple[int, Result | Failed], None, None]]
 """Carries out runs, and yields (place, result) of each as it ends."""
-
-
-@dataclass(frozen=True)
-class FolderRun:
-    """A run, and the folder that it is carried out in."""
-
-    folder: RunFolder
-    config: bytes
-    """Its complete file."""
-    spec: RunSpec
-    fingerprint: str
-    data: FederatedData
-    shown: Publication
-    """What may be seen of it."""
-    about: Mapping[str, Any]
-    """What may be said of its data."""
-    scored_on: str = "test"
-    is_given_back: bool = False
-    """Whether a finished run is asked for again as a whole result, which is read from its last checkpoint."""
-
-    @property
-    def places(self) -> dict[str, Any]:
-        """The fields of ``RunSpec`` that have a place in the folder."""
-        spec, checkpoint = self.spec, self.folder.checkpoint(self.shown.is_restricted)
-        found: dict[str, Any] = {"checkpoint": checkpoint}
-        if self.is_given_back and not spec.is_reproducible:  # there will be nothing to give back
-            found["checkpoint"] = None
-        if spec.privacy is not None:
-            found["ledger"] = self.folder.open_ledger(spec.noise, checkpoint)
-            # The holder's own, which nobody who gets the folder's other files needs.
-            found["ledger_key"] = self.folder.ledger_key if spec.noise == "system" else None
-        return found
-
-    def begin(self) -> None:
-        """Make the folder this run's, which its caller has locked, or the folder above."""
-        self.folder.begin(self.config, self.shown.is_restricted)
-
-    def end(self) -> None:
-        """Remove what nothing reads of a run that has its summary."""
-        drop_checkpoint(self.folder, self.shown.is_restricted, is_given_back=self.is_given_back)
-
-    def write(self, result: Result, parquet: bool = False) -> Summary:
-        """Write the results of a run that is finished, or stopped for good."""
-        summary = write_run(
-            self.folder,
-            self.config,
-            self.spec,
-            self.fingerprint,
-            self.scored_on,
-            self.data,
-            self.about,
-            result,
-            parquet=parquet,
-        )
-        self.end()
-        return summary
 
 
 def run_in_folders(
@@ -107,14 +47,17 @@ def run_in_folders(
     """
     jobs = []
     for place, run in enumerate(runs):
-        run.begin()
+        run.folder.begin(run.config, run.shown.is_restricted)
         jobs.append(job(place, run.places))
     # Closed, not left to the collector: an error here must stop the runs that are under way.
     with closing(carry_out(jobs)) as ended:
         for place, found in ended:
             result = found.result if isinstance(found, Failed) else found
             is_over = found.error is None or isinstance(found.error, ENDED_EARLY)
-            summary = runs[place].write(result, parquet) if is_over and result is not None else None
+            run, summary = runs[place], None
+            if is_over and result is not None:
+                summary = write_run(run, result, parquet=parquet)
+                drop_checkpoint(run.folder, run.shown.is_restricted, is_given_back=run.is_given_back)
             yield place, found, summary
 
 

@@ -214,7 +214,8 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
 
     from upcycled._utils.lock import locked
     from upcycled._utils.messages import say
-    from upcycled.experiments.run_in_folder import FolderRun, run_in_folder
+    from upcycled.experiments.results import FolderRun
+    from upcycled.experiments.run_in_folder import drop_checkpoint, run_in_folder
     from upcycled.run_folder import RunFolder
 
     spec, shown_of_run = plan.spec, publication_of(plan)
@@ -251,7 +252,7 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
         )
     with locked(folder.path):
         if is_done:
-            run.end()
+            drop_checkpoint(folder, shown_of_run.is_restricted, is_given_back=True)
             return train_plan(plan.kept(**run.places))
         return run_in_folder(run, lambda places: plan.kept(**places), train_plan)[0]
 

@@ -21,8 +21,7 @@ from upcycled._utils.files import DamagedError, json_table, reading, write_whole
 from upcycled._utils.lock import locked
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.tables import in_keys
-from upcycled.experiments.batch import folder_run
-from upcycled.experiments.results import config_of, finished_summary, seed_folder
+from upcycled.experiments.results import config_of, finished_summary, folder_run, seed_folder
 from upcycled.experiments.run_in_folder import drop_checkpoint, run_in_folder
 from upcycled.federation.coordinator import (
     Event,

@@ -23,7 +23,7 @@ from upcycled.privacy.ledger.joint import Together, cost_together
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.ledger_file import ledger_files
 from upcycled.privacy.ledger.statement import contradiction, evidence, plain_words
-from upcycled.run_folder import PrivacySummary, RunFolder, Summary, plain
+from upcycled.run_folder import CARD, CLIENTS, EVALUATION, METRICS, PrivacySummary, RunFolder, Summary, plain
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -231,7 +231,7 @@ def _seed_folders(folder: Path, depth: int) -> list[Path]:
 def _is_seed(folder: Path) -> bool:
     run = RunFolder(folder)
     is_begun = folder.name.startswith("seed-") and run.config.exists()
-    return is_begun or run.is_finished or run.metrics.exists()
+    return is_begun or run.is_finished or (folder / METRICS).exists()
 
 
 def _documents(reader: _Reader, homes: Iterable[Path]) -> dict[str, Row]:
@@ -284,18 +284,19 @@ def _seed(reader: _Reader, folder: RunFolder) -> Seed | None:
     except DamagedError as error:
         reader.left_out(folder.summary, error.__cause__ or error)
         return None
-    if not folder.metrics.exists():
-        reader.problems.append(f"{reader.place(folder.metrics)} is missing: this run has no curves")
+    metrics = folder.path / METRICS
+    if not metrics.exists():
+        reader.problems.append(f"{reader.place(metrics)} is missing: this run has no curves")
     seed = Seed(
         reader.place(folder.path),
         summary,
-        reader.read(folder.metrics, _lines, ()),
-        reader.read(folder.clients, _lines, ()),
-        reader.read(folder.evaluation, _table),
+        reader.read(metrics, _lines, ()),
+        reader.read(folder.path / CLIENTS, _lines, ()),
+        reader.read(folder.path / EVALUATION, _table),
         mechanism="" if summary.privacy is None else summary.privacy.mechanism,
     )
     if seed.evaluation is not None:
-        seed = replace(seed, label_names=reader.read(folder.card, _label_names, ()))
+        seed = replace(seed, label_names=reader.read(folder.path / CARD, _label_names, ()))
     return seed if seed.privacy is None else _with_ledger(reader, folder.path, seed, seed.privacy)
 
 
