@@ -6,7 +6,6 @@ shows those sentences.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tomllib
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from upcycled._utils.files import PRIVATE, DamagedError
+from upcycled._utils.files import PRIVATE, DamagedError, json_table
 from upcycled._utils.formats import general
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.joint import Together, cost_together
@@ -185,10 +184,10 @@ class _Reader:
         """Return where it is, as the page says it."""
         return path.relative_to(self.root).as_posix()
 
-    def read(self, path: Path, parse: Callable[[str], Any], otherwise: Any = None) -> Any:
+    def read(self, path: Path, parse: Callable[[bytes], Any], otherwise: Any = None) -> Any:
         """Return what a file holds; a missing one is nothing, and a damaged one is nothing and a sentence."""
         try:
-            return parse(path.read_bytes().decode("utf-8")) if path.exists() else otherwise
+            return parse(path.read_bytes()) if path.exists() else otherwise
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             self.left_out(path, error)
             return otherwise
@@ -239,7 +238,7 @@ def _documents(reader: _Reader, homes: Iterable[Path]) -> dict[str, Row]:
     above = {home.parent for home in homes}
     place = above.pop() if len(above) == 1 and reader.root not in homes else reader.root
     paths = {name: place / f"{name}.json" for name in DOCUMENTS}
-    return {name: reader.read(path, _table, {}) for name, path in paths.items() if path.exists()}
+    return {name: reader.read(path, json_table, {}) for name, path in paths.items() if path.exists()}
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
@@ -252,7 +251,7 @@ def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
     folders = tuple(folders)
     seeds, unfinished, stopped, config = list[Seed](), list[str](), list[str](), dict[str, Any]()
     for folder in folders:
-        config = config or reader.read(RunFolder(folder).config, tomllib.loads, {})
+        config = config or reader.read(RunFolder(folder).config, _toml, {})
         if not RunFolder(folder).is_finished:
             unfinished.append(reader.place(folder))
         elif (seed := _seed(reader, RunFolder(folder))) is not None and seed.summary.error is not None:
@@ -292,7 +291,7 @@ def _seed(reader: _Reader, folder: RunFolder) -> Seed | None:
         summary,
         reader.read(metrics, _lines, ()),
         reader.read(folder.path / CLIENTS, _lines, ()),
-        reader.read(folder.path / EVALUATION, _table),
+        reader.read(folder.path / EVALUATION, json_table),
         mechanism="" if summary.privacy is None else summary.privacy.mechanism,
     )
     if seed.evaluation is not None:
@@ -340,23 +339,20 @@ def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part,
     return tuple(sorted(parts, key=lambda part: named.index(part.name) if part.name in named else len(named)))
 
 
-def _table(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("it holds no table of names and values")
-    return found
+def _toml(content: bytes) -> dict[str, Any]:
+    return tomllib.loads(content.decode())
 
 
-def _label_names(text: str) -> tuple[str, ...]:
-    names = _table(text).get("label_names")
+def _label_names(content: bytes) -> tuple[str, ...]:
+    names = json_table(content).get("label_names")
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def _lines(text: str) -> tuple[dict[str, Any], ...]:
+def _lines(content: bytes) -> tuple[dict[str, Any], ...]:
     found = list[dict[str, Any]]()
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
-            found.append(_table(line))
+            found.append(json_table(line))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     return tuple(found)

@@ -323,7 +323,10 @@ class Checkpointer:
             "ledger": None if ledger is None else _facts_of(ledger),
         } | ({"notes": self._notes} if self._notes else {})
         best = None if run.best is None else vars(run.best)
-        content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts, best))
+        # What the algorithm remembers of clients is for the next round, and a finished run has none.
+        is_over = iteration == self._plan.iterations
+        memory = ClientMemory(run.memory.names, 0, self._plan.layout.size) if is_over else run.memory
+        content = to_bytes(Snapshot(run.state, _rows(memory), _rows(run.private), columns, facts, best))
         self._kept = [*self._kept, write(self._folder, iteration, content)][-2:]
         self._columns, self._iteration, self._rounds = columns, iteration, run.state.data_rounds
         tidy(self._folder, self._kept)
