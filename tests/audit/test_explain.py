@@ -56,18 +56,19 @@ PRIVATE = [name for name, path in EXAMPLES.items() if load_config(path).privacy 
 
 def said_by_run(file, tmp_path):
     changed = {"results": str(tmp_path), "seeds": (0,)}
-    return run_experiment(file.model_copy(update=changed), "a.toml").seeds[0].summary["privacy"]
+    return run_experiment(file.model_copy(update=changed), "a.toml").seeds[0].summary.privacy
 
 
 def check_same(file, tmp_path):
     found, said = explain(file, "a.toml"), said_by_run(file, tmp_path)
     own = found.variants[1] if file.upcycle is not None else found.variants[0]
-    assert own.delta == said["delta"]
-    assert own.epsilon.tolist() == said["epsilon"]["clients"]
-    assert own.epsilon.max() == said["epsilon"]["max"]
-    assert (None if own.paper_epsilon is None else own.paper_epsilon.max()) == (said["paper_epsilon"] or {}).get("max")
+    assert own.delta == said.delta
+    assert own.epsilon.tolist() == list(said.epsilon.clients)
+    assert own.epsilon.max() == said.epsilon.max
+    paper = None if said.paper_epsilon is None else said.paper_epsilon.max
+    assert (None if own.paper_epsilon is None else own.paper_epsilon.max()) == paper
     # A run has a file, and says last how far it is evidence.
-    assert [*found.sentences, "ledger: anchored; the run wrote every line itself"] == said["statement"]
+    assert [*found.sentences, "ledger: anchored; the run wrote every line itself"] == list(said.statement)
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -40,9 +40,9 @@ def test_equal_work_is_as_many_data_rounds_messages_and_gradients(here):
     found = compare("iterations=7")
     (row,) = found.rows
     for vanilla, upcycled in zip(row.vanilla.seeds, row.upcycled.seeds, strict=True):
-        assert (vanilla.summary["iterations"], upcycled.summary["iterations"]) == (4, 7)
+        assert (vanilla.summary.iterations, upcycled.summary.iterations) == (4, 7)
         for key in ("data_rounds", "messages", "bytes", "gradient_steps"):
-            assert vanilla.summary[key] == upcycled.summary[key]
+            assert getattr(vanilla.summary, key) == getattr(upcycled.summary, key)
     folder = here / "results" / "small" / "compare-work"
     assert found.folder == folder.relative_to(here)
     assert sorted(p.name for p in folder.iterdir() if p.is_dir()) == [
@@ -163,8 +163,8 @@ def test_equal_epsilon_gives_both_the_same_proven_epsilon_over_as_many_iteration
     assert found.folder.name == "compare-epsilon"
     for outcome, rounds in ((row.vanilla, 4), (row.upcycled, 2)):
         for seed in outcome.seeds:
-            assert (seed.summary["iterations"], seed.summary["data_rounds"]) == (4, rounds)
-            assert seed.summary["privacy"]["epsilon"]["max"] == pytest.approx(2.0, rel=1e-6)
+            assert (seed.summary.iterations, seed.summary.data_rounds) == (4, rounds)
+            assert seed.summary.privacy.epsilon.max == pytest.approx(2.0, rel=1e-6)
     assert any("add up" in note for note in found.notes)
 
 

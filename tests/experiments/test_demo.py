@@ -39,9 +39,9 @@ def test_upcycled_runs_have_as_many_iterations_and_half_of_the_data_rounds_and_m
     for c, outcome in found.rows:
         for seed in outcome.seeds:
             rounds = 1 if c.is_upcycled else 2
-            assert seed.summary["iterations"] == 2
-            assert seed.summary["data_rounds"] == rounds
-            assert seed.summary["messages"] == 2 * rounds * 9  # down and up, 30 % of 30 clients
+            assert seed.summary.iterations == 2
+            assert seed.summary.data_rounds == rounds
+            assert seed.summary.messages == 2 * rounds * 9  # down and up, 30 % of 30 clients
 
 
 def test_kernels_are_compiled_before_the_first_row_is_timed(tmp_path, monkeypatch):
@@ -84,7 +84,7 @@ def test_differences_are_paired_by_seed_and_said_first(demo):
     output, found = demo
     for i, (group, one) in enumerate(found.differences.items()):
         vanilla, upcycled = (
-            [seed.summary["accuracy"] for seed in outcome.seeds] for _, outcome in found.rows[2 * i : 2 * i + 2]
+            [seed.summary.accuracy for seed in outcome.seeds] for _, outcome in found.rows[2 * i : 2 * i + 2]
         )
         assert one.differences == tuple(b - a for a, b in zip(vanilla, upcycled, strict=True))
         told = json.loads((output / "demo.json").read_text())["differences"][i]
@@ -95,7 +95,7 @@ def test_differences_are_paired_by_seed_and_said_first(demo):
 
 def test_the_norm_bound_leaves_most_samples_as_they_are(demo):
     _, found = demo
-    notes = [words for _, outcome in found.rows for seed in outcome.seeds for words in seed.summary["notes"]]
+    notes = [words for _, outcome in found.rows for seed in outcome.seeds for words in seed.summary.notes]
     assert not any("norm_bound" in words for words in notes)
 
 

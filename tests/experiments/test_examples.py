@@ -36,10 +36,10 @@ def test_an_example_runs_in_small_form(path, tmp_path, request, monkeypatch):
     assert outcome.experiment.name == path.stem
     summary = outcome.seeds[0].summary
     if path.stem == "regression":
-        assert summary["accuracy"] is None
-        assert 0 < summary["loss"] < 10
+        assert summary.accuracy is None
+        assert 0 < summary.loss < 10
     else:
-        assert 0 <= summary["accuracy"] <= 1
+        assert 0 <= summary.accuracy <= 1
 
 
 SCRIPTS = sorted(EXAMPLES[0].parent.glob("own_*.py"))

@@ -200,7 +200,7 @@ def test_a_simulation_says_what_it_read_off(tmp_path):
     outcome = run_experiment(experiment, "a.toml")
     about = json.loads((outcome.seeds[0].folder / "summary.json").read_text())["data"]
     assert about["inferred"] == ["classes", "dtype", "sizes", "vocabulary"]
-    part = Part("given", ".", {}, (Seed(0, ".", {"data": about}),))
+    part = Part("given", ".", {}, (Seed(".", outcome.seeds[0].summary),))
     assert dict(data_words(part))["classes"] == "2 (from the data)"
     remarks = explain(experiment, "a.toml").remarks
     assert remarks[-1].startswith("Read off the data: classes, dtype, sizes, vocabulary. A simulation may;")

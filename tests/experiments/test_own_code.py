@@ -12,6 +12,7 @@ import torch
 import upcycled as up
 from tests.experiments.small import small_file
 from upcycled.config.experiment import load_config
+from upcycled.experiments import batch, run_in_folder
 from upcycled.experiments.batch import Options, run_experiment
 from upcycled.training.checkpoint.checkpointer import own_code
 
@@ -76,18 +77,21 @@ def run(*overrides, anyway=False):
     return run_experiment(load_config("small.toml", overrides), "small.toml", Options(resume_anyway=anyway))
 
 
-def test_a_run_from_before_an_edit_is_neither_reused_nor_continued_unasked(here):
-    before = run()
-    assert run().seeds[0].status == "reused"
-    edit(here)
-    with pytest.raises(up.InputError, match=r"module 'edited_rule'"):
-        run()
-    assert run(anyway=True).seeds[0].summary["loss"] == before.seeds[0].summary["loss"]
+def test_a_run_from_before_an_edit_is_neither_reused_nor_continued_unasked(here, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(run_in_folder, "drop_checkpoint", lambda *args, **kwargs: None)
+        patch.setattr(batch, "drop_checkpoint", lambda *args, **kwargs: None)
+        before = run()
+        assert run().seeds[0].status == "reused"
+        edit(here)
+        with pytest.raises(up.InputError, match=r"module 'edited_rule'"):
+            run()
+        assert run(anyway=True).seeds[0].summary.loss == before.seeds[0].summary.loss
     (before.seeds[0].folder / "summary.json").unlink()  # not finished: it would go on from its checkpoint
     with pytest.raises(up.InputError, match=r"module 'edited_rule'"):
         run()
-    assert run(anyway=True).seeds[0].summary["loss"] == before.seeds[0].summary["loss"]
-    assert run("name=other").seeds[0].summary["loss"] != before.seeds[0].summary["loss"]
+    assert run(anyway=True).seeds[0].summary.loss == before.seeds[0].summary.loss
+    assert run("name=other").seeds[0].summary.loss != before.seeds[0].summary.loss
 
 
 def test_after_an_edit_nobody_is_advised_to_remove_the_ledger_of_real_noise(here):

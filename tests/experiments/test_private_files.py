@@ -63,7 +63,7 @@ def test_public_files_lie_beside_a_folder_for_the_holder_alone(here):
     own = folder / "private"
     names = {path.name for path in own.iterdir()} - {"ledger.key"}
     tables = {"scores.jsonl", "clients.jsonl", "notes.jsonl", "evaluation.json", "data.json"}
-    assert names == {"checkpoint", "personal.safetensors", *tables}
+    assert names == {"data.key", "personal.safetensors", *tables}
     for path in (own, *own.rglob("*")):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
 
@@ -121,7 +121,7 @@ def test_the_documentation_has_a_line_for_every_file_and_every_number(here):
     found = {path.name for path in below if path.name not in ("private", "small", "seed-0", ".lock")}
     found |= {f"private/{path.name}" for path in (folder / "private").iterdir()}
     assert found <= documented
-    assert documented - found <= {"compare.json", "private/ledger.key"}
+    assert documented - found <= {"compare.json", "private/ledger.key", "private/checkpoint"}
 
 
 def test_secret_draws_leave_no_count_of_who_took_part(here):
@@ -141,7 +141,6 @@ def test_an_unrestricted_run_keeps_its_layout(here, overrides):
     folder = run(*overrides)
     assert {path.name for path in folder.iterdir()} == {
         *PUBLIC,
-        "checkpoint",
         "personal.safetensors",
         "evaluation.json",
     }

@@ -20,13 +20,15 @@ from upcycled._utils.statistics import mean_and_sd
 from upcycled.config.experiment import load_config
 from upcycled.core.errors import DivergedError, InputError
 from upcycled.experiments import batch as batch_module
+from upcycled.experiments import run_in_folder
 from upcycled.experiments.batch import Options, run_experiment, seed_line
 from upcycled.experiments.results import plain
+from upcycled.run_folder import RunFolder
 from upcycled.training.executor import Failed
 
 MODEL = ["model.json", "model.safetensors"]
 TABLES = ["clients.jsonl", "config.toml", "evaluation.json", "metrics.jsonl"]
-FILES = ["checkpoint", *TABLES, *MODEL, "summary.json"]
+FILES = [*TABLES, *MODEL, "summary.json"]
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_the_config_beside_a_seed_repeats_that_seed(here):
 
 def test_the_summary_is_mean_and_sample_deviation_over_seeds(here):
     outcome = run("seeds=[0, 1, 2]")
-    losses = [s.summary["loss"] for s in outcome.seeds]
+    losses = [s.summary.loss for s in outcome.seeds]
     # By hand: sd^2 = sum (x - mean)^2 / (3 - 1).
     mean = sum(losses) / 3
     sd = (sum((x - mean) ** 2 for x in losses) / 2) ** 0.5
@@ -193,7 +195,7 @@ def test_a_seed_that_diverges_is_reported_and_the_others_finish(here, monkeypatc
     assert "after iteration 3" in outcome.seeds[0].error
     assert not outcome.is_complete
     assert json.loads((here / "results" / "small" / "seed-0" / "summary.json").read_text())["error"] == str(error)
-    assert outcome.summary()["loss"]["mean"] == outcome.seeds[1].summary["loss"]
+    assert outcome.summary()["loss"]["mean"] == outcome.seeds[1].summary.loss
 
 
 def test_a_run_that_diverges_at_once_keeps_the_model_it_began_with(here):
@@ -210,14 +212,16 @@ def test_a_run_that_diverges_at_once_keeps_the_model_it_began_with(here):
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_part_of_a_file(here, monkeypatch):
-    run("seeds=[0]")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_in_folder, "drop_checkpoint", lambda *args, **kwargs: None)
+        run("seeds=[0]")
     folder = here / "results" / "small" / "seed-0"
     # The checkpoint of the finished run is there: only the results are left to be written.
     for path in folder.iterdir():
         if path.is_file():
             path.unlink()
-    begin = batch_module.begin_seed
-    monkeypatch.setattr(batch_module, "begin_seed", lambda *args: begin(*args) or fill_the_disk(monkeypatch, after=1))
+    begin = RunFolder.begin
+    monkeypatch.setattr(RunFolder, "begin", lambda *args: begin(*args) or fill_the_disk(monkeypatch, after=1))
     (folder / "config.toml").write_text(load_config("small.toml", ["seeds=[0]"]).for_seed(0).resolved_toml())
     with pytest.raises(WriteError, match=r"metrics\.jsonl.*\(No space left on device\)"):
         run("seeds=[0]")
@@ -391,12 +395,6 @@ def test_a_private_runs_charges_lie_in_its_folder_and_a_repeat_with_real_noise_i
     run_experiment(experiment, str(source))
     ledger = (folder / "ledger.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in ledger[1:]] == [*["data", "upcycled"] * 2, "ended"]
-    # A finished run comes back from its checkpoint and releases nothing; without that it is made again.
-    (folder / "summary.json").unlink()
-    kept = folder / "private" / "checkpoint" if noise == "system" else folder / "checkpoint"
-    for path in kept.glob("*.safetensors"):
-        path.unlink()
-    run_experiment(experiment, str(source))
     lines = [json.loads(line) for path in folder.glob("ledger*.jsonl") for line in path.read_text().splitlines()]
     assert sum(line["kind"] == "data" for line in lines) == rounds
 
@@ -412,7 +410,7 @@ def test_a_model_of_a_module_in_a_named_folder_reaches_the_workers(here, monkeyp
     together = run("model.kind='own_model:make'", "results=together")
     assert [s.status for s in together.seeds] == ["finished", "finished"]
     alone = run("model.kind='own_model:make'", "results=alone", "seeds=[0]")
-    assert together.seeds[0].summary["loss"] == alone.seeds[0].summary["loss"]
+    assert together.seeds[0].summary.loss == alone.seeds[0].summary.loss
 
 
 SCHEMA = """\

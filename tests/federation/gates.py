@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,8 +12,20 @@ from pathlib import Path
 FOLDER = "UPCYCLED_TEST_GATES"
 
 
+def hear(record):
+    """Note who took part in a data round."""
+    if record.kind == "data":
+        with cohorts(Path(os.environ[FOLDER])).open("a") as file:
+            file.write(json.dumps([record.iteration, record.clients.tolist()]) + "\n")
+
+
+def cohorts(folder: Path) -> Path:
+    return folder / "cohorts.jsonl"
+
+
 def hold(record):
     """A callback: wait after an iteration whose gate is shut, and say that it is reached."""
+    hear(record)
     gate = Gate(Path(os.environ[FOLDER]), record.iteration)
     if gate.shut.exists():
         gate.reached.touch()
@@ -22,6 +35,7 @@ def hold(record):
 
 def die_while_sending(record):
     """A callback, once: the run is killed within its next question, of which Flower's server has only the head."""
+    hear(record)
     if not doom(Path(os.environ[FOLDER])).exists():
         return
     from flwr.superlink.grid import http_grid

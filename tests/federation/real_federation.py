@@ -24,8 +24,8 @@ from upcycled._utils.files import make_private, write_whole
 from upcycled.config.experiment import parse
 from upcycled.federation.folder import make_folder, open_folder
 from upcycled.federation.local import began_at, down, started, trial_policy, up
-from upcycled.federation.server_run import RUN
 from upcycled.federation.site.site import replies_of
+from upcycled.run_folder import FEDERATION
 from upcycled.training.plan import make_plan
 from upcycled.training.round import answer, ask, joined, take
 from upcycled.training.state import start_run
@@ -215,7 +215,7 @@ def end_commands():
 def reply_of(folder, experiment, site, number):
     """Where a site keeps its reply to a data round of a run: when it is there, everybody has been asked."""
     seed = folder.path / "results" / experiment.name / f"seed-{experiment.seeds[0]}"
-    (about,) = [path for path in (seed / RUN, seed / "private" / RUN) if path.exists()]
+    (about,) = [path for path in (seed / FEDERATION, seed / "private" / FEDERATION) if path.exists()]
     home = folder.private / "trial" / site
     run = json.loads(about.read_text())["run"]
     is_real = experiment.spec(experiment.seeds[0]).has_real_noise

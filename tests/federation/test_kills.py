@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -10,7 +11,7 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: make test-federation installs it")
 
-from tests.federation.gates import doom, shut
+from tests.federation.gates import cohorts, doom, shut
 from tests.federation.real_federation import (
     SITES,
     WAIT,
@@ -58,15 +59,13 @@ def everybody_is_there(folder):
 
 
 def answered(folder, experiment):
-    """Who answered in each data round."""
+    """Who answered in each data round of the last run, as its callback heard; nothing else of it is left."""
     seed = folder.path / "results" / experiment.name / "seed-3"
-    from upcycled.training.checkpoint.files import read_newest
-    from upcycled.training.checkpoint.snapshot import from_bytes, to_records
-
-    path = seed / "checkpoint" if (seed / "checkpoint").exists() else seed / "private" / "checkpoint"
-    newest, content = read_newest(path, lambda words: None)
-    records = to_records(from_bytes(content, str(newest)).columns)
-    return [record.clients.tolist() for record in records if record.kind == "data"]
+    assert not (seed / "checkpoint").exists()
+    assert not (seed / "private" / "checkpoint").exists()
+    lines = cohorts(folder.private / "gates").read_text().splitlines()
+    cohorts(folder.private / "gates").unlink()
+    return list(dict(json.loads(line) for line in lines).values())
 
 
 def reasons(folder, experiment, site):
@@ -118,9 +117,9 @@ def test_a_node_that_is_killed_in_a_round_is_gone_without_and_comes_back(folder)
     up(folder, lambda words: None)
     after.open()
     command.end()
-    cohorts = answered(folder, experiment)
-    assert cohorts == [EVERYBODY, [0, 2, 3], [0, 2, 3], EVERYBODY]
-    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, cohorts))
+    found = answered(folder, experiment)
+    assert found == [EVERYBODY, [0, 2, 3], [0, 2, 3], EVERYBODY]
+    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, found))
 
 
 def test_a_dead_worker_is_reported_at_once_and_another_answers_the_next_round(folder):
@@ -134,9 +133,9 @@ def test_a_dead_worker_is_reported_at_once_and_another_answers_the_next_round(fo
     until(lambda: worker_of(folder, "site-2") != victim, WAIT, "no other worker was started")
     after.open()
     command.end()
-    cohorts = answered(folder, experiment)
-    assert cohorts == [EVERYBODY, [0, 1, 3], EVERYBODY, EVERYBODY]
-    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, cohorts))
+    found = answered(folder, experiment)
+    assert found == [EVERYBODY, [0, 1, 3], EVERYBODY, EVERYBODY]
+    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, found))
     assert reasons(folder, experiment, "site-2") == ["its process died"]
 
 
@@ -214,9 +213,9 @@ def test_a_killed_superlink_comes_back_and_the_run_with_it(folder):
         words = command.log.read_text()
         assert "Traceback" not in words, words
         run_command(folder, experiment).end()
-    cohorts = answered(folder, experiment)
-    assert len(cohorts) == 4
-    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, cohorts))
+    found = answered(folder, experiment)
+    assert len(found) == 4
+    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, found))
 
 
 def test_a_slow_nodes_late_answer_changes_nothing_and_it_is_asked_again(folder):
@@ -231,10 +230,10 @@ def test_a_slow_nodes_late_answer_changes_nothing_and_it_is_asked_again(folder):
     until(lambda: reply_of(folder, experiment, "site-3", 2), WAIT, "it never answered")
     gate.open()
     command.end()
-    cohorts = answered(folder, experiment)
-    assert cohorts[:2] == [EVERYBODY, [0, 1, 2]]
-    assert cohorts[-1] == EVERYBODY
-    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, cohorts))
+    found = answered(folder, experiment)
+    assert found[:2] == [EVERYBODY, [0, 1, 2]]
+    assert found[-1] == EVERYBODY
+    assert torch.equal(params_of(folder, experiment), replayed(folder, experiment, found))
     told = reasons(folder, experiment, "site-3")
     assert told[0] == "no answer in time"
     assert set(told[1:]) <= {"it still owes an earlier answer"}

@@ -301,7 +301,7 @@ def test_a_comparison_by_a_metric_knows_which_way_is_better(here, capsys):
     document = json.loads((found.folder / "compare.json").read_text())
     assert document["judged"] == {"name": "log_loss", "lower_is_better": True}
     assert document["rows"][0]["vanilla"]["score"]["mean"] == pytest.approx(
-        np.mean([seed.summary["metrics"]["log_loss"] for seed in row.vanilla.seeds])
+        np.mean([seed.summary.metrics["log_loss"] for seed in row.vanilla.seeds])
     )
     assert Paired((-0.1, -0.11), 0.9, lower_is_better=True).verdict == "significant gain"
     assert Paired((-0.1, -0.11), 0.9).verdict == "significant loss"

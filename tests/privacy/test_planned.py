@@ -350,11 +350,11 @@ def test_summary_report_and_model_state_the_plan(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.toml").write_text(FILE)
     run_experiment(load_config("a.toml", []), "a.toml")
-    whole = run_experiment(load_config("a.toml", ["~callbacks", 'name="whole"']), "a.toml").seeds[0].summary["privacy"]
+    whole = run_experiment(load_config("a.toml", ["~callbacks", 'name="whole"']), "a.toml").seeds[0].summary.privacy
     folder = tmp_path / "results" / "stopped" / "seed-0"
     stated = json.loads((folder / "summary.json").read_text())["privacy"]
-    assert (stated["as_planned"], whole["as_planned"]) == (False, True)
-    assert stated["epsilon"]["clients"] == pytest.approx(whole["epsilon"]["clients"], rel=1e-9)
+    assert (stated["as_planned"], whole.as_planned) == (False, True)
+    assert stated["epsilon"]["clients"] == pytest.approx(whole.epsilon.clients, rel=1e-9)
     words = "stopped after 2 of 6 data rounds; stated for the planned 6"
     assert any(words in line for line in stated["statement"])
     model = json.loads((folder / "model.json").read_text())

@@ -78,7 +78,7 @@ def test_epsilon_over_rounds_ends_at_the_runs_own(folder, name):
     part = collect(folder / name).parts[0]
     for seed in part.seeds:
         assert seed.spent.rounds == (1, 2, 3, 4, 5)
-        assert seed.spent.worst[-1] == pytest.approx(seed.summary["privacy"]["epsilon"]["max"], rel=1e-12)
+        assert seed.spent.worst[-1] == pytest.approx(seed.summary.privacy.epsilon.max, rel=1e-12)
         assert list(seed.spent.worst) == sorted(seed.spent.worst)
     found = curve(part)
     assert found.epsilon[-1] == pytest.approx(np.mean([seed.spent.worst[-1] for seed in part.seeds]))
@@ -91,7 +91,7 @@ def test_epsilon_over_rounds_of_objective_perturbation_ends_at_the_runs_own(tmp_
     more = {"algorithm": {"name": "fedprox", "mu": 0.5}, "privacy": mechanism, "clients": {"participation": 0.4}}
     run_one(tmp_path, "objective", seeds=(0,), **more)
     seed = collect(tmp_path).parts[0].seeds[0]
-    assert seed.spent.worst[-1] == pytest.approx(seed.summary["privacy"]["epsilon"]["max"], rel=1e-12)
+    assert seed.spent.worst[-1] == pytest.approx(seed.summary.privacy.epsilon.max, rel=1e-12)
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_epsilon_over_rounds_of_dpsgd_ends_at_the_runs_own(tmp_path):
     more |= {"privacy": {"mechanism": "dpsgd", "clip_norm": 1.0, "noise_multiplier": 2.0}}
     run_one(tmp_path, "dpsgd", seeds=(0,), **more)
     seed = collect(tmp_path).parts[0].seeds[0]
-    assert seed.spent.worst[-1] == pytest.approx(seed.summary["privacy"]["epsilon"]["max"], rel=1e-12)
+    assert seed.spent.worst[-1] == pytest.approx(seed.summary.privacy.epsilon.max, rel=1e-12)
 
 
 def test_a_run_that_was_stopped_and_went_on_shows_all_its_charges(folder):

@@ -176,15 +176,15 @@ def _run(args: argparse.Namespace) -> int:
         summary = run_federation(folder, experiment, seed, is_shown=not args.quiet)
         done.append(summary)
         if not args.json:
-            words = f"stopped: {summary['error']}" if summary["error"] else f"{summary['data_rounds']} data rounds"
-            print(f"seed {seed}: {words}, {summary['messages']} messages")
+            words = f"stopped: {summary.error}" if summary.error else f"{summary.data_rounds} data rounds"
+            print(f"seed {seed}: {words}, {summary.messages} messages")
             if tip := tip_words(summary):
                 print(f"seed {seed}: {tip}")
     if args.json:
-        print_json({"name": experiment.name, "seeds": done})
+        print_json({"name": experiment.name, "seeds": [summary.as_json() for summary in done]})
     else:
         print(f"Results: {Path(experiment.results) / experiment.name}")
-    return 0 if all(summary["error"] is None for summary in done) else 1
+    return 0 if all(summary.error is None for summary in done) else 1
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from upcycled._utils.messages import say
+
+if TYPE_CHECKING:
+    from upcycled.run_folder import Summary
+
 
 WIDTH_IN_A_PIPE = 80
 ROOMY = 100
@@ -22,12 +26,12 @@ def note(text: str) -> None:
     say(text)
 
 
-def tip_words(summary: Mapping[str, Any]) -> str | None:
+def tip_words(summary: Summary) -> str | None:
     """Return the last chain value of the ledger of a run with real noise, in a sentence; None for other runs."""
-    privacy = summary.get("privacy") or {}
-    if privacy.get("noise") != "system" or not privacy.get("head"):
+    privacy = summary.privacy
+    if privacy is None or privacy.noise != "system" or not privacy.head:
         return None
-    return f"the ledger's tip is {privacy['head']['tip']}: keep it elsewhere, evidence is checked against it"
+    return f"the ledger's tip is {privacy.head['tip']}: keep it elsewhere, evidence is checked against it"
 
 
 def note_left_out(files: Mapping[str, str]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from upcycled._utils.formats import NONE, count, epsilon, fixed, mean_sd, megabytes
 from upcycled.cli.common import Subparsers, add_batch_options, add_command, experiment_of, options_of, resumable
@@ -81,10 +80,11 @@ def _document(outcome: Outcome) -> dict[str, object]:
 
 def _show(outcome: Outcome) -> None:
     from upcycled._utils.statistics import mean_and_sd
+    from upcycled.run_folder import RunFolder
 
     experiment = outcome.experiment
     rows = [_row(seed) for seed in outcome.seeds]
-    done = sum(seed.summary is not None for seed in outcome.seeds)
+    done = len(outcome.finished)
     if done > 1:
         s = outcome.summary()
         rows.append(
@@ -99,7 +99,7 @@ def _show(outcome: Outcome) -> None:
                 fixed(s["seconds"]["mean"], 2),
             ]
         )
-    names = [*dict.fromkeys(name for seed in outcome.seeds for name in (seed.summary or {}).get("metrics") or ())]
+    names = [*dict.fromkeys(name for summary in outcome.finished for name in summary.metrics)]
     algorithm = f"{'upcycled ' if experiment.upcycle else ''}{experiment.algorithm.build().name}"
     print_table(f"{experiment.name}: {algorithm}", COLUMNS, rows, last_apart=done > 1)
     if done > 1:
@@ -107,13 +107,14 @@ def _show(outcome: Outcome) -> None:
     _show_privacy(outcome)
     if experiment.noise == "system":
         for seed in outcome.seeds:
-            if words := tip_words(seed.summary or _summary_in(seed.folder)):
+            # A run that stopped early has made releases too.
+            if words := tip_words(seed.summary or RunFolder(seed.folder).read_summary()):
                 print(f"Seed {seed.seed}: {words}.")
     for name in names:
-        known = mean_and_sd(((seed.summary or {}).get("metrics") or {}).get(name) for seed in outcome.seeds)
-        learnt_nothing = mean_and_sd(((seed.summary or {}).get("baseline") or {}).get(name) for seed in outcome.seeds)
+        known = mean_and_sd(summary.metrics.get(name) for summary in outcome.finished)
+        learnt_nothing = mean_and_sd((summary.baseline or {}).get(name) for summary in outcome.finished)
         print(f"{name}: {mean_sd(known, 4)} ({BASELINE}: {fixed(learnt_nothing['mean'], 4)})")
-    for words in dict.fromkeys(words for seed in outcome.seeds for words in (seed.summary or {}).get("notes", ())):
+    for words in dict.fromkeys(words for summary in outcome.finished for words in summary.notes):
         note(f"warning: {words}")
     if done:
         print(f"Results: {Path(experiment.results) / experiment.name}")
@@ -124,35 +125,26 @@ def _show(outcome: Outcome) -> None:
         )
 
 
-def _summary_in(folder: Path) -> dict[str, Any]:
-    """Return the summary of a run that stopped early; it has made releases too."""
-    path = folder / "summary.json"
-    from upcycled._utils.files import read_json
-
-    return read_json(path, "the summary of a run") if path.exists() else {}
-
-
 def _show_privacy(outcome: Outcome) -> None:
     """Say what the costliest run cost, what was paid again, and what all runs cost together."""
     from upcycled.privacy.ledger.statement import repeats_words
     from upcycled.privacy.mechanisms import claim_word, epsilon_called
 
-    spent = {seed.seed: s["privacy"] for seed in outcome.seeds if (s := seed.summary) and s.get("privacy")}
+    spent = {summary.seed: summary.privacy for summary in outcome.finished if summary.privacy is not None}
     if not spent:
         return
-    # A null is no number that is known to be finite.
-    worst = max(spent.values(), key=lambda one: math.inf if one["epsilon"]["max"] is None else one["epsilon"]["max"])
-    called = epsilon_called(claim_word(worst["mechanism"]))
+    worst = max(spent.values(), key=lambda one: one.worst_epsilon)
+    called = epsilon_called(claim_word(worst.mechanism))
     print(
-        f"Privacy ({worst['noise']}): {called} {epsilon(worst['epsilon']['max'])} for the worst client, "
-        f"{epsilon(worst['epsilon']['median'])} median, at delta {worst['delta']:g}; "
-        f"{worst['scope']}: seeds add up."
+        f"Privacy ({worst.noise}): {called} {epsilon(worst.epsilon.max)} for the worst client, "
+        f"{epsilon(worst.epsilon.median)} median, at delta {worst.delta:g}; "
+        f"{worst.scope}: seeds add up."
     )
     for seed, one in spent.items():
-        if repeats := one["repeats"]:
-            words = repeats_words(repeats["charges"], one["epsilon"]["max"], repeats["epsilon_without"])
+        if repeats := one.repeats:
+            words = repeats_words(repeats.charges, one.epsilon.max, repeats.epsilon_without)
             print(f"Seed {seed}: {words}.")
-        if not one["as_planned"]:
+        if not one.as_planned:
             print(f"Seed {seed} did not end as planned: epsilon is that of all rounds that it planned.")
     if (together := _together(outcome)) is not None:
         print(f"{together.words}.")
@@ -172,11 +164,11 @@ def _row(seed: SeedOutcome) -> list[str]:
         return [str(seed.seed), seed.status, *[NONE] * (len(COLUMNS) - 2)]
     return [
         str(seed.seed),
-        fixed(s["accuracy"], 2, 100),
-        fixed(s["loss"], 3),
-        count(s["data_rounds"]),
-        count(s["iterations"]),
-        count(s["messages"]),
-        megabytes(s["bytes"]),
-        fixed(s["seconds"], 2),
+        fixed(s.accuracy, 2, 100),
+        fixed(s.loss, 3),
+        count(s.data_rounds),
+        count(s.iterations),
+        count(s.messages),
+        megabytes(s.bytes),
+        fixed(s.seconds, 2),
     ]

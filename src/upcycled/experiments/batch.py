@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from upcycled._utils.files import PRIVATE, make_private
 from upcycled._utils.formats import fixed
 from upcycled._utils.lock import InUseError, locked
 from upcycled._utils.messages import is_terminal, say
@@ -28,12 +26,14 @@ from upcycled._utils.statistics import mean_and_sd
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.sources import ColumnsFile
 from upcycled.config.tables import in_keys, named
-from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, UpcycledError
+from upcycled.core.errors import InputError, UpcycledError
 from upcycled.data import FederatedData
 from upcycled.experiments.metric_choice import Judged
-from upcycled.experiments.private_files import checkpoint_folder, ledger_key, note_other_data
-from upcycled.experiments.results import PLACE, begin_seed, finished_summary, open_ledger, seed_folder, write_seed
+from upcycled.experiments.private_files import note_other_data
+from upcycled.experiments.results import PLACE, FolderRun, finished_summary, folder_run, seed_folder
+from upcycled.experiments.run_in_folder import drop_checkpoint, run_in_folders
 from upcycled.privacy.accounts.account import Account, Cost
+from upcycled.run_folder import RunFolder, Summary, plain, worst_epsilon
 from upcycled.training import Callback, Result
 from upcycled.training.charging import costs_of, new_to_account, replan
 from upcycled.training.checkpoint.checkpointer import way_out
@@ -42,6 +42,7 @@ from upcycled.training.executor import Failed, Job, train_each
 from upcycled.training.plan import Plan, make_plan
 from upcycled.training.progress import BatchProgress
 from upcycled.training.publication import Publication, publication_of
+from upcycled.training.spec import RunSpec
 
 
 def about_cells(experiment: Experiment) -> tuple[str, ...]:
@@ -60,7 +61,7 @@ def about_cells(experiment: Experiment) -> tuple[str, ...]:
     )
 
 
-SUMMARY_KEYS = ("accuracy", "loss", "data_rounds", "iterations", "messages", "bytes", "gradient_steps", "seconds")
+AVERAGED = ("accuracy", "loss", "data_rounds", "iterations", "messages", "bytes", "gradient_steps", "seconds")
 AT_ONCE = 256
 """Runs planned together: plans hold arrays, so thousands are not made at once."""
 ORPHAN_SECONDS = 3.0
@@ -74,7 +75,7 @@ class SeedOutcome:
     seed: int
     status: Literal["finished", "reused", "stopped"]
     folder: Path
-    summary: dict[str, Any] | None = None
+    summary: Summary | None = None
     """The numbers of a run that went to its end; of one that stopped they are in its folder only."""
     error: str | None = None
     """Why it stopped: it diverged, or nobody could pay for a round."""
@@ -83,7 +84,7 @@ class SeedOutcome:
 
     def as_json(self) -> dict[str, Any]:
         about = {"seed": self.seed, "status": self.status, "folder": str(self.folder), "error": self.error}
-        return {**(self.summary or {}), **about}
+        return {**({} if self.summary is None else self.summary.as_json()), **about}
 
 
 @dataclass(frozen=True)
@@ -99,21 +100,24 @@ class Outcome:
         return all(seed.summary is not None for seed in self.seeds)
 
     @property
+    def finished(self) -> list[Summary]:
+        """The summaries of seeds that have a result."""
+        return [seed.summary for seed in self.seeds if seed.summary is not None]
+
+    @property
     def is_restricted(self) -> bool:
         """Whether scores of its runs are the data holder's own."""
-        return any(seed.summary is not None and seed.summary.get("restricted") is True for seed in self.seeds)
+        return any(summary.restricted for summary in self.finished)
 
     @property
     def worst_epsilon(self) -> float | None:
         """The largest epsilon of a client in a seed; None without privacy, or where none is finite."""
-        spent = [(seed.summary or {}).get("privacy") for seed in self.seeds]
-        found = [one["epsilon"]["max"] for one in spent if one is not None]
-        return None if not found or None in found else max(found)
+        found: float | None = plain(worst_epsilon(self.finished))
+        return found
 
     def summary(self) -> dict[str, dict[str, float | None]]:
         """Return mean and standard deviation over the seeds that have a result."""
-        done = [seed.summary for seed in self.seeds if seed.summary is not None]
-        return {key: mean_and_sd(summary[key] for summary in done) for key in SUMMARY_KEYS}
+        return {key: mean_and_sd(getattr(summary, key) for summary in self.finished) for key in AVERAGED}
 
     def scores(self, judged: Judged) -> list[float | None]:
         """Return a score of each seed; None where it has none."""
@@ -136,8 +140,6 @@ class Options:
     """Write ``metrics.parquet`` beside ``metrics.jsonl``."""
     resume_anyway: bool = False
     """Go on from checkpoints that other versions or other code wrote, and reuse runs of such code."""
-    keep_checkpoints: bool = True
-    """Whether a finished seed keeps its checkpoints."""
     watch: Watch = field(default=lambda experiment, seed: ())
     tell: Tell = field(default=lambda experiment, outcome: None)
     remark: Callable[[str], None] = field(default=lambda words: None)
@@ -158,25 +160,28 @@ class Variant:
     """What may be seen of its runs."""
     plan: Plan | None
     """The first seed's, which was made to see that all is in order; None where a batch has too many to keep."""
-    there: Mapping[int, dict[str, Any]]
+    there: Mapping[int, Summary]
     """The summaries of seeds that are finished or stopped."""
     owed: tuple[tuple[Cost, ...], ...] = ()
     """What each seed that is to be run will charge to the data holder's account."""
 
-    def folder(self, seed: int) -> Path:
+    def folder(self, seed: int) -> RunFolder:
         """Return where a seed's results lie."""
         return seed_folder(self.experiment, seed)
 
     def checkpoint(self, seed: int) -> Path:
         """Return where a seed's run is kept while it goes on."""
-        return checkpoint_folder(self.folder(seed), self.shown)
+        return self.folder(seed).checkpoint(self.shown.is_restricted)
 
-    def job(self, seed: int, watching: Sequence[Callback], **changes: Any) -> Job:
-        """Return a seed's run, kept and watched as is said."""
-        if self.plan is not None and seed == self.experiment.seeds[0]:
-            return self.plan.kept(**changes, callbacks=[*self.plan.spec.callbacks, *watching])
-        spec = self.experiment.spec(seed)
-        return self.data, spec.replace(**changes, callbacks=[*spec.callbacks, *watching])
+    def run(self, seed: int) -> FolderRun:
+        """Return a seed's run in its folder."""
+        return folder_run(self.experiment, seed, self.data, self.shown, self.about)
+
+    def job(self, spec: RunSpec, changes: Mapping[str, Any]) -> Job:
+        """Return a seed's run with some fields of its spec changed."""
+        if self.plan is not None and spec.seed == self.experiment.seeds[0]:
+            return self.plan.kept(**changes)
+        return self.data, spec.replace(**changes)
 
 
 @dataclass(frozen=True)
@@ -252,12 +257,8 @@ def prepare_batch(
                 if (key, shown.is_restricted) not in described:
                     described[key, shown.is_restricted] = shown.about(data)
                 about = described[key, shown.is_restricted]
-                found = {
-                    seed: finished_summary(
-                        seed_folder(experiment, seed), experiment, seed, about, is_anyway or experiment.resume_anyway
-                    )
-                    for seed in experiment.seeds
-                }
+                anyway = is_anyway or experiment.resume_anyway
+                found = {seed: finished_summary(experiment, seed, about, anyway) for seed in experiment.seeds}
                 there = {seed: summary for seed, summary in found.items() if summary is not None}
             owed = _owed(plan, experiment, shown, there)
             kept = plan if i < AT_ONCE else None
@@ -270,12 +271,13 @@ def prepare_batch(
 
 
 def _owed(
-    plan: Plan, experiment: Experiment, shown: Publication, there: Mapping[int, dict[str, Any]]
+    plan: Plan, experiment: Experiment, shown: Publication, there: Mapping[int, Summary]
 ) -> tuple[tuple[Cost, ...], ...]:
     """Return what each seed is going to charge to its account; one that goes on is checked when it does."""
     if plan.spec.account_path is None:
         return ()
-    is_new = [not has_checkpoints(checkpoint_folder(seed_folder(experiment, seed), shown)) for seed in experiment.seeds]
+    checkpoints = [seed_folder(experiment, seed).checkpoint(shown.is_restricted) for seed in experiment.seeds]
+    is_new = [not has_checkpoints(checkpoint) for checkpoint in checkpoints]
     seeds = [seed for seed, new in zip(experiment.seeds, is_new, strict=True) if new and seed not in there]
     if plan.participation.fraction == 1.0:  # every seed has the same schedule
         return (costs_of(plan),) * len(seeds)
@@ -305,6 +307,7 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
                 if summary is None:
                     todo.append((i, seed))
                     continue
+                drop_checkpoint(variant.folder(seed), variant.shown.is_restricted)  # of a kill before it was dropped
                 if variant.shown.is_restricted:
                     note_other_data(variant.folder(seed), variant.data)
                 outcomes[i, seed] = _found(variant, seed, summary)
@@ -314,69 +317,59 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
     table = BatchProgress(len(todo), is_shown)
     with named(batch.source), in_keys(PLAN_KEYS), table.shown():
         for start in range(0, len(todo), AT_ONCE):
-            for (i, seed), result in _train(batch.variants, todo[start : start + AT_ONCE], table, options):
-                variant = batch.variants[i]
-                outcomes[i, seed] = replace(_kept(variant, seed, result, options), went_on=(i, seed) in begun)
-                options.tell(variant.experiment, outcomes[i, seed])
+            for place, outcome in _train(batch.variants, todo[start : start + AT_ONCE], table, options):
+                outcomes[place] = replace(outcome, went_on=place in begun)
+                options.tell(batch.variants[place[0]].experiment, outcomes[place])
     return [
         Outcome(variant.experiment, tuple(outcomes[i, seed] for seed in variant.experiment.seeds))
         for i, variant in enumerate(batch.variants)
     ]
 
 
-def _found(variant: Variant, seed: int, summary: dict[str, Any]) -> SeedOutcome:
+def _found(variant: Variant, seed: int, summary: Summary) -> SeedOutcome:
     """Return what became of a seed that an earlier command ran; one that stopped would only stop, or pay, again."""
-    folder = variant.folder(seed)
-    if summary.get("error") is not None:
+    folder = variant.folder(seed).path
+    if summary.error is not None:
         advice = way_out(variant.experiment.noise == "system", PLACE)
-        said = f"{summary['error']} (in an earlier command, which kept it in {folder}; to run it again, {advice})"
+        said = f"{summary.error} (in an earlier command, which kept it in {folder}; to run it again, {advice})"
         return SeedOutcome(seed, "stopped", folder, error=said)
     return SeedOutcome(seed, "reused", folder, summary=summary)
 
 
 def _train(
     variants: Sequence[Variant], places: Sequence[tuple[int, int]], table: BatchProgress, options: Options
-) -> Iterator[tuple[tuple[int, int], Result | Failed]]:
-    """Yield the results of some seeds as they come."""
-    runs, titles = [], []
+) -> Iterator[tuple[tuple[int, int], SeedOutcome]]:
+    """Yield what became of some seeds as they end."""
+    runs = [variants[i].run(seed) for i, seed in places]
+    titles = [f"{variants[i].title}, seed {seed}" if len(variants) > 1 else f"seed {seed}" for i, seed in places]
     for i, seed in places:
-        variant, folder, checkpoint = variants[i], variants[i].folder(seed), variants[i].checkpoint(seed)
-        _wait_for_orphans(checkpoint)
-        begin_seed(folder, variant.experiment, seed)
-        if variant.shown.is_restricted:
-            make_private(folder / PRIVATE)
-        has_ledger = variant.experiment.privacy is not None
-        watching = options.watch(variant.experiment, seed)
-        kept = {
-            "checkpoint": checkpoint,
-            "ledger": open_ledger(folder, variant.experiment.noise, checkpoint) if has_ledger else None,
-            # The holder's own, which nobody who gets the folder's other files needs.
-            "ledger_key": ledger_key(folder) if variant.experiment.noise == "system" and has_ledger else None,
-            "resume_anyway": options.resume_anyway or variant.experiment.resume_anyway,
-        }
-        runs.append(variant.job(seed, watching, **kept))
-        titles.append(f"{variant.title}, seed {seed}" if len(variants) > 1 else f"seed {seed}")
-    # Closed, not left to the collector: an error here must stop the runs that are under way.
-    with closing(train_each(runs, progress=table, titles=titles)) as results:
-        for place, result in results:
-            yield places[place], result
+        _wait_for_orphans(variants[i].checkpoint(seed))
+
+    def job(k: int, kept: Mapping[str, Any]) -> Job:
+        (i, seed), spec = places[k], runs[k].spec
+        callbacks = [*spec.callbacks, *options.watch(variants[i].experiment, seed)]
+        is_anyway = options.resume_anyway or variants[i].experiment.resume_anyway
+        return variants[i].job(spec, {**kept, "resume_anyway": is_anyway, "callbacks": callbacks})
+
+    def carry_out(jobs: Sequence[Job]) -> Generator[tuple[int, Result | Failed], None, None]:
+        return train_each(jobs, progress=table, titles=titles)
+
+    with closing(run_in_folders(runs, job, carry_out, parquet=options.parquet)) as ended:
+        for k, result, summary in ended:
+            yield places[k], _outcome(runs[k], result.error, summary)
 
 
-def _kept(variant: Variant, seed: int, ended: Result | Failed, options: Options) -> SeedOutcome:
-    """Write a result down; what stopped one run is its outcome, what would stop all is raised."""
-    folder, error = variant.folder(seed), ended.error
-    result = ended.result if isinstance(ended, Failed) else ended
+def _outcome(run: FolderRun, error: BaseException | None, summary: Summary | None) -> SeedOutcome:
+    """Return what became of a run; what stopped one run is its outcome, what would stop all is raised."""
+    seed, folder = run.spec.seed, run.folder.path
     if isinstance(error, BrokenProcessPool):
         raise UpcycledError(
             f"a worker process died while {folder} was computed (most often the memory is too small): finished runs "
             "are kept, and the same command goes on"
         ) from error
-    if result is None or (error is not None and not isinstance(error, DivergedError | BudgetSpentError)):
+    if summary is None:
         assert error is not None  # what has no result failed
         raise error
-    summary = write_seed(folder, variant.experiment, seed, variant.data, variant.about, result, parquet=options.parquet)
-    if not options.keep_checkpoints:
-        shutil.rmtree(variant.checkpoint(seed), ignore_errors=True)
     if error is not None:
         return SeedOutcome(seed, "stopped", folder, error=str(error))
     return SeedOutcome(seed, "finished", folder, summary=summary)
@@ -440,8 +433,8 @@ def tell_scores() -> Tell:
 
 def _tell_score(experiment: Experiment, outcome: SeedOutcome) -> None:
     summary = outcome.summary
-    if summary is None or summary["accuracy"] is None:
+    if summary is None or summary.accuracy is None:
         tell_failures(experiment, outcome)
         return
-    accuracy, rounds = fixed(summary["accuracy"], 2, 100), summary["data_rounds"]
-    say(f"{experiment.name}, seed {outcome.seed}: accuracy {accuracy} % after {rounds} data rounds")
+    accuracy = fixed(summary.accuracy, 2, 100)
+    say(f"{experiment.name}, seed {outcome.seed}: accuracy {accuracy} % after {summary.data_rounds} data rounds")

@@ -25,9 +25,9 @@ from upcycled.core.errors import InputError, check_number, suggest
 from upcycled.core.mechanism import asked_epsilon
 from upcycled.experiments.batch import Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.metric_choice import ACCURACY, CHARGED, Judged, judged_by, with_metric
-from upcycled.experiments.results import plain, read_summary
 from upcycled.metrics import as_metrics
 from upcycled.report import write_report
+from upcycled.run_folder import RunFolder, Summary, plain, worst_epsilon
 from upcycled.training.comparison import (
     SCORES,
     is_lower_better,
@@ -470,12 +470,10 @@ def compare_kept(
     return KeptComparison(sides[0], sides[1], judged, test)
 
 
-def _summaries(folder: Path) -> dict[int, dict[str, Any]]:
+def _summaries(folder: Path) -> dict[int, Summary]:
     """Return the summaries of an experiment's finished seeds."""
-    found = {}
-    for path in sorted(folder.glob("seed-*/summary.json")):
-        summary = read_summary(path)
-        found[summary["seed"]] = summary
+    summaries = [one.read_summary() for one in RunFolder.finished_in(folder)]
+    found = {summary.seed: summary for summary in summaries}
     if not found:
         raise InputError(
             f"{folder} has no finished seed: it must be an experiment's folder, with seed-<n>/summary.json in it"
@@ -483,7 +481,7 @@ def _summaries(folder: Path) -> dict[int, dict[str, Any]]:
     return found
 
 
-def _judged(summaries: list[dict[str, Any]], metric: str | None) -> Judged:
+def _judged(summaries: list[Summary], metric: str | None) -> Judged:
     """Return the score that is asked for, or the first of accuracy, a charged accuracy and the loss that all have."""
     if metric is not None:
         if metric.startswith(CHARGED):
@@ -505,7 +503,6 @@ def _is_known(metric: str) -> bool:
     return True
 
 
-def _kept_side(folder: Path, summaries: dict[int, dict[str, Any]], judged: Judged) -> Kept:
+def _kept_side(folder: Path, summaries: dict[int, Summary], judged: Judged) -> Kept:
     scores = {seed: score for seed, summary in summaries.items() if (score := judged.of(summary)) is not None}
-    spent = [summary["privacy"]["epsilon"]["max"] for summary in summaries.values() if summary.get("privacy")]
-    return Kept(folder, scores, None if None in spent else max(spent, default=None))  # null is not finite
+    return Kept(folder, scores, plain(worst_epsilon(summaries.values())))

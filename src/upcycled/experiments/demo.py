@@ -24,9 +24,9 @@ from upcycled.config.experiment import Experiment, parse
 from upcycled.core.errors import InputError, UpcycledError, check_number
 from upcycled.core.vectors import Real
 from upcycled.experiments.batch import Options, Outcome, prepare_batch
-from upcycled.experiments.results import read_history
 from upcycled.report import NAME as PAGE
 from upcycled.report import write_report
+from upcycled.run_folder import RunFolder
 from upcycled.training.train import train
 
 
@@ -208,7 +208,7 @@ class Demo:
 
 
 def _accuracies(outcome: Outcome) -> list[float]:
-    return [seed.summary["accuracy"] for seed in outcome.seeds if seed.summary is not None]
+    return [float(summary.accuracy) for summary in outcome.finished if summary.accuracy is not None]
 
 
 def contestants(rounds: int, seeds: int, output: str) -> list[Contestant]:
@@ -262,12 +262,12 @@ def _demonstrated(runs: Sequence[Contestant], found: Sequence[Outcome], output: 
             if seed.error is not None:
                 raise UpcycledError(f"{outcome.experiment.name}, seed {seed.seed}: {seed.error}")
     curves = [
-        curve(c.group, c.is_upcycled, [read_history(seed.folder) for seed in outcome.seeds])
+        curve(c.group, c.is_upcycled, [RunFolder(seed.folder).read_history() for seed in outcome.seeds])
         for c, outcome in zip(runs, found, strict=True)
     ]
-    about = found[0].seeds[0].summary or {}
+    about = found[0].finished[0].data
     subtitle = (
-        f"Softmax regression, FedProx, Syn(0.5, 0.5), {about['data']['clients']} clients, 30 % a round, "
+        f"Softmax regression, FedProx, Syn(0.5, 0.5), {about['clients']} clients, 30 % a round, "
         f"mean of {len(found[0].seeds)} seeds, band: one standard deviation"
     )
     plot = None if missing("matplotlib") else output / PLOT

@@ -36,7 +36,6 @@ from upcycled.models.prepare import as_input
 from upcycled.training import Result
 from upcycled.training.result import PersonalModels
 
-EVALUATION = "evaluation.json"
 MOST_CLASSES = 100
 """Of a confusion matrix."""
 MOST_CURVES = 10

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from upcycled.config.experiment import Experiment
 from upcycled.core.errors import InputError
 from upcycled.metrics import Metric, as_metrics
+from upcycled.run_folder import Summary
 from upcycled.training.comparison import SCORES, is_lower_better
 from upcycled.training.plan import Plan
 
@@ -20,10 +20,10 @@ class Judged:
     name: str = "accuracy"
     lower_is_better: bool = False
 
-    def of(self, summary: Mapping[str, Any]) -> float | None:
+    def of(self, summary: Summary) -> float | None:
         """Return it of a seed's summary; None where the run has none."""
-        table = "charged_scores" if self.name.startswith(CHARGED) else "metrics"
-        found = summary.get(self.name) if self.name in SCORES else (summary.get(table) or {}).get(self.name)
+        table = summary.charged_scores or {} if self.name.startswith(CHARGED) else summary.metrics
+        found: float | None = getattr(summary, self.name) if self.name in SCORES else table.get(self.name)
         return None if found is None else float(found)
 
     @property

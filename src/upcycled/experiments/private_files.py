@@ -1,10 +1,4 @@
-"""What a restricted run leaves to the holder of its data alone: ``<seed>/private/`` (0700, files 0600).
-
-``checkpoint/`` (the run's state, personal models among it, and the key of the data's hashes), ``scores.jsonl`` (every
-number of every iteration), ``clients.jsonl`` (scores of each client), ``evaluation.json`` (the final model on test
-data), ``personal.safetensors``, ``notes.jsonl`` (what would have been warnings), ``data.json`` (the data's keyed hash)
-and ``ledger.key``. Reports, trackers and comparisons never look in here.
-"""
+"""What a restricted run leaves to the holder of its data alone: the files of ``private/`` in its folder."""
 
 from __future__ import annotations
 
@@ -26,54 +20,41 @@ from upcycled._utils.files import (
 from upcycled._utils.formats import fixed
 from upcycled.core.errors import InputError
 from upcycled.data import FederatedData
-from upcycled.experiments.evaluation import EVALUATION
 from upcycled.privacy.ledger.chain import key_at
-from upcycled.training.checkpoint.checkpointer import DATA_KEY
+from upcycled.run_folder import DATA, EVALUATION, NOTES, SCORES, RunFolder
 from upcycled.training.checkpoint.fingerprint import hash_of_data, keyed
-from upcycled.training.publication import Publication
 
-CHECKPOINT, SCORES, NOTES, DATA, LEDGER_KEY = "checkpoint", "scores.jsonl", "notes.jsonl", "data.json", "ledger.key"
 _EXPECTED = "what a finished run left to the holder of its data"
-
-
-def checkpoint_folder(seed: Path, shown: Publication) -> Path:
-    """Return where a seed's run is kept while it goes on: its state is the holder's own where the run is restricted."""
-    return seed / PRIVATE / CHECKPOINT if shown.is_restricted else seed / CHECKPOINT
-
-
-def ledger_key(seed: Path) -> Path:
-    """Return where the key lies that a restricted run's ledger is sealed with."""
-    return seed / PRIVATE / LEDGER_KEY
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
 
 
-def write_own(seed: Path, files: Mapping[str, bytes], notes: Iterable[str], data: FederatedData) -> None:
+def write_own(folder: RunFolder, files: Mapping[str, bytes], notes: Iterable[str], data: FederatedData) -> None:
     """Write what of a finished run is the holder's own.
 
     Args:
-        seed: the run's folder.
+        folder: the run's.
         files: what to write beside notes and the data's keyed hash.
         notes: the holder's, in order.
         data: what the run was trained and scored on.
     """
-    about = json.dumps({"hmac": _keyed_hash(seed, data)}).encode() + b"\n"
+    about = json.dumps({"hmac": _keyed_hash(folder, data)}).encode() + b"\n"
     own = {**files, NOTES: json_lines({"note": words} for words in notes), DATA: about}
-    make_private(seed / PRIVATE)
-    write_together(seed / PRIVATE, own, private=True)
+    make_private(folder.private)
+    write_together(folder.private, own, private=True)
 
 
-def note_other_data(seed: Path, data: FederatedData) -> None:
+def note_other_data(folder: RunFolder, data: FederatedData) -> None:
     """Note for the holder that a finished run was asked for again with other data, once for each such data set.
 
     Nobody else is told: that a run is reused, or not, must not depend on a record.
     """
-    place = seed / PRIVATE
+    place = folder.private
     if not (place / DATA).exists():
         return
-    found = _keyed_hash(seed, data)
+    found = _keyed_hash(folder, data)
     if read_json(place / DATA, _EXPECTED).get("hmac") == found:
         return
     words = f"asked for again with other data (keyed hash {found[:16]}): the finished run was left as it is"
@@ -88,7 +69,7 @@ def own_folders(folder: Path) -> list[Path]:
     Raises:
         InputError: in one sentence, if there is none.
     """
-    found = sorted(path for path in folder.rglob(PRIVATE) if path.is_dir() and (path.parent / "config.toml").exists())
+    found = sorted(path for path in folder.rglob(PRIVATE) if path.is_dir() and RunFolder(path.parent).config.exists())
     if not found:
         raise InputError(
             f"{folder} holds nothing of a data holder's own, but it must be the results folder of a run with real "
@@ -143,5 +124,5 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return read_json_lines(path, _EXPECTED) if path.exists() else []
 
 
-def _keyed_hash(seed: Path, data: FederatedData) -> str:
-    return keyed(key_at(seed / PRIVATE / CHECKPOINT / DATA_KEY), hash_of_data(data))
+def _keyed_hash(folder: RunFolder, data: FederatedData) -> str:
+    return keyed(key_at(folder.data_key), hash_of_data(data))

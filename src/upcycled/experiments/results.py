@@ -1,68 +1,64 @@
-"""The results folder of an experiment: what is in it, and how it is written and read.
+"""The results of a run: the tables, the summary and the files of its folder, and whether a folder has them already.
 
-``metrics.parquet``: the same rows as ``metrics.jsonl``, with the same types whatever the run.
-
-What a run was like for each client: the lines of ``clients.jsonl``.
+``metrics.parquet`` has the same rows as ``metrics.jsonl``, with the same types whatever the run. ``clients.jsonl`` says
+what a run was like for each client.
 
 Scores on clients' own data are computed from records that no epsilon covers. In a restricted run they are the holder's
 own; what is left is public or part of the ledger.
-
-``summary.json`` of a seed: which of its values other code relies on.
-
-The results folder: ``<results>/<name>/seed-<n>/`` with ``config.toml``, ``checkpoint/`` and, at the end,
-``metrics.jsonl``, ``clients.jsonl``, the model's files (see ``serving.model_files``; with ``keep_best`` also
-``best.safetensors``), ``evaluation.json`` and
-``summary.json``.
-
-``summary.json`` is written last: a folder that has it is finished. All of it may be published, ``checkpoint/`` of a run
-that is not restricted included; what a restricted run leaves to its holder is in ``private/`` (see ``private_files``).
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
-import math
 import platform
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
 from safetensors.torch import save as save_tensors
 from torch import nn
 
 import upcycled
 from upcycled._utils.extras import needs
-from upcycled._utils.files import (
-    PRIVATE,
-    DamagedError,
-    check_format,
-    drop_temporaries,
-    read_json,
-    read_json_lines,
-    reading,
-    write_json,
-    write_together,
-    write_whole,
-)
+from upcycled._utils.files import DamagedError, write_together
 from upcycled.config.experiment import ADDED, NOT_COMPARED, Experiment, flat
 from upcycled.core.errors import InputError, shown
+from upcycled.core.vectors import Real
 from upcycled.data import FederatedData
-from upcycled.experiments.evaluation import EVALUATION, FinalModel, final_model
+from upcycled.experiments.evaluation import FinalModel, final_model
 from upcycled.experiments.metric_choice import CHARGED
-from upcycled.experiments.private_files import SCORES, json_lines, write_own
+from upcycled.experiments.private_files import json_lines, write_own
 from upcycled.privacy.ledger.header import SIMULATION
 from upcycled.privacy.ledger.statement import scope_of
+from upcycled.run_folder import (
+    BEST,
+    CLIENTS,
+    CONFIG,
+    EVALUATION,
+    METRICS,
+    PARQUET,
+    SCORES,
+    BestSummary,
+    EpsilonSummary,
+    PaperEpsilonSummary,
+    PrivacySummary,
+    RepeatedChargesSummary,
+    RunFolder,
+    Summary,
+    plain,
+)
 from upcycled.serving.model_files import write_model
 from upcycled.training import History, Result
 from upcycled.training.checkpoint.checkpointer import changed_code, own_code, way_out
 from upcycled.training.history import SCALARS
+from upcycled.training.publication import Publication
 from upcycled.training.result import HoldersOwn
+from upcycled.training.spec import RunSpec
 
 INTEGERS = ("iteration", "data_round", "bytes_up", "bytes_down", "messages", "gradient_steps")
 WORDS = ("kind",)
@@ -150,151 +146,102 @@ def _score_columns(data: FederatedData, final: FinalModel | None) -> dict[str, S
     return {"test_samples": sizes.tolist(), "accuracy": accuracy, "loss": loss, **final.metrics_of_clients()}
 
 
-Number: TypeAlias = float | None
-"""None where it was not measured, is not finite, or is the data holder's own."""
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow")
-
-
-class _Epsilon(_Part):
-    max: Number
-    median: Number
-
-
-class _Repeats(_Part):
-    charges: int
-    epsilon_without: Number
-
-
-class _Privacy(_Part):
-    noise: str
-    delta: float
-    epsilon: _Epsilon
-    repeats: _Repeats | None
-    mechanism: str
-    as_planned: bool
-    scope: str
-
-
-class _Summary(_Part):
-    seed: int
-    accuracy: Number
-    loss: Number
-    data_rounds: int
-    iterations: int
-    messages: Number
-    bytes: Number
-    gradient_steps: Number
-    seconds: Number
-    data: dict[str, Any]
-    privacy: _Privacy | None
-    error: str | None
-    metrics: dict[str, Number]
-    charged_scores: dict[str, Number] = {}
-    baseline: dict[str, Number] | None
-    notes: list[str]
-    code: dict[str, str]
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Return a seed's summary, whose values have the types that other code relies on.
-
-    Raises:
-        DamagedError: if the file cannot be read, or is damaged.
-        InputError: if another version wrote it.
-    """
-    expected = "the summary of a finished seed"
-    summary = read_json(path, expected)
-    check_format(summary, path)
-    with reading(path, expected):
-        _Summary.model_validate(summary)
-    return summary
-
-
 PLACE = "name or results folder"
 """What decides where an experiment's results lie."""
 SUMMED = ("messages", "bytes_up", "bytes_down", "gradient_steps", "seconds", "eval_seconds")
 
 
-def seed_folder(experiment: Experiment, seed: int) -> Path:
+def seed_folder(experiment: Experiment, seed: int) -> RunFolder:
     """Return where a seed's results lie."""
-    return Path(experiment.results) / experiment.name / f"seed-{seed}"
+    return RunFolder.of_seed(Path(experiment.results) / experiment.name, seed)
 
 
-def write_seed(
-    folder: Path,
-    experiment: Experiment,
-    seed: int,
-    data: FederatedData,
-    about: Mapping[str, Any],
-    result: Result,
-    *,
-    parquet: bool = False,
-) -> dict[str, Any]:
-    """Write all files of a seed that is finished, or stopped for good, and return its summary.
+def config_of(experiment: Experiment, seed: int) -> bytes:
+    """Return the complete file of a seed, as it lies in its folder."""
+    return experiment.for_seed(seed).resolved_toml(seed_folder(experiment, seed).path).encode()
+
+
+@dataclass(frozen=True)
+class FolderRun:
+    """A run, and the folder that it is carried out in."""
+
+    folder: RunFolder
+    config: bytes
+    """Its complete file."""
+    spec: RunSpec
+    fingerprint: str
+    data: FederatedData
+    shown: Publication
+    """What may be seen of it."""
+    about: Mapping[str, Any]
+    """What may be said of its data."""
+    scored_on: str = "test"
+    is_given_back: bool = False
+    """Whether a finished run is asked for again as a whole result, which is read from its last checkpoint."""
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The fields of ``RunSpec`` that have a place in the folder."""
+        spec, checkpoint = self.spec, self.folder.checkpoint(self.shown.is_restricted)
+        found: dict[str, Any] = {"checkpoint": checkpoint}
+        if self.is_given_back and not spec.is_reproducible:  # there will be nothing to give back
+            found["checkpoint"] = None
+        if spec.privacy is not None:
+            found["ledger"] = self.folder.open_ledger(spec.noise, checkpoint)
+            # The holder's own, which nobody who gets the folder's other files needs.
+            found["ledger_key"] = self.folder.ledger_key if spec.noise == "system" else None
+        return found
+
+
+def folder_run(
+    experiment: Experiment, seed: int, data: FederatedData, shown: Publication, about: Mapping[str, Any]
+) -> FolderRun:
+    """Return the run of an experiment's seed in its folder."""
+    return FolderRun(
+        seed_folder(experiment, seed),
+        config_of(experiment, seed),
+        experiment.spec(seed),
+        experiment.fingerprint(seed),
+        data,
+        shown,
+        about,
+        experiment.scored_on,
+    )
+
+
+def write_run(run: FolderRun, result: Result, *, parquet: bool = False) -> Summary:
+    """Write all files of a run that is finished, or stopped for good, and return its summary.
 
     Args:
-        folder: where.
-        experiment: what was asked for.
-        seed: which of its seeds.
-        data: what the run was trained and scored on.
-        about: what ``Publication.about`` says about that.
-        result: the run.
+        run: what was run, and where.
+        result: what it gave.
         parquet: write ``metrics.parquet`` too.
     """
-    asked = {"scored_on": experiment.scored_on, "fingerprint": experiment.fingerprint(seed), "code": _code(experiment)}
-    config = experiment.for_seed(seed).resolved_toml(folder).encode()
-    return write_run(folder, config, asked | {"seed": seed}, data, about, result, parquet=parquet)
-
-
-def write_run(
-    folder: Path,
-    config: bytes,
-    asked: Mapping[str, Any],
-    data: FederatedData,
-    about: Mapping[str, Any],
-    result: Result,
-    *,
-    parquet: bool = False,
-) -> dict[str, Any]:
-    """Write all files of a run, and return its summary.
-
-    Args:
-        folder: where.
-        config: its complete file.
-        asked: what the summary says of that: ``seed``, ``scored_on``, ``fingerprint``, ``code``.
-        data: what the run was trained and scored on.
-        about: what ``Publication.about`` says about that.
-        result: the run.
-        parquet: write ``metrics.parquet`` too.
-    """
-    summary = {**asked} | summarise(asked["seed"], about, result)
-    epsilons = None if summary["privacy"] is None else summary["privacy"]["epsilon"]["clients"]
     own_result = result.private
+    folder, data = run.folder, run.data
     final = final_model(data, result, result.personal_models if own_result is None else own_result.personal_models)
-    summary["baseline"] = None if final is None or own_result is not None else plain(final.baseline())
+    summary = summarise(run, result, final)
+    epsilons = None if summary.privacy is None else summary.privacy.epsilon.clients
     history = plain(result.history.rows())
     files = {
-        "config.toml": config,
-        "metrics.jsonl": json_lines(history),
-        "clients.jsonl": json_lines(plain(client_rows(data, result, final, epsilons))),
-        **({} if result.best is None else {"best.safetensors": _weights(result.best.model)}),
+        CONFIG: run.config,
+        METRICS: json_lines(history),
+        CLIENTS: json_lines(plain(client_rows(data, result, final, epsilons))),
+        **({} if result.best is None else {BEST: _weights(result.best.model)}),
         **(_evaluation(final) if own_result is None else {}),
     }
     if parquet:
-        files["metrics.parquet"] = to_parquet(history)
+        files[PARQUET] = to_parquet(history)
     if own_result is not None:
         own = {
             SCORES: json_lines(plain(own_result.history.rows())),
-            "clients.jsonl": json_lines(plain(own_client_rows(data, own_result, final, epsilons))),
+            CLIENTS: json_lines(plain(own_client_rows(data, own_result, final, epsilons))),
             **_evaluation(final),
         }
         write_own(folder, own, own_result.notes, data)
-    write_together(folder, files)
-    write_model(folder, *result.model_files())
-    write_json(folder / "summary.json", summary)
+    write_together(folder.path, files)
+    write_model(folder.path, *result.model_files())
+    folder.write_summary(summary)
     return summary
 
 
@@ -306,74 +253,44 @@ def _evaluation(final: FinalModel | None) -> dict[str, bytes]:
     return {} if final is None else {EVALUATION: json.dumps(plain(final.document())).encode() + b"\n"}
 
 
-def read_history(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of a finished seed's ``metrics.jsonl``."""
-    return read_json_lines(folder / "metrics.jsonl", "the rows of a finished run")
-
-
-def begin_seed(folder: Path, experiment: Experiment, seed: int) -> None:
-    """Say in the folder whose it is, before anything else is in it; a summary that could not be read is removed."""
-    content = experiment.for_seed(seed).resolved_toml(folder).encode()
-    path = folder / "config.toml"
-    (folder / "summary.json").unlink(missing_ok=True)
-    for place in (folder, folder / PRIVATE):
-        drop_temporaries(place)
-    if not path.exists() or path.read_bytes() != content:
-        write_whole(path, content)
-
-
-def open_ledger(folder: Path, noise: str, checkpoint: Path) -> Path:
-    """Return where a private run's charges go.
-
-    A simulation that is repeated is the same run and goes on in its file, as does a run with real noise that is kept in
-    its folder ``checkpoint``. Otherwise real noise cannot be repeated: an earlier attempt's charges stay, and the new
-    attempt gets a file of its own.
-    """
-    path = folder / "ledger.jsonl"
-    if noise == "system":
-        attempts = itertools.chain([path], (folder / f"ledger-{k}.jsonl" for k in itertools.count(2)))
-        there = list(itertools.takewhile(Path.exists, attempts))
-        if there and checkpoint.is_dir():
-            path = there[-1]
-        elif there:
-            path = folder / f"ledger-{len(there) + 1}.jsonl"
-    return path
-
-
-def summarise(seed: int, data: Mapping[str, Any], result: Result) -> dict[str, Any]:
+def summarise(run: FolderRun, result: Result, final: FinalModel | None) -> Summary:
     """Return a run in a few plain numbers, as everybody may see them; scores are the last iteration's."""
     last = result.history[-1] if len(result.history) else None  # a run may stop in its first iteration
     totals = {name: result.history.total(name) for name in SUMMED}
     up, down = totals["bytes_up"], totals["bytes_down"]
-    summary = {
-        "seed": seed,
-        "error": None if result.error is None else str(result.error),
-        **{name: getattr(last, name, None) for name in ("accuracy", "loss", "global_accuracy", "global_loss")},
-        "metrics": result.metrics,
-        **_charged_scores(result),
-        "notes": list(result.notes),
-        "iterations": 0 if last is None else last.iteration,
-        "data_rounds": 0 if last is None else last.data_round,
-        **totals,
-        "bytes": None if up is None or down is None else up + down,
-        "engine": result.settings["engine"],
-        "restricted": result.private is not None,
-        "privacy": _privacy(result),
-        "data": dict(data),
-        "versions": {
+    best = result.best
+    return Summary(
+        seed=run.spec.seed,
+        scored_on=run.scored_on,
+        fingerprint=run.fingerprint,
+        code=own_code(run.spec),
+        error=None if result.error is None else str(result.error),
+        **{name: plain(getattr(last, name, None)) for name in ("accuracy", "loss", "global_accuracy", "global_loss")},
+        metrics=plain(result.metrics),
+        charged_scores=_charged_scores(result),
+        notes=tuple(result.notes),
+        iterations=0 if last is None else last.iteration,
+        data_rounds=0 if last is None else last.data_round,
+        **plain(totals),
+        bytes=None if up is None or down is None else up + down,
+        engine=result.settings["engine"],
+        restricted=result.private is not None,
+        privacy=_privacy(result),
+        data=run.about,
+        versions={
             "upcycled": upcycled.__version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
         },
-    }
-    if result.best is not None:
-        best = {"by": result.settings["keep_best"], "iteration": result.best.iteration, "score": result.best.score}
-        summary["best"] = best
-    return dict(plain(summary))
+        best=None
+        if best is None
+        else BestSummary(by=result.settings["keep_best"], iteration=best.iteration, score=best.score),
+        baseline=None if final is None or result.private is not None else plain(final.baseline()),
+    )
 
 
-def _privacy(result: Result) -> dict[str, Any] | None:
+def _privacy(result: Result) -> PrivacySummary | None:
     """Return what a private run cost its clients, with the statement in words; None without privacy."""
     ledger = result.privacy
     if ledger is None:
@@ -381,34 +298,40 @@ def _privacy(result: Result) -> dict[str, Any] | None:
     delta = ledger.default_delta
     epsilons = ledger.epsilon(delta)
     paper = ledger.paper_epsilon(delta) if ledger.states_paper_epsilon else None
-    return {
-        "mechanism": ledger.mechanism,
-        "claim": ledger.claim,
-        "is_simulation": ledger.is_simulation,
-        "noise": SIMULATION if ledger.is_simulation else ledger.noise,
-        "delta": delta,
-        "epsilon": {"max": float(epsilons.max()), "median": float(np.median(epsilons)), "clients": epsilons.tolist()},
-        "paper_epsilon": None if paper is None else {"max": float(paper.max()), "median": float(np.median(paper))},
-        "repeats": {"charges": ledger.repeated, "epsilon_without": ledger.epsilon_without_repeats(delta)}
-        if ledger.repeated
-        else None,
-        "as_planned": ledger.is_as_planned,
-        "statement": ledger.statement(delta).splitlines(),
-        "statement_items": ledger.statement_items(delta),
-        "head": None if ledger.head is None else ledger.head.as_json(),
-        "account": None if ledger.account is None else ledger.account.to_json(),
-        "scope": scope_of(None if ledger.account is None else ledger.account.id),
-        "not_covered": _not_covered(result),
-    }
+    clients = tuple(plain(epsilons.tolist()))
+    repeats = RepeatedChargesSummary(
+        charges=ledger.repeated, epsilon_without=plain(ledger.epsilon_without_repeats(delta))
+    )
+    return PrivacySummary(
+        mechanism=ledger.mechanism,
+        claim=ledger.claim,
+        is_simulation=ledger.is_simulation,
+        noise=SIMULATION if ledger.is_simulation else ledger.noise,
+        delta=delta,
+        epsilon=EpsilonSummary(**_worst_and_median(epsilons), clients=clients),
+        paper_epsilon=None if paper is None else PaperEpsilonSummary(**_worst_and_median(paper)),
+        repeats=repeats if ledger.repeated else None,
+        as_planned=ledger.is_as_planned,
+        statement=tuple(ledger.statement(delta).splitlines()),
+        statement_items=tuple(ledger.statement_items(delta)),
+        head=None if ledger.head is None else ledger.head.as_json(),
+        account=None if ledger.account is None else ledger.account.to_json(),
+        scope=scope_of(None if ledger.account is None else ledger.account.id),
+        not_covered=_not_covered(result),
+    )
 
 
-def _charged_scores(result: Result) -> dict[str, Any]:
+def _worst_and_median(epsilons: Real) -> dict[str, Any]:
+    return dict(plain({"max": float(epsilons.max()), "median": float(np.median(epsilons))}))
+
+
+def _charged_scores(result: Result) -> dict[str, Any] | None:
     """Return the last scores that were charged, where any were asked for: everybody may see them."""
     if result.spec is None or result.spec.charged_scores is None:
-        return {}
+        return None
     scored = [record.metrics for record in result.history if f"{CHARGED}accuracy" in record.metrics]
     last = scored[-1] if scored else {}
-    return {"charged_scores": {name: value for name, value in last.items() if name.startswith(CHARGED)}}
+    return {name: plain(value) for name, value in last.items() if name.startswith(CHARGED)}
 
 
 def _not_covered(result: Result) -> str:
@@ -423,8 +346,8 @@ def _not_covered(result: Result) -> str:
 
 
 def finished_summary(
-    folder: Path, experiment: Experiment, seed: int, data: Mapping[str, Any], is_anyway: bool = False
-) -> dict[str, Any] | None:
+    experiment: Experiment, seed: int, data: Mapping[str, Any], is_anyway: bool = False
+) -> Summary | None:
     """Return the summary of a seed that is finished or stopped, or None where it has to be run.
 
     ``data`` is what ``Publication.about`` says. A restricted run is reused whatever the data are now: refusing it would
@@ -433,56 +356,44 @@ def finished_summary(
     Raises:
         InputError: if the folder belongs to something else; nothing in it is touched.
     """
-    if not folder.exists():
+    folder = seed_folder(experiment, seed)
+    if not folder.path.exists():
         return None
     try:
-        summary = read_summary(folder / "summary.json")
+        summary = folder.read_summary()
     except DamagedError:  # not finished, or to be written again
         _check_same_config(folder, experiment.for_seed(seed))
         return None
-    before = summary["data"].get("sha256") if "sha256" in data else None
-    if summary.get("fingerprint") != experiment.fingerprint(seed):
+    before = summary.data.get("sha256") if "sha256" in data else None
+    if summary.fingerprint != experiment.fingerprint(seed):
         # Of another run: the files say which, and what differs.
         _check_same_config(folder, experiment.for_seed(seed))
     advice = way_out(experiment.noise == "system", PLACE)
     if before != data.get("sha256"):
-        raise InputError(f"{folder} holds a run on other data: {advice}")
-    edited = None if is_anyway else changed_code(_code(experiment), summary["code"])
+        raise InputError(f"{folder.path} holds a run on other data: {advice}")
+    edited = None if is_anyway else changed_code(own_code(experiment.spec(experiment.seeds[0])), summary.code)
     if edited is not None:
         raise InputError(
-            f"{folder} holds a run from before {edited} was edited: {advice} (--resume-anyway keeps it as it is)"
+            f"{folder.path} holds a run from before {edited} was edited: {advice} (--resume-anyway keeps it as it is)"
         )
     return summary
 
 
-def _code(experiment: Experiment) -> dict[str, str]:
-    return own_code(experiment.spec(experiment.seeds[0]))
-
-
-def plain(value: Any) -> Any:
-    """Return a value as JSON knows it: what is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _check_same_config(folder: Path, experiment: Experiment) -> None:
-    config = folder / "config.toml"
-    if not config.exists() and folder.is_dir() and not any(p for p in folder.iterdir() if not p.name.startswith(".")):
+def _check_same_config(folder: RunFolder, experiment: Experiment) -> None:
+    config, path = folder.config, folder.path
+    if not config.exists() and path.is_dir() and not any(p for p in path.iterdir() if not p.name.startswith(".")):
         return
     try:
         held = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder} holds files but no readable config.toml: choose another {PLACE}") from error
+        raise InputError(f"{path} holds files but no readable config.toml: choose another {PLACE}") from error
     before = ADDED | flat(held)
     now = flat(tomllib.loads(experiment.resolved_toml()))
     for key in dict.fromkeys([*now, *before]):
         if key not in NOT_COMPARED and before.get(key) != now.get(key):
             wanted, other = _or_nothing(now, key), _or_nothing(before, key)
             advice = way_out(before.get("privacy.noise") == "system", PLACE)
-            raise InputError(f"{key} is {wanted}, but {folder} holds a run with {other}: {advice}")
+            raise InputError(f"{key} is {wanted}, but {path} holds a run with {other}: {advice}")
 
 
 def _or_nothing(values: Mapping[str, Any], key: str) -> str:

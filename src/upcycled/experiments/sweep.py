@@ -7,7 +7,7 @@ Only the settings that are chosen are run once more and scored on test data.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from upcycled.config.tables import named
 from upcycled.core.errors import InputError, UpcycledError
 from upcycled.experiments.batch import Batch, Options, Outcome, experiment_folder, prepare_batch
 from upcycled.experiments.metric_choice import ACCURACY, Judged, judged_by, with_metric
-from upcycled.experiments.results import plain
 from upcycled.experiments.search_space import Point, draws, grid, search
 from upcycled.privacy.accounts.account import Account
+from upcycled.run_folder import plain
 
 FOLDER = "sweep"
 DOCUMENT = "sweep.json"
@@ -207,7 +207,7 @@ def sweep_experiment(
         return batch
 
     def carry_out(batch: Batch, points: Sequence[Point]) -> None:
-        outcomes = batch.run(replace(options, keep_checkpoints=False))
+        outcomes = batch.run(options)
         for point, outcome in zip(points, outcomes, strict=True):
             tried[point.mark] = Ranked(point, outcome, judged_by(experiment, how.metric, batch.variants[0].plan))
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
@@ -20,7 +20,7 @@ from upcycled.config.overrides import put
 from upcycled.config.registry import TABLES, Choice
 from upcycled.config.tables import BuiltTable
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.errors import BudgetSpentError, DivergedError, InputError, shown
+from upcycled.core.errors import InputError, shown
 from upcycled.core.solvers import LocalAdam, LocalOptimizer
 from upcycled.core.user_code import name_of
 from upcycled.data import FederatedData
@@ -30,6 +30,9 @@ from upcycled.training.publication import publication_of
 from upcycled.training.result import Result
 from upcycled.training.spec import OPTIONS, SIGNATURE, RunArguments, RunSpec
 from upcycled.training.train import spec_from, train_plan
+
+if TYPE_CHECKING:
+    from upcycled.run_folder import RunFolder
 
 
 def document_of(spec: RunSpec) -> dict[str, Any]:
@@ -212,12 +215,11 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     # What writes files is loaded for those who want files.
     import tomli_w
 
-    from upcycled._utils.files import PRIVATE, drop_temporaries, make_private, write_whole
     from upcycled._utils.lock import locked
     from upcycled._utils.messages import say
-    from upcycled.experiments.private_files import checkpoint_folder, ledger_key
-    from upcycled.experiments.results import open_ledger, write_run
-    from upcycled.training.checkpoint.checkpointer import own_code
+    from upcycled.experiments.results import FolderRun
+    from upcycled.experiments.run_in_folder import drop_checkpoint, run_in_folder
+    from upcycled.run_folder import RunFolder
 
     spec, shown_of_run = plan.spec, publication_of(plan)
     for name, option in OPTIONS.items():
@@ -226,43 +228,39 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     if not isinstance(results, str | os.PathLike) or not str(results):
         raise InputError(field="results", value=results, must="None or the path of a folder")
     home = Path(results)
-    folder = home / f"seed-{spec.seed}"
+    folder = RunFolder.of_seed(home, spec.seed)
     about_data: dict[str, Any] = {"source": "python", "public": data.public}
     about_data |= {} if data.schema is None else {"schema": data.schema.plain()}
     document = {"name": home.resolve().name, "results": str(home.parent), **document_of(spec), "data": about_data}
     is_done = _check_same(folder, document)
-    checkpoint = checkpoint_folder(folder, shown_of_run)
+    run = FolderRun(
+        folder,
+        tomli_w.dumps(document).encode(),
+        spec,
+        spec.fingerprint,
+        data,
+        shown_of_run,
+        shown_of_run.about(data),
+        is_given_back=True,
+    )
+    checkpoint = folder.checkpoint(shown_of_run.is_restricted)
     if is_done and not (spec.is_reproducible and checkpoint.is_dir()):
-        raise InputError(f"{folder} holds a finished run that cannot be given back: results must be another folder")
-    changes: dict[str, Any] = {"checkpoint": checkpoint if spec.is_reproducible else None}
-    if spec.privacy is not None:
-        changes["ledger"] = open_ledger(folder, spec.noise, checkpoint)
-        changes["ledger_key"] = ledger_key(folder) if spec.noise == "system" else None
+        raise InputError(
+            f"{folder.path} holds a finished run that cannot be given back: results must be another folder"
+        )
     if not spec.is_reproducible:
         say(
             f"note: {spec.unnamed[0]} has no name that a later process could find it by: this run is written to "
-            f"{folder}, and can neither go on nor be given back"
+            f"{folder.path}, and can neither go on nor be given back"
         )
-    config = tomli_w.dumps(document).encode()
-    with locked(folder):
-        drop_temporaries(folder / PRIVATE)
-        if not is_done:
-            (folder / "summary.json").unlink(missing_ok=True)
-            write_whole(folder / "config.toml", config)
-        if shown_of_run.is_restricted:
-            make_private(folder / PRIVATE)
-        asked = {"seed": spec.seed, "scored_on": "test", "fingerprint": spec.fingerprint, "code": own_code(spec)}
-        try:
-            result = train_plan(plan.kept(**changes))
-        except (DivergedError, BudgetSpentError) as error:
-            write_run(folder, config, asked, data, shown_of_run.about(data), error.result)
-            raise
-        if not is_done and not isinstance(result.error, KeyboardInterrupt):
-            write_run(folder, config, asked, data, shown_of_run.about(data), result)
-    return result
+    with locked(folder.path):
+        if is_done:
+            drop_checkpoint(folder, shown_of_run.is_restricted, is_given_back=True)
+            return train_plan(plan.kept(**run.places))
+        return run_in_folder(run, lambda places: plan.kept(**places), train_plan)[0]
 
 
-def _check_same(folder: Path, document: dict[str, Any]) -> bool:
+def _check_same(folder: RunFolder, document: dict[str, Any]) -> bool:
     """Say whether a folder has this run's results, or refuse one that has something else in it."""
     import tomllib
 
@@ -270,17 +268,17 @@ def _check_same(folder: Path, document: dict[str, Any]) -> bool:
 
     from upcycled.config.experiment import ADDED, flat
 
-    if not (folder / "config.toml").exists():
+    if not folder.config.exists():
         return False
     try:
-        before = ADDED | flat(tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
+        before = ADDED | flat(tomllib.loads(folder.config.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder} holds no readable config.toml: results must be another folder") from error
+        raise InputError(f"{folder.path} holds no readable config.toml: results must be another folder") from error
     now = flat(tomllib.loads(tomli_w.dumps(document)))
     for key in dict.fromkeys([*now, *before]):
         if key != "results" and before.get(key) != now.get(key):
             wanted, other = (shown(held[key]) if key in held else "left out" for held in (now, before))
             raise InputError(
-                f"{key} is {wanted}, but {folder} holds a run with {other}: results must be another folder"
+                f"{key} is {wanted}, but {folder.path} holds a run with {other}: results must be another folder"
             )
-    return (folder / "summary.json").exists()
+    return folder.is_finished

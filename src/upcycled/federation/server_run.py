@@ -17,19 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from upcycled._utils.files import PRIVATE, DamagedError, json_table, make_private, reading, write_whole
+from upcycled._utils.files import DamagedError, json_table, reading, write_whole
 from upcycled._utils.lock import locked
 from upcycled.config.experiment import PLAN_KEYS, Experiment
 from upcycled.config.tables import in_keys
-from upcycled.experiments.private_files import checkpoint_folder, ledger_key
-from upcycled.experiments.results import (
-    begin_seed,
-    finished_summary,
-    open_ledger,
-    read_summary,
-    seed_folder,
-    write_seed,
-)
+from upcycled.experiments.results import config_of, finished_summary, folder_run, seed_folder
+from upcycled.experiments.run_in_folder import drop_checkpoint, run_in_folder
 from upcycled.federation.coordinator import (
     Event,
     Federation,
@@ -44,6 +37,7 @@ from upcycled.federation.exchange import Exchange, UnfitReplyError
 from upcycled.federation.folder import FederationFolder
 from upcycled.federation.messages import Fields, RunTerms, ScoreRequest, SiteFacts, SiteScores, packed
 from upcycled.federation.transport import GridPost, check_flower
+from upcycled.run_folder import EVENTS, FEDERATION, RunFolder, Summary
 from upcycled.training.callbacks import Step
 from upcycled.training.plan import Plan
 from upcycled.training.progress import LiveProgress
@@ -111,17 +105,13 @@ def _scores(run: str, client: int, iteration: int, fields: Fields) -> SiteScores
     return reply
 
 
-RUN, EVENTS = "federation.json", "events.jsonl"
-"""Beside a seed's checkpoint: what names the run and what its sites said of themselves; who did not answer, and why."""
-
-
 def run_seed(
     experiment: Experiment,
     seed: int,
     federation: Callable[[Callable[[Event], None]], Federation],
     callbacks: Sequence[object] = (),
     is_scored: bool = False,
-) -> tuple[dict[str, Any], Result | None]:
+) -> tuple[Summary, Result | None]:
     """Carry out a seed, or what is left of it, and write its results.
 
     Args:
@@ -137,17 +127,15 @@ def run_seed(
     folder = seed_folder(experiment, seed)
     with suppress(DamagedError):
         # A finished run is known by its config: whether sites have other data now is their own affair.
-        about = read_summary(folder / "summary.json")["data"]
-        done = finished_summary(folder, experiment, seed, about)
+        done = finished_summary(experiment, seed, folder.read_summary().data)
         if done is not None:
+            drop_checkpoint(folder, experiment.is_restricted)  # of a kill before it was dropped
             return done, None
-    with locked(folder):
+    with locked(folder.path):
         return _run(experiment, seed, folder, federation, callbacks, is_scored)
 
 
-def run_federation(
-    folder: FederationFolder, experiment: Experiment, seed: int, is_shown: bool = False
-) -> dict[str, Any]:
+def run_federation(folder: FederationFolder, experiment: Experiment, seed: int, is_shown: bool = False) -> Summary:
     """Carry out a seed of a federation's experiment over Flower, and return its summary; it may show a live table.
 
     Raises:
@@ -170,22 +158,20 @@ def run_federation(
 def _run(
     experiment: Experiment,
     seed: int,
-    folder: Path,
+    folder: RunFolder,
     federation: Callable[[Callable[[Event], None]], Federation],
     callbacks: Sequence[object],
     is_scored: bool,
-) -> tuple[dict[str, Any], Result]:
-    home = folder / PRIVATE if experiment.is_restricted else folder
-    finished_summary(folder, experiment, seed, {})  # refuses a folder of another run
-    begin_seed(folder, experiment, seed)
-    if experiment.is_restricted:
-        make_private(home)
+) -> tuple[Summary, Result]:
+    finished_summary(experiment, seed, {})  # refuses a folder of another run
+    folder.begin(config_of(experiment, seed), experiment.is_restricted)
+    home = folder.own(experiment.is_restricted)
 
     def tell(event: Event) -> None:
         with (home / EVENTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(vars(event)) + "\n")
 
-    sites, path = federation(tell), home / RUN
+    sites, path = federation(tell), home / FEDERATION
     terms = terms_of(experiment, seed, len(sites.sites), kept_run(path))
     known = _kept_facts(path)
     facts = sites.introduced(terms, known)
@@ -193,18 +179,19 @@ def _run(
         plan, data = plan_at_server(experiment.spec(seed), facts, schema_of(experiment))
     document = {"run": terms.run, "sites": [vars(one) for one in facts.values()]}
     write_whole(path, json.dumps(document).encode(), private=experiment.is_restricted)
+    scores = [AskedScores(sites, terms, plan)] if is_scored and can_ask(plan) else []
+    hooks = [*scores, *plan.spec.callbacks, *callbacks]
     shown = publication_of(plan)
-    checkpoint = checkpoint_folder(folder, shown)
-    # After every data round: a server that comes back asks the very question that it was waiting for.
-    kept: dict[str, Any] = {"checkpoint": checkpoint, "checkpoint_every": 1}
-    if plan.spec.privacy is not None:
-        kept["ledger"] = open_ledger(folder, plan.spec.noise, checkpoint)
-        kept["ledger_key"] = ledger_key(folder) if plan.spec.noise == "system" else None
+    run = folder_run(experiment, seed, data, shown, shown.about(data))
+
+    def kept(places: Mapping[str, Any]) -> Plan:
+        # After every data round: a server that comes back asks the very question that it was waiting for.
+        return plan.kept(**places, checkpoint_every=1)
+
     with in_keys(PLAN_KEYS):
-        scores = [AskedScores(sites, terms, plan)] if is_scored and can_ask(plan) else []
-        hooks = [*scores, *plan.spec.callbacks, *callbacks]
-        result = run_plan(plan.kept(**kept), hooks, None, sites.data_round(terms))
-    return write_seed(folder, experiment, seed, data, shown.about(data), result), result
+        result, summary = run_in_folder(run, kept, lambda job: run_plan(job, hooks, None, sites.data_round(terms)))
+    assert summary is not None  # Ctrl-C is raised
+    return summary, result
 
 
 def _kept_facts(path: Path) -> dict[str, SiteFacts]:

@@ -209,7 +209,7 @@ def metrics_of(every: Sequence[Drawn]) -> list[str]:
 
 def scored_on(every: Sequence[Drawn]) -> str:
     """Return the data that accuracy and loss are of: "test", or "validation" where something is chosen by them."""
-    words = {str(seed.summary.get("scored_on", "test")) for one in every for seed in one.part.seeds}
+    words = {seed.summary.scored_on for one in every for seed in one.part.seeds}
     return words.pop() if len(words) == 1 else "test or validation"
 
 

@@ -6,7 +6,6 @@ shows those sentences.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import tomllib
@@ -16,33 +15,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from upcycled._utils.files import PRIVATE, check_format
+from upcycled._utils.files import PRIVATE, DamagedError, json_table
 from upcycled._utils.formats import general
 from upcycled.core.errors import InputError
 from upcycled.privacy.ledger.joint import Together, cost_together
 from upcycled.privacy.ledger.ledger import EpsilonOverRounds, Ledger
 from upcycled.privacy.ledger.ledger_file import ledger_files
 from upcycled.privacy.ledger.statement import contradiction, evidence, plain_words
+from upcycled.run_folder import CARD, CLIENTS, EVALUATION, METRICS, PrivacySummary, RunFolder, Summary, plain
 
 Row: TypeAlias = Mapping[str, Any]
 
 DEEPEST = 4
 """How far below the folder seeds are looked for."""
-SEED_FILES = ("summary.json", "metrics.jsonl")
 DOCUMENTS = ("compare", "sweep", "demo")
 """What a command writes about a folder of several experiments, as ``<name>.json``."""
-
-UNNAMED = "an unnamed mechanism"
 
 
 @dataclass(frozen=True)
 class Seed:
     """One finished run."""
 
-    seed: int
     place: str
     """Its folder, relative to the results folder."""
-    summary: Row
+    summary: Summary
     rows: tuple[Row, ...] = ()
     """A record per iteration."""
     clients: tuple[Row, ...] = ()
@@ -56,35 +52,35 @@ class Seed:
     """How far a private run's ledger, held against the summary's head, shows that it is whole."""
     plain: tuple[tuple[str, str], ...] = ()
     """What its ledger protects, for those whose records they are; none where it has none that can be read."""
-    mechanism: str = UNNAMED
+    mechanism: str = ""
     """What a private run's ledger or its summary calls the mechanism."""
+
+    @property
+    def seed(self) -> int:
+        return self.summary.seed
 
     @property
     def is_restricted(self) -> bool:
         """Whether its scores are the data holder's own."""
-        return self.summary.get("restricted") is True
+        return self.summary.restricted
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics that it was asked for, and has numbers of."""
-        asked = self.summary.get("metrics")
-        names = [name for name in asked if isinstance(name, str)] if isinstance(asked, dict) else []
-        rows = [self.summary["metrics"] if names else {}, *self.rows]
+        rows = [self.summary.metrics, *self.rows]
         # Accuracy has its place already, whether it was asked for or not.
-        kept = [name for name in names if name != "accuracy" and not name.startswith("global_")]
+        kept = [name for name in self.summary.metrics if name != "accuracy" and not name.startswith("global_")]
         return tuple(name for name in kept if any(not math.isnan(number(row.get(name))) for row in rows))
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What the run itself warned of."""
-        found = self.summary.get("notes")
-        return tuple(words for words in found if isinstance(words, str)) if isinstance(found, list) else ()
+    def privacy(self) -> PrivacySummary | None:
+        """What the summary says about a private run."""
+        return self.summary.privacy
 
     @property
-    def privacy(self) -> Row | None:
-        """What the summary says about a private run."""
-        found = self.summary.get("privacy")
-        return found if isinstance(found, dict) else None
+    def worst_epsilon(self) -> float | None:
+        """The worst client's epsilon; None without privacy, infinite where none is stated."""
+        return None if self.privacy is None else self.privacy.worst_epsilon
 
 
 @dataclass(frozen=True)
@@ -188,14 +184,18 @@ class _Reader:
         """Return where it is, as the page says it."""
         return path.relative_to(self.root).as_posix()
 
-    def read(self, path: Path, parse: Callable[[str], Any], otherwise: Any = None) -> Any:
+    def read(self, path: Path, parse: Callable[[bytes], Any], otherwise: Any = None) -> Any:
         """Return what a file holds; a missing one is nothing, and a damaged one is nothing and a sentence."""
         try:
-            return parse(path.read_bytes().decode("utf-8")) if path.exists() else otherwise
+            return parse(path.read_bytes()) if path.exists() else otherwise
         except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-            reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-            self.problems.append(f"{self.place(path)} is damaged and was left out ({reason[:120]})")
+            self.left_out(path, error)
             return otherwise
+
+    def left_out(self, path: Path, error: BaseException) -> None:
+        """Remember that a file is damaged."""
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+        self.problems.append(f"{self.place(path)} is damaged and was left out ({reason[:120]})")
 
 
 def _nothing(folder: Path, parts: Sequence[Part], problems: Sequence[str]) -> str:
@@ -214,7 +214,7 @@ def _seed_folders(folder: Path, depth: int) -> list[Path]:
     its data holder's own is passed by.
     """
     try:
-        passed_by = {PRIVATE} if (folder / "config.toml").exists() else set()
+        passed_by = {PRIVATE} if RunFolder(folder).config.exists() else set()
         names = [path for path in folder.iterdir() if path.name not in passed_by and not path.name.startswith(".")]
         below = [path for path in names if path.is_dir()]
     except OSError:
@@ -228,8 +228,9 @@ def _seed_folders(folder: Path, depth: int) -> list[Path]:
 
 
 def _is_seed(folder: Path) -> bool:
-    is_begun = folder.name.startswith("seed-") and (folder / "config.toml").exists()
-    return is_begun or any((folder / name).exists() for name in SEED_FILES)
+    run = RunFolder(folder)
+    is_begun = folder.name.startswith("seed-") and run.config.exists()
+    return is_begun or run.is_finished or (folder / METRICS).exists()
 
 
 def _documents(reader: _Reader, homes: Iterable[Path]) -> dict[str, Row]:
@@ -237,7 +238,7 @@ def _documents(reader: _Reader, homes: Iterable[Path]) -> dict[str, Row]:
     above = {home.parent for home in homes}
     place = above.pop() if len(above) == 1 and reader.root not in homes else reader.root
     paths = {name: place / f"{name}.json" for name in DOCUMENTS}
-    return {name: reader.read(path, _table, {}) for name, path in paths.items() if path.exists()}
+    return {name: reader.read(path, json_table, {}) for name, path in paths.items() if path.exists()}
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
@@ -250,10 +251,10 @@ def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
     folders = tuple(folders)
     seeds, unfinished, stopped, config = list[Seed](), list[str](), list[str](), dict[str, Any]()
     for folder in folders:
-        config = config or reader.read(folder / "config.toml", tomllib.loads, {})
-        if not (folder / "summary.json").exists():
+        config = config or reader.read(RunFolder(folder).config, _toml, {})
+        if not RunFolder(folder).is_finished:
             unfinished.append(reader.place(folder))
-        elif (seed := _seed(reader, folder)) is not None and seed.summary.get("error") is not None:
+        elif (seed := _seed(reader, RunFolder(folder))) is not None and seed.summary.error is not None:
             stopped.append(_stopped(seed))
         elif seed is not None:
             seeds.append(seed)
@@ -267,47 +268,42 @@ def _part(reader: _Reader, home: Path, folders: Iterable[Path]) -> Part:
 
 def _stopped(seed: Seed) -> str:
     """Say what ended a run early; what it released until then is spent all the same."""
-    table = (seed.privacy or {}).get("epsilon")
-    worst = number(table.get("max")) if isinstance(table, dict) else math.nan
-    delta = number((seed.privacy or {}).get("delta"))
-    said = f"{seed.place} stopped after iteration {seed.summary.get('iterations')}: {seed.summary['error']}"
-    if math.isnan(worst):
+    said = f"{seed.place} stopped after iteration {seed.summary.iterations}: {seed.summary.error}"
+    privacy = seed.privacy
+    if privacy is None or not math.isfinite(privacy.worst_epsilon):
         return said
-    is_as_planned = (seed.privacy or {}).get("as_planned")
-    cost = "what it released cost the worst client" if is_as_planned else "its planned rounds cost the worst client"
-    return f"{said}; {cost} epsilon {general(worst, 6)} at delta {general(delta)}"
+    cost = "what it released" if privacy.as_planned else "its planned rounds"
+    worst = general(privacy.worst_epsilon, 6)
+    return f"{said}; {cost} cost the worst client epsilon {worst} at delta {general(privacy.delta)}"
 
 
-def _seed(reader: _Reader, folder: Path) -> Seed | None:
-    summary = reader.read(folder / "summary.json", _table)
-    if summary is None:
+def _seed(reader: _Reader, folder: RunFolder) -> Seed | None:
+    try:
+        summary = folder.read_summary()
+    except DamagedError as error:
+        reader.left_out(folder.summary, error.__cause__ or error)
         return None
-    check_format(summary, folder / "summary.json")
-    metrics = folder / "metrics.jsonl"
+    metrics = folder.path / METRICS
     if not metrics.exists():
         reader.problems.append(f"{reader.place(metrics)} is missing: this run has no curves")
-    number = re.search(r"[0-9]+$", folder.name)
     seed = Seed(
-        summary["seed"] if isinstance(summary.get("seed"), int) else int(number.group()) if number else 0,
-        reader.place(folder),
+        reader.place(folder.path),
         summary,
         reader.read(metrics, _lines, ()),
-        reader.read(folder / "clients.jsonl", _lines, ()),
-        reader.read(folder / "evaluation.json", _table),
+        reader.read(folder.path / CLIENTS, _lines, ()),
+        reader.read(folder.path / EVALUATION, json_table),
+        mechanism="" if summary.privacy is None else summary.privacy.mechanism,
     )
-    seed = replace(seed, mechanism=str((seed.privacy or {}).get("mechanism", UNNAMED)))
     if seed.evaluation is not None:
-        seed = replace(seed, label_names=reader.read(folder / "model.json", _label_names, ()))
-    return _with_ledger(reader, folder, seed)
+        seed = replace(seed, label_names=reader.read(folder.path / CARD, _label_names, ()))
+    return seed if seed.privacy is None else _with_ledger(reader, folder.path, seed, seed.privacy)
 
 
-def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
+def _with_ledger(reader: _Reader, folder: Path, seed: Seed, privacy: PrivacySummary) -> Seed:
     """Return the seed with what its ledger says; with real noise there may be one an attempt, the finished one last."""
-    privacy = seed.privacy or {}
-    delta, head = privacy.get("delta"), privacy.get("head")
-    ledgers = ledger_files(folder)
-    if not ledgers or not isinstance(delta, int | float):
-        return replace(seed, evidence="missing; the numbers are the summary's" if privacy and not ledgers else None)
+    delta, head, ledgers = privacy.delta, privacy.head, ledger_files(folder)
+    if not ledgers:
+        return replace(seed, evidence="missing; the numbers are the summary's")
     if len(ledgers) > 1:
         reader.problems.append(
             f"{reader.place(folder)} has {len(ledgers)} ledgers: what its earlier attempts released is not in the "
@@ -316,15 +312,15 @@ def _with_ledger(reader: _Reader, folder: Path, seed: Seed) -> Seed:
     ledger: Ledger | None = reader.read(ledgers[-1], lambda _: Ledger.read(ledgers[-1], head))
     if ledger is None:
         return replace(seed, evidence="not this run's, or damaged; the numbers are the summary's")
-    spent = spending(ledger, float(delta))
+    spent = spending(ledger, delta)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the run warned of a large delta
-        worst = ledger.max_epsilon(float(delta))
-    contradicts = contradiction(privacy, worst)
+        worst = ledger.max_epsilon(delta)
+    contradicts = contradiction(plain(privacy), worst)
     if contradicts is not None:
         reader.problems.append(f"{reader.place(ledgers[-1])} {contradicts}")
-    plain = plain_words(ledger.promise, ledger.claim, ledger.is_simulation, worst, float(delta))
-    return replace(seed, spent=spent, evidence=evidence(ledger), plain=plain, mechanism=ledger.mechanism)
+    words = plain_words(ledger.promise, ledger.claim, ledger.is_simulation, worst, delta)
+    return replace(seed, spent=spent, evidence=evidence(ledger), plain=words, mechanism=ledger.mechanism)
 
 
 def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part, ...]:
@@ -343,23 +339,20 @@ def _ordered(parts: Sequence[Part], documents: Mapping[str, Row]) -> tuple[Part,
     return tuple(sorted(parts, key=lambda part: named.index(part.name) if part.name in named else len(named)))
 
 
-def _table(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("it holds no table of names and values")
-    return found
+def _toml(content: bytes) -> dict[str, Any]:
+    return tomllib.loads(content.decode())
 
 
-def _label_names(text: str) -> tuple[str, ...]:
-    names = _table(text).get("label_names")
+def _label_names(content: bytes) -> tuple[str, ...]:
+    names = json_table(content).get("label_names")
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
-def _lines(text: str) -> tuple[dict[str, Any], ...]:
+def _lines(content: bytes) -> tuple[dict[str, Any], ...]:
     found = list[dict[str, Any]]()
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
-            found.append(_table(line))
+            found.append(json_table(line))
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     return tuple(found)

@@ -56,7 +56,7 @@ def clients_of(part: Part) -> list[ClientValues]:
     """Return every client, in the order of the files."""
     found: dict[str, list[dict[str, Any]]] = {}
     for seed in part.seeds:
-        epsilons = _epsilons(seed.privacy)
+        epsilons = () if seed.privacy is None else seed.privacy.epsilon.clients
         rows = seed.clients or tuple({"client": k} for k in range(len(epsilons)))
         for k, row in enumerate(rows):
             own = dict(row)
@@ -65,12 +65,6 @@ def clients_of(part: Part) -> list[ClientValues]:
             client = own.pop("client", k)
             found.setdefault(str(own.pop("name", client)), []).append(own)
     return [ClientValues(name, _summed_up(rows)) for name, rows in found.items()]
-
-
-def _epsilons(privacy: Mapping[str, Any] | None) -> list[Any]:
-    table = (privacy or {}).get("epsilon")
-    values = table.get("clients") if isinstance(table, dict) else None
-    return values if isinstance(values, list) else []
 
 
 def _summed_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -27,11 +27,11 @@ from upcycled.report.charts import (
     scored_on,
     still,
 )
-from upcycled.report.collect import Results, number
+from upcycled.report.collect import Results
 from upcycled.report.distributions import client_table
 from upcycled.report.final_model import pictures
 from upcycled.report.findings import comparison, notes, ranking
-from upcycled.report.scores import claim_of, costs, has_curve, is_any_simulated, known, lines, metric_of, worst_epsilon
+from upcycled.report.scores import claim_of, costs, has_curve, is_any_simulated, known, lines, metric_of
 from upcycled.report.settings import (
     algorithm_of,
     complete_file,
@@ -43,6 +43,7 @@ from upcycled.report.settings import (
     shared_settings,
     versions,
 )
+from upcycled.run_folder import worst_epsilon
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -140,7 +141,6 @@ def _environment() -> Environment:
         "interval": formats.interval,
         "known": known,
         "metric_of": metric_of,
-        "worst_epsilon": worst_epsilon,
         "own_modules": own_modules,
         "run_command": run_command,
         "complete_file": complete_file,
@@ -161,7 +161,7 @@ def _warned(every: Sequence[Drawn]) -> list[str]:
     """Return what the runs warned of, each sentence once, with the experiments that it is of."""
     said: dict[str, dict[str, None]] = {}
     for one in every:
-        for words in (words for seed in one.part.seeds for words in seed.notes):
+        for words in (words for seed in one.part.seeds for words in seed.summary.notes):
             said.setdefault(words, {})[one.label] = None
     return [f"{', '.join(labels)}: {words}" if len(every) > 1 else words for words, labels in said.items()]
 
@@ -171,15 +171,15 @@ def _facts(every: Sequence[Drawn], claim: str) -> list[tuple[str, str]]:
     seeds = [seed for one in every for seed in one.part.seeds]
     facts = [("Experiments", str(len(every))), ("Runs", str(len(seeds)))]
     for name, title in (("data_rounds", "Data rounds"), ("iterations", "Iterations")):
-        values = sorted({number(seed.summary.get(name)) for seed in seeds} - {math.nan})
-        if values and not any(map(math.isnan, values)):
+        values = sorted({getattr(seed.summary, name) for seed in seeds})
+        if values:
             few = [formats.fixed(value, 0) for value in values]
             facts.append((title, " / ".join(few) if len(few) <= 2 else f"{few[0]} to {few[-1]}"))
     clients = list(dict.fromkeys(filter(None, (dict(data_words(one.part)).get("clients") for one in every))))
     facts += [("Clients", " / ".join(clients))] if 0 < len(clients) <= 2 else []
-    worst = [epsilon for seed in seeds if not math.isnan(epsilon := worst_epsilon(seed))]
+    worst = worst_epsilon(seed.summary for seed in seeds)
     whose = "" if claim == PROVEN else f", {claim}"
-    facts += [(f"Worst ε of a run{whose}", formats.epsilon(max(worst)))] if worst else [("Privacy", "none")]
+    facts += [(f"Worst ε of a run{whose}", formats.epsilon(worst))] if worst is not None else [("Privacy", "none")]
     together = [one.part.together for one in every if one.part.together is not None]
     if together:
         all_of = max(together, key=lambda one: math.inf if one.epsilon is None else one.epsilon)

@@ -15,9 +15,10 @@ from typing import Any
 from upcycled._utils.statistics import mean_and_sd
 from upcycled.privacy.mechanisms import claim_word
 from upcycled.report.charts import Drawn, scored_on
-from upcycled.report.collect import Part, Row, Seed, number
+from upcycled.report.collect import Part, Seed, number
 from upcycled.report.final_model import baseline_words
 from upcycled.report.settings import split_settings
+from upcycled.run_folder import PrivacySummary, worst_epsilon
 
 Cell = Mapping[str, float | None]
 MOST_UNDER = 4
@@ -39,11 +40,11 @@ class Line:
 
     def metric(self, name: str) -> Cell:
         """Return mean and standard deviation of a metric."""
-        return mean_and_sd(_within(seed, "metrics", name) for seed in self.one.part.seeds)
+        return mean_and_sd(metric_of(seed, name) for seed in self.one.part.seeds)
 
     def baseline(self, name: str) -> float | None:
         """Return the score of a model that has learnt nothing from features; None where that is not known."""
-        return mean_and_sd(_within(seed, "baseline", name) for seed in self.one.part.seeds)["mean"]
+        return mean_and_sd(_finite((seed.summary.baseline or {}).get(name)) for seed in self.one.part.seeds)["mean"]
 
     @property
     def has_baseline(self) -> bool:
@@ -64,7 +65,7 @@ class Line:
     @property
     def worst_epsilon(self) -> float | None:
         """The largest of a seed; None without privacy."""
-        return max((worst_epsilon(seed) for seed in private_seeds(self.one.part)), default=None)
+        return worst_epsilon(seed.summary for seed in self.one.part.seeds)
 
 
 def lines(every: Sequence[Drawn]) -> list[Line]:
@@ -78,35 +79,24 @@ def lines(every: Sequence[Drawn]) -> list[Line]:
     return found
 
 
-def _within(seed: Seed, table: str, name: str) -> float | None:
-    values = seed.summary.get(table)
-    value = number(values.get(name)) if isinstance(values, dict) else math.nan
-    return None if math.isnan(value) else value
+def _finite(value: object) -> float | None:
+    found = number(value)
+    return None if math.isnan(found) else found
 
 
 def metric_of(seed: Seed, name: str) -> float | None:
     """Return a metric of a seed's summary; None where it has none."""
-    return _within(seed, "metrics", name)
+    return _finite(seed.summary.metrics.get(name))
 
 
 def known(seed: Seed, name: str) -> float | None:
     """Return a number of a seed's summary; None where it has none."""
-    value = number(seed.summary.get(name))
-    return None if math.isnan(value) else value
+    return _finite(getattr(seed.summary, name))
 
 
-def worst_epsilon(seed: Seed) -> float:
-    """Return a run's worst epsilon: NaN without privacy, infinite where none is stated."""
-    if seed.privacy is None:
-        return math.nan
-    table = seed.privacy.get("epsilon")
-    found = number(table.get("max")) if isinstance(table, dict) else math.nan
-    return math.inf if math.isnan(found) else found
-
-
-def private_seeds(part: Part) -> list[Seed]:
-    """Return the runs that used a privacy mechanism."""
-    return [seed for seed in part.seeds if seed.privacy is not None]
+def private_seeds(part: Part) -> list[tuple[Seed, PrivacySummary]]:
+    """Return the runs that used a privacy mechanism, and what their summaries say of it."""
+    return [(seed, seed.privacy) for seed in part.seeds if seed.privacy is not None]
 
 
 @dataclass(frozen=True)
@@ -121,7 +111,7 @@ class PrivacyCost:
     median: float
     paper: float
     """What the paper's formula prints, which is no guarantee; NaN if it has none for the mechanism."""
-    noise: str | None
+    noise: str
     claim: str
     """What the epsilon is: proven, or whose claim."""
     scope: str
@@ -134,57 +124,46 @@ class PrivacyCost:
 
 
 def costs(every: Sequence[Drawn]) -> list[PrivacyCost]:
-    return [_cost(one, max(seeds, key=worst_epsilon)) for one in every if (seeds := private_seeds(one.part))]
+    found = [(one, private_seeds(one.part)) for one in every]
+    return [_cost(one, *max(seeds, key=lambda pair: pair[1].worst_epsilon)) for one, seeds in found if seeds]
 
 
-def _cost(one: Drawn, worst: Seed) -> PrivacyCost:
-    privacy: Row = worst.privacy or {}
-    table = privacy.get("epsilon")
+def _cost(one: Drawn, worst: Seed, privacy: PrivacySummary) -> PrivacyCost:
+    paper = privacy.paper_epsilon
     return PrivacyCost(
         one,
         worst,
-        number(privacy.get("delta")),
-        worst_epsilon(worst),
-        number(table.get("median")) if isinstance(table, dict) else math.nan,
-        _paper(privacy.get("paper_epsilon")),
-        str(privacy["noise"]) if "noise" in privacy else None,
+        number(privacy.delta),
+        privacy.worst_epsilon,
+        number(privacy.epsilon.median),
+        number(None if paper is None else paper.max),
+        privacy.noise,
         claim_word(worst.mechanism),
-        str(privacy.get("scope", "this run only")),
+        privacy.scope,
         tuple(_statement(privacy, worst.evidence)),
     )
 
 
-def _paper(found: Any) -> float:
-    return number(found.get("max")) if isinstance(found, dict) else math.nan
-
-
-def _statement(privacy: Row, evidence: str | None = None) -> list[tuple[str, str]]:
-    said = privacy.get("statement_items")
-    pairs = [one for one in said if isinstance(one, list) and len(one) == 2] if isinstance(said, list) else []
-    items = [(str(topic), str(text)) for topic, text in pairs]
+def _statement(privacy: PrivacySummary, evidence: str | None) -> list[tuple[str, str]]:
+    items = list(privacy.statement_items)
     if evidence is not None:  # as the page finds the file, which is not what the run could say of it
         items = [*(item for item in items if item[0] != "ledger"), ("ledger", evidence)]
-    if isinstance(own := privacy.get("not_covered"), str):
-        items.append(("scores", own))
+    if privacy.not_covered is not None:
+        items.append(("scores", privacy.not_covered))
     return items
-
-
-def is_simulation(seed: Seed) -> bool:
-    """Whether a private run's noise follows from its seed."""
-    return bool((seed.privacy or {}).get("is_simulation"))
 
 
 def claim_of(every: Sequence[Drawn]) -> str:
     """Return what the page's epsilons are: proven, or whose claim."""
-    return claim_word(*(seed.mechanism for one in every for seed in private_seeds(one.part)))
+    return claim_word(*(seed.mechanism for one in every for seed, _ in private_seeds(one.part)))
 
 
 def is_any_simulated(every: Sequence[Drawn]) -> bool:
     """Whether some epsilon on the page is of a simulation."""
-    return any(is_simulation(seed) for one in every for seed in private_seeds(one.part))
+    return any(privacy.is_simulation for one in every for _, privacy in private_seeds(one.part))
 
 
 def has_curve(every: Sequence[Drawn]) -> bool:
     """Whether a finite epsilon is known over data rounds."""
-    seeds = (seed for one in every for seed in private_seeds(one.part))
+    seeds = (seed for one in every for seed in one.part.seeds)
     return any(seed.spent is not None and min(seed.spent.worst) < math.inf for seed in seeds)

@@ -219,8 +219,7 @@ def versions(results: Results) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for part in results.parts:
         for seed in part.seeds:
-            own = seed.summary.get("versions")
-            named = {**(own if isinstance(own, dict) else {}), "engine": seed.summary.get("engine")}
+            named = {**(seed.summary.versions or {}), "engine": seed.summary.engine}
             for name, value in named.items():
                 if isinstance(value, str) and value not in found.setdefault(name, []):
                     found[name].append(value)
@@ -231,7 +230,7 @@ def data_words(part: Part) -> list[tuple[str, str]]:
     """Return what is known about the data, as names and values."""
     table = part.config.get("data")
     source = table if isinstance(table, dict) else {}
-    about: Row = next((s.summary["data"] for s in part.seeds if isinstance(s.summary.get("data"), dict)), {})
+    about: Row = part.seeds[0].summary.data if part.seeds else {}
     words = [("source", _source(source))] if source else []
     for key, name in (
         ("clients", "clients"),

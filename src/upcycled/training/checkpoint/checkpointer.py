@@ -29,6 +29,7 @@ from upcycled.core.memory import ClientMemory
 from upcycled.core.user_code import name_of, names_code
 from upcycled.privacy.ledger.chain import key_at
 from upcycled.privacy.ledger.ledger import Ledger
+from upcycled.run_folder import DATA_KEY
 from upcycled.training.checkpoint.files import read_newest, tell_user, tidy, write
 from upcycled.training.checkpoint.fingerprint import as_words, digest, hash_of_shards, keyed, versions
 from upcycled.training.checkpoint.snapshot import (
@@ -137,8 +138,6 @@ def _hash(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()
 
 
-DATA_KEY = "data.key"
-"""The file in a restricted run's folder with the 32 bytes that its data's hashes are keyed with."""
 _DATA = ("training data", "test data", "validation data")
 _HASHED = ("model", "initial weights", *_DATA)
 
@@ -324,7 +323,10 @@ class Checkpointer:
             "ledger": None if ledger is None else _facts_of(ledger),
         } | ({"notes": self._notes} if self._notes else {})
         best = None if run.best is None else vars(run.best)
-        content = to_bytes(Snapshot(run.state, _rows(run.memory), _rows(run.private), columns, facts, best))
+        # What the algorithm remembers of clients is for the next round, and a finished run has none.
+        is_over = iteration == self._plan.iterations
+        memory = ClientMemory(run.memory.names, 0, self._plan.layout.size) if is_over else run.memory
+        content = to_bytes(Snapshot(run.state, _rows(memory), _rows(run.private), columns, facts, best))
         self._kept = [*self._kept, write(self._folder, iteration, content)][-2:]
         self._columns, self._iteration, self._rounds = columns, iteration, run.state.data_rounds
         tidy(self._folder, self._kept)

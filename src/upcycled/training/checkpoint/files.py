@@ -72,6 +72,13 @@ def tidy(folder: Path, kept: Collection[Path]) -> None:
                 path.unlink()
 
 
+def keep_newest(folder: Path) -> None:
+    """Remove all checkpoints but the newest whole one; only the folder's holder may do that."""
+    newest = read_newest(folder, lambda line: None)
+    if newest is not None:
+        tidy(folder, [newest[0]])
+
+
 def has_checkpoints(folder: Path) -> bool:
     """Say whether a folder has a checkpoint, whole or not."""
     return bool(_checkpoints(folder))
