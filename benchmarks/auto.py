@@ -45,7 +45,7 @@ def _images(clients: int, samples: int, side: int, channels: int = 1) -> up.Fede
 def _rows(clients: int, samples: int, features: int, classes: int) -> up.FederatedData:
     import upcycled as up
 
-    return up.data.synthetic("iid", clients=clients, dim=features, classes=classes, sizes=samples, seed=0)
+    return up.data.synthetic("iid", clients=clients, dim=features, num_classes=classes, sizes=samples, seed=0)
 
 
 def _tokens(clients: int, samples: int, length: int) -> up.FederatedData:

@@ -26,7 +26,7 @@ ROBUST = ["median", "trimmed_mean"]
 
 @pytest.fixture(scope="module")
 def federation():
-    return up.data.synthetic(0.5, 0.5, clients=6, dim=4, classes=3, sizes=[30, 12, 41, 20, 25, 17], seed=1)
+    return up.data.synthetic(0.5, 0.5, clients=6, dim=4, num_classes=3, sizes=[30, 12, 41, 20, 25, 17], seed=1)
 
 
 def run(data, **changes):

@@ -35,7 +35,7 @@ LOCAL = {"bolt_on_sgd": up.LocalSGD(lr=0.1, epochs=1, batch_size=None)}
 
 @pytest.fixture(scope="module")
 def federation():
-    return up.data.synthetic(0.5, 0.5, clients=6, dim=3, classes=3, sizes=[60, 24, 82, 40, 50, 34], seed=1)
+    return up.data.synthetic(0.5, 0.5, clients=6, dim=3, num_classes=3, sizes=[60, 24, 82, 40, 50, 34], seed=1)
 
 
 def spec_for(mechanism="erm_output", algorithm=None, **more):
@@ -274,7 +274,7 @@ def test_scaffolds_c_takes_the_weights(federation):
 
 
 def test_the_known_noise_of_releases():
-    data = up.data.synthetic("iid", clients=4, dim=3, classes=2, sizes=[20, 40, 60, 80], seed=0)
+    data = up.data.synthetic("iid", clients=4, dim=3, num_classes=2, sizes=[20, 40, 60, 80], seed=0)
     stds = {}
     for name in MECHANISMS:
         plan = plan_of(data.facts(), spec_for(name))
@@ -330,7 +330,7 @@ def test_the_same_releases_give_the_same_run_whoever_holds_the_data(federation, 
             run, _ = take(plan, run, asked, answered, noise)
         ends.append(run.state)
     assert ends[0].server.model.tobytes() == ends[1].server.model.tobytes()
-    assert ends[0].rho == ends[1].rho
+    assert ends[0].coefficient == ends[1].coefficient
 
 
 def test_weights_and_signal_step_read_no_training_data(federation):
@@ -350,7 +350,7 @@ def test_weights_and_signal_step_read_no_training_data(federation):
         while run.state.iteration < plan.iterations:
             if plan.strategy.kind(run.state) != "data":
                 run = dataclasses.replace(run, state=server.strategy.upcycle(run.state, server.data_rounds))
-                coefficients.append(run.state.rho)
+                coefficients.append(run.state.coefficient)
                 continue
             asked = ask(server, run)
             noise = run.noise_for(server, asked.round, 0)
@@ -401,18 +401,20 @@ def test_two_signal_steps_by_hand():
     rule, geometry = up.coefficients.Signal(), LocalGeometry(0.5, EffectiveDirections(PLAIN))
     seen = Observed((iterate([1, 0, 0]), iterate([3, 0, 0])), 1, 9, 0.0, noise_energy=1.0, geometry=geometry)
     move, own = rule.move(rule.start(), seen, ())
-    assert move.rho == pytest.approx(1.3875)
+    assert move.coefficient == pytest.approx(1.3875)
     assert move.server.model == pytest.approx([3 + 1.3875 * 2, 0, 0])
     later = dataclasses.replace(seen, iterates=(move.server, iterate([5, 0, 0])), data_round=2, noise_energy=2.0)
-    assert rule.move(own, later, ())[0].rho == pytest.approx(0.959669, abs=1e-5)
+    assert rule.move(own, later, ())[0].coefficient == pytest.approx(0.959669, abs=1e-5)
     # A way that is no longer than its noise: no move, the very same iterate.
     still, _ = rule.move(own, dataclasses.replace(later, noise_energy=50.0), ())
-    assert still.rho == 0.0
+    assert still.coefficient == 0.0
     assert still.server is later.iterates[-1]
     # Where a quarter of the first round's energy stays, A is 1.42504: 1 - 3.42504/16 = 0.785935, rho = 1.453980.
     quarter = dataclasses.replace(geometry, kept=0.25)
     _, own = rule.move(rule.start(), dataclasses.replace(seen, geometry=quarter), ())
-    assert rule.move(own, dataclasses.replace(later, geometry=quarter), ())[0].rho == pytest.approx(1.453980, abs=1e-5)
+    assert rule.move(own, dataclasses.replace(later, geometry=quarter), ())[0].coefficient == pytest.approx(
+        1.453980, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("aggregation", ["samples", "precision"])

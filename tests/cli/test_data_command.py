@@ -33,9 +33,9 @@ def pool(tmp_path):
 
 def test_make_synthetic_writes_the_same_data_as_the_library(upcycled, tmp_path):
     out = tmp_path / "a.npz"
-    words = ("--clients", 3, "--dim", 4, "--classes", 5, "--samples", 30, "--test-fraction", 0.2, "--seed", 7)
+    words = ("--clients", 3, "--dim", 4, "--num-classes", 5, "--samples", 30, "--test-fraction", 0.2, "--seed", 7)
     code, shown, chatter = upcycled("make", "synthetic", out, "--alpha", 0.5, "--beta", 1, *words)
-    expected = synthetic(0.5, 1.0, clients=3, dim=4, classes=5, sizes=30, test_fraction=0.2, seed=7)
+    expected = synthetic(0.5, 1.0, clients=3, dim=4, num_classes=5, sizes=30, test_fraction=0.2, seed=7)
     found = load(out)
     assert code == 0
     assert np.array_equal(found.train.x, expected.train.x)

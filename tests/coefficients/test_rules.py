@@ -28,22 +28,22 @@ def moved(rule, now, mean=None, **shown):
 def test_the_step_is_half_the_ratio_of_the_clients_energy_to_their_means():
     # Energy of the mean 1, of the clients 6: 6 / (2 + 0.001 * 6) - 1.
     rule = FedExP(most=9.0, small=1e-3)
-    assert moved(rule, (1.0, 0.0), spread=6.0).rho == pytest.approx(6 / 2.006 - 1)
+    assert moved(rule, (1.0, 0.0), spread=6.0).coefficient == pytest.approx(6 / 2.006 - 1)
     # Energy of the clients 1.5: below 2, so the plain step.
-    assert moved(rule, (1.0,), spread=1.5).rho == 0.0
-    assert moved(FedExP(most=0.5), (1.0, 0.0), spread=6.0).rho == 0.5
+    assert moved(rule, (1.0,), spread=1.5).coefficient == 0.0
+    assert moved(FedExP(most=0.5), (1.0, 0.0), spread=6.0).coefficient == 0.5
 
 
 def test_it_uses_the_aggregate_and_not_the_server_step():
     move = moved(FedExP(most=9.0, small=1e-9), (7.0,), mean=(1.0,), spread=4.0)
-    assert move.rho == pytest.approx(1.0)
+    assert move.coefficient == pytest.approx(1.0)
     assert move.server.model.tolist() == pytest.approx([14.0])
 
 
 def test_known_noise_is_subtracted_and_at_least_a_quarter_is_left():
     rule = FedExP(most=99.0, small=1e-9)
-    assert moved(rule, (2.0, 2.0), noise_std=1.0, spread=24.0).rho == pytest.approx(24 / (2 * 6) - 1)
-    assert moved(rule, (2.0, 2.0), noise_std=9.0, spread=24.0).rho == pytest.approx(24 / (2 * 2) - 1)
+    assert moved(rule, (2.0, 2.0), noise_std=1.0, spread=24.0).coefficient == pytest.approx(24 / (2 * 6) - 1)
+    assert moved(rule, (2.0, 2.0), noise_std=9.0, spread=24.0).coefficient == pytest.approx(24 / (2 * 2) - 1)
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan, 1e38])
@@ -51,7 +51,7 @@ def test_numbers_at_the_edge_make_no_move(bad):
     with np.errstate(over="ignore", invalid="ignore"):
         move = moved(FedExP(), (bad, 1.0), spread=float(np.float64(bad) ** 2))
     assert np.array_equal(move.server.model, server(bad, 1.0).model, equal_nan=True)
-    assert moved(FedExP(), (0.0, 0.0), spread=0.0).rho == 0.0
+    assert moved(FedExP(), (0.0, 0.0), spread=0.0).coefficient == 0.0
 
 
 def test_a_rules_own_state_survives_a_checkpoint():

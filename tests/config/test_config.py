@@ -121,7 +121,9 @@ upcycles = st.one_of(
     st.fixed_dictionaries({"coefficient": positive}, optional={"kind": st.just("constant")}),
     st.fixed_dictionaries({"kind": st.just("lambda_half"), "lam": schedule}),
     st.fixed_dictionaries({"kind": st.just("proximal"), "mu": positive}, optional={"lam": schedule}),
-    st.fixed_dictionaries({"kind": st.just("decaying"), "c": positive}, optional={"open_ended": st.booleans()}),
+    st.fixed_dictionaries(
+        {"kind": st.just("decaying"), "coefficient": positive}, optional={"open_ended": st.booleans()}
+    ),
 )
 words = st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=8)
 data_tables = st.one_of(
@@ -210,13 +212,13 @@ def test_every_algorithm_of_the_table_is_a_choice_with_its_own_defaults(name):
         ({"kind": "lambda_half", "lam": [1, 0.5]}, LambdaHalf((1.0, 0.5))),
         ({"kind": "proximal", "mu": 2}, Proximal(mu=2.0)),
         ({"kind": "proximal", "mu": 2, "lam": 1}, Proximal(mu=2.0, lam=1.0)),
-        ({"kind": "decaying", "c": 0.4, "open_ended": True}, Decaying(0.4, open_ended=True)),
+        ({"kind": "decaying", "coefficient": 0.4, "open_ended": True}, Decaying(0.4, open_ended=True)),
     ],
 )
 def test_every_kind_of_coefficient_is_built(table, coefficient):
     built = parse(tomllib.loads(SMALL) | {"upcycle": table}).spec(0).upcycle
     assert built == coefficient
-    assert [built.rho(m, 10) for m in (1, 2, 3)] == [coefficient.rho(m, 10) for m in (1, 2, 3)]
+    assert [built.coefficient_at(m, 10) for m in (1, 2, 3)] == [coefficient.coefficient_at(m, 10) for m in (1, 2, 3)]
 
 
 def test_a_mechanism_is_built_and_its_noise_is_said():

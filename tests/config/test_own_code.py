@@ -55,7 +55,7 @@ class Fading:
 
     c: float = 0.5
 
-    def rho(self, data_round, horizon):
+    def coefficient_at(self, data_round, horizon):
         return self.c / data_round
 
 

@@ -112,7 +112,7 @@ WRONG = {
         changed('"synthetic"', '"synthetik"'),
         ["data.source is 'synthetik'", "did you mean 'synthetic'?"],
     ),
-    "one class": (changed("sizes", "classes = 1\nsizes"), ["data.classes is 1", ">= 2"]),
+    "one class": (changed("sizes", "num_classes = 1\nsizes"), ["data.num_classes is 1", ">= 2"]),
     "no clients": (changed("clients = 4", "clients = 0"), ["data.clients is 0", ">= 1"]),
     "beta missing": (changed("beta = 0.5\n", ""), ["data.beta is None", "a number >= 0"]),
     "beta with iid": (changed("alpha = 0.5", 'alpha = "iid"'), ["data.beta is 0.5", "left out"]),

@@ -65,7 +65,7 @@ def test_an_upcycled_run_has_half_the_data_rounds_rounded_up(iterations, rounds)
 )
 def test_the_coefficient_forms_of_the_paper(coefficient, expected):
     # Decaying over a horizon of M = 4 is c / sqrt(4) in every round.
-    assert [coefficient.rho(m, 4) for m in (1, 2, 3)] == pytest.approx(expected)
+    assert [coefficient.coefficient_at(m, 4) for m in (1, 2, 3)] == pytest.approx(expected)
 
 
 class HalfARule:

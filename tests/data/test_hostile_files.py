@@ -153,7 +153,7 @@ def test_saving_where_no_file_can_be_is_refused():
         ("clients", 2**63 - 1),
         ("clients", 10**30),
         ("dim", 2**62),
-        ("classes", 10**14),
+        ("num_classes", 10**14),
         ("sizes", 2**63 - 1),
         ("sizes", [2**63 - 1, 2**63 - 2, 5]),
         ("sizes", 10**30),

@@ -190,7 +190,7 @@ def test_a_test_fraction_is_for_files_without_a_test_part(tmp_path):
     "data",
     [
         synthetic(0.5, 0.5, clients=4, sizes=12),
-        synthetic("iid", clients=3, sizes=20, classes=7).with_validation(0.5),
+        synthetic("iid", clients=3, sizes=20, num_classes=7).with_validation(0.5),
         FederatedData.from_arrays([[[1, 2]], [[3, 4]]], [[0], [0]], num_classes=9, client_names=["zoe", "c10"]),
         FederatedData.from_arrays([np.ones((2, 2, 3))], [[0, 1]], test=([np.zeros((1, 2, 3))], [[1]])),
     ],

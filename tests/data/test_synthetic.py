@@ -54,7 +54,7 @@ def separable(x, y):
 
 
 def test_alpha_moves_all_logits_alike_and_so_no_label():
-    a, b = synthetic(0.0, 1.0, classes=4, seed=3), synthetic(50.0, 1.0, classes=4, seed=3)
+    a, b = synthetic(0.0, 1.0, num_classes=4, seed=3), synthetic(50.0, 1.0, num_classes=4, seed=3)
     assert np.array_equal(a.train.x, b.train.x)
     assert np.array_equal(a.train.y, b.train.y)
 
@@ -102,14 +102,14 @@ def test_sizes_can_be_given_and_include_the_test_part():
 
 
 def test_arguments_shape_the_data():
-    data = synthetic(0.5, 0.5, clients=7, dim=3, classes=5)
+    data = synthetic(0.5, 0.5, clients=7, dim=3, num_classes=5)
     assert (data.num_clients, data.feature_shape, data.num_classes) == (7, (3,), 5)
     assert data.train.y.max() < 5
     assert data.train.x.dtype == np.float32
 
 
 def test_the_number_of_classes_is_kept_even_when_one_never_comes():
-    assert synthetic("iid", clients=1, sizes=2, classes=50, test_fraction=0).num_classes == 50
+    assert synthetic("iid", clients=1, sizes=2, num_classes=50, test_fraction=0).num_classes == 50
 
 
 def test_the_seed_decides_and_no_global_generator_is_touched():

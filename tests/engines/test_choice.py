@@ -57,7 +57,7 @@ def test_auto_takes_the_fused_engine_wherever_it_can_however_short_the_run():
 
 
 def test_a_run_goes_on_only_with_the_engine_that_it_began_with(tmp_path, monkeypatch):
-    data = up.data.synthetic(0.5, 0.5, clients=40, dim=6, classes=4, sizes=20, seed=0)
+    data = up.data.synthetic(0.5, 0.5, clients=40, dim=6, num_classes=4, sizes=20, seed=0)
     asked = {"algorithm": up.FedAvg(), "local": up.LocalSGD(lr=0.1, epochs=1, batch_size=8), "progress": False}
 
     def run(**changes):

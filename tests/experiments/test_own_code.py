@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mine:
-    def rho(self, data_round, horizon):
+    def coefficient_at(self, data_round, horizon):
         return 0.5
 """
 OWN = ("[upcycle]\ncoefficient = 0.7\n", "[upcycle]\nkind = 'edited_rule:Mine'\n")

@@ -25,7 +25,7 @@ ALGORITHMS = {
 PARTS = [
     "",
     "[upcycle]\ncoefficient = 0.7\n",
-    '[upcycle]\nkind = "decaying"\nc = 0.5\n',
+    '[upcycle]\nkind = "decaying"\ncoefficient = 0.5\n',
     '[upcycle]\nkind = "anderson"\n',
     '[model]\nkind = "mlp"\nhidden = [5, 3]\n',
     '[model]\nkind = "lstm"\nhidden = 4\nvocabulary = 9\n',

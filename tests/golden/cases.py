@@ -38,17 +38,17 @@ BOTH = tuple(KINDS)
 
 @cache
 def ragged():
-    return up.data.synthetic(0.5, 0.5, clients=6, dim=5, classes=3, sizes=[30, 12, 41, 20, 25, 17], seed=1)
+    return up.data.synthetic(0.5, 0.5, clients=6, dim=5, num_classes=3, sizes=[30, 12, 41, 20, 25, 17], seed=1)
 
 
 @cache
 def even():
-    return up.data.synthetic("iid", clients=6, dim=4, classes=2, sizes=40, seed=2)
+    return up.data.synthetic("iid", clients=6, dim=4, num_classes=2, sizes=40, seed=2)
 
 
 @cache
 def many():
-    return up.data.synthetic(0.5, 0.5, clients=10, dim=4, classes=3, sizes=20, seed=3)
+    return up.data.synthetic(0.5, 0.5, clients=10, dim=4, num_classes=3, sizes=20, seed=3)
 
 
 @cache

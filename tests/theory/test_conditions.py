@@ -68,11 +68,15 @@ def test_c1_is_positive_at_the_least_mu_and_not_below_it(smoothness, b, cohort, 
 def test_the_schedule_gives_the_coefficients_of_the_corollary():
     lam = lambda_schedule(mu=0.3, rounds=50, c=2.0)
     planned, constant = up.coefficients.Proximal(mu=0.3, lam=lam.tolist()), up.coefficients.Decaying(2.0)
-    assert [planned.rho(m, 50) for m in (1, 7, 50)] == pytest.approx([constant.rho(m, 50) for m in (1, 7, 50)])
+    assert [planned.coefficient_at(m, 50) for m in (1, 7, 50)] == pytest.approx(
+        [constant.coefficient_at(m, 50) for m in (1, 7, 50)]
+    )
     growing = lambda_schedule(mu=0.3, rounds=50, open_ended=True)
     assert (np.diff(growing) > 0).all()
-    rho = [up.coefficients.Proximal(mu=0.3, lam=growing.tolist()).rho(m, None) for m in (1, 7, 50)]
-    assert rho == pytest.approx([up.coefficients.Decaying(1.0, open_ended=True).rho(m, None) for m in (1, 7, 50)])
+    rho = [up.coefficients.Proximal(mu=0.3, lam=growing.tolist()).coefficient_at(m, None) for m in (1, 7, 50)]
+    assert rho == pytest.approx(
+        [up.coefficients.Decaying(1.0, open_ended=True).coefficient_at(m, None) for m in (1, 7, 50)]
+    )
 
 
 def test_the_corollary_s_rate_is_of_the_order_of_one_over_the_root_of_m():

@@ -29,7 +29,7 @@ def net(momentum=0.1):
 
 
 def federation(*sizes):
-    return up.data.synthetic(0.5, 0.5, clients=len(sizes), dim=5, classes=3, sizes=list(sizes), seed=1)
+    return up.data.synthetic(0.5, 0.5, clients=len(sizes), dim=5, num_classes=3, sizes=list(sizes), seed=1)
 
 
 def run(data, **changes):

@@ -86,22 +86,22 @@ def test_an_algorithm_without_its_contract_is_refused(federation, algorithm, wor
 
 
 class Late:
-    def rho(self, data_round, horizon):
+    def coefficient_at(self, data_round, horizon):
         return 0.5
 
 
 class OneArgument:
-    def rho(self, data_round):
+    def coefficient_at(self, data_round):
         return 0.5
 
 
 class NotANumber:
-    def rho(self, data_round, horizon):
+    def coefficient_at(self, data_round, horizon):
         return float("nan")
 
 
 class Nothing:
-    def rho(self, data_round, horizon):
+    def coefficient_at(self, data_round, horizon):
         pass
 
 
@@ -126,10 +126,10 @@ class Short(Rule):
         (Late, r"class.*Late\(\)$"),
         (
             OneArgument(),
-            r"^upcycle.*OneArgument.*rho.*\(data_round\)",
+            r"^upcycle.*OneArgument.*coefficient_at.*\(data_round\)",
         ),
-        (NotANumber(), r"^upcycle rho\(1, \d+\).*nan"),
-        (Nothing(), r"^upcycle rho\(1, \d+\).*None"),
+        (NotANumber(), r"^upcycle coefficient_at\(1, \d+\).*nan"),
+        (Nothing(), r"^upcycle coefficient_at\(1, \d+\).*None"),
         (Rule, r"Rule\(\)$"),
         (Rule(), r"^upcycle.move\(...\).*Server\(.*pair: up.Move"),
         (Short(), r"^upcycle.move\(...\).*model.*shape \(1,\)"),

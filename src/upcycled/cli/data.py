@@ -102,7 +102,7 @@ def _add_synthetic(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--beta", type=float, help="standard deviation of the clients' features")
     parser.add_argument("--clients", type=int, default=30, help="(default: 30)")
     parser.add_argument("--dim", type=int, default=20, help="features (default: 20)")
-    parser.add_argument("--classes", type=int, default=2, help="(default: 2)")
+    parser.add_argument("--num-classes", type=int, default=2, help="(default: 2)")
     parser.add_argument("--samples", type=int, help="of every client (default: lognormal sizes, as published)")
     _out_options(parser)
     parser.set_defaults(run=_make_synthetic)
@@ -150,7 +150,7 @@ def _make_synthetic(args: argparse.Namespace) -> int:
         args.beta,
         clients=args.clients,
         dim=args.dim,
-        classes=args.classes,
+        num_classes=args.num_classes,
         sizes=args.samples,
         test_fraction=args.test_fraction,
         seed=args.seed,

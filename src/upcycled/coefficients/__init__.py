@@ -1,8 +1,8 @@
 """How far an upcycled iteration goes: scheduled coefficients, and rules that set it from what was released already.
 
 All of it is post-processing of releases: free of data, messages and privacy cost. To add one: a frozen dataclass with
-``rho`` (a schedule), or with what :class:`~upcycled.core.upcycling.Rule` lists (a rule), in a file of its own, and
-its line in ``COEFFICIENTS``.
+``coefficient_at`` (a schedule), or with what :class:`~upcycled.core.upcycling.Rule` lists (a rule), in a file of its
+own, and its line in ``COEFFICIENTS``.
 
 What ``upcycle=`` may be: the coefficients and rules by the names that files have for them.
 """
@@ -50,7 +50,7 @@ def as_rule(value: object) -> Rule:
         InputError: for anything else, or a negative number.
 
     >>> as_rule(0.5)
-    ScalarRule(coefficient=Constant(c=0.5))
+    ScalarRule(coefficient=Constant(coefficient=0.5))
     """
     if isinstance(value, str) and value == "auto":
         return ScalarRule(Auto())
@@ -60,7 +60,7 @@ def as_rule(value: object) -> Rule:
         except InputError as error:
             raise error.renamed("upcycle") from None
     if isinstance(value, Coefficient):
-        check_members("upcycle", value, (), {"rho": ("data_round", "horizon")})
+        check_members("upcycle", value, (), {"coefficient_at": ("data_round", "horizon")})
         return ScalarRule(value)
     if isinstance(value, Rule):
         check_members("upcycle", value, (), {"start": (), "move": ("own", "seen", "moves")})
@@ -73,7 +73,7 @@ def as_rule(value: object) -> Rule:
         value=value,
         must=(
             "None, 'auto', a number >= 0, one of up.coefficients (Constant, LambdaHalf, Proximal, Decaying, Signal), "
-            "or your own: with rho, or with depth, uses_spread, start and move"
+            "or your own: with coefficient_at, or with depth, uses_spread, start and move"
         ),
     )
 

@@ -25,7 +25,7 @@ class Coefficient(Protocol):
 
     >>> import upcycled as up
     >>> class Late:
-    ...     def rho(self, data_round, horizon):
+    ...     def coefficient_at(self, data_round, horizon):
     ...         return 0.0 if data_round < 2 else 0.5
     >>> data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
     >>> run = up.train(data, algorithm=up.FedAvg(), upcycle=Late(), iterations=4, progress=False)
@@ -33,7 +33,7 @@ class Coefficient(Protocol):
     [None, 0.0, None, 0.5]
     """
 
-    def rho(self, data_round: int, horizon: int | None) -> float:
+    def coefficient_at(self, data_round: int, horizon: int | None) -> float:
         """Return rho_m for m = data_round."""
 
 
@@ -50,8 +50,8 @@ class ScalarRule:
         return {}
 
     def move(self, own: RuleState, seen: Observed, moves: tuple[str, ...]) -> tuple[Move, RuleState]:
-        asked = f"rho({seen.data_round}, {seen.horizon})"
-        rho = FINITE.check(asked, self.coefficient.rho(seen.data_round, seen.horizon), "upcycle")
+        asked = f"coefficient_at({seen.data_round}, {seen.horizon})"
+        rho = FINITE.check(asked, self.coefficient.coefficient_at(seen.data_round, seen.horizon), "upcycle")
         return Move(extrapolate(seen, rho, moves), rho), own
 
 
@@ -64,19 +64,19 @@ class Constant:
     """rho_m = c, as in the official experiments (grid 0.1 .. 0.9).
 
     Args:
-        c: the coefficient.
+        coefficient: c.
 
-    >>> Constant(0.5).rho(data_round=3, horizon=None)
+    >>> Constant(0.5).coefficient_at(data_round=3, horizon=None)
     0.5
     """
 
-    c: Annotated[float, NOT_NEGATIVE]
+    coefficient: Annotated[float, NOT_NEGATIVE]
 
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def rho(self, data_round: int, horizon: int | None) -> float:
-        return float(self.c)
+    def coefficient_at(self, data_round: int, horizon: int | None) -> float:
+        return float(self.coefficient)
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class Auto:
 
     docs/coefficients.md says why it is this one.
 
-    >>> Auto().rho(data_round=3, horizon=None)
+    >>> Auto().coefficient_at(data_round=3, horizon=None)
     0.1
     """
 
-    def rho(self, data_round: int, horizon: int | None) -> float:
+    def coefficient_at(self, data_round: int, horizon: int | None) -> float:
         return 0.1
 
 
@@ -100,7 +100,7 @@ class LambdaHalf:
     Args:
         lam: lambda_m: a number, one for each data round (the last one is kept), or a function of m.
 
-    >>> LambdaHalf([1.0, 0.5]).rho(data_round=2, horizon=None)
+    >>> LambdaHalf([1.0, 0.5]).coefficient_at(data_round=2, horizon=None)
     0.25
     """
 
@@ -110,7 +110,7 @@ class LambdaHalf:
         check_fields(self)
         _settle_schedule(self)
 
-    def rho(self, data_round: int, horizon: int | None) -> float:
+    def coefficient_at(self, data_round: int, horizon: int | None) -> float:
         return _at(self.lam, data_round) / 2
 
 
@@ -122,7 +122,7 @@ class Proximal:
         mu: FedProx's mu; with FedProx a run refuses another.
         lam: lambda_m: a number, one for each data round (the last one is kept), or a function of m.
 
-    >>> Proximal(mu=0.5, lam=[0.5, 1.5]).rho(2, None)
+    >>> Proximal(mu=0.5, lam=[0.5, 1.5]).coefficient_at(2, None)
     0.25
     """
 
@@ -133,7 +133,7 @@ class Proximal:
         check_fields(self)
         _settle_schedule(self)
 
-    def rho(self, data_round: int, horizon: int | None) -> float:
+    def coefficient_at(self, data_round: int, horizon: int | None) -> float:
         return self.mu / (self.mu + _at(self.lam, data_round))
 
 
@@ -142,22 +142,24 @@ class Decaying:
     """rho_m = c / sqrt(M) over M planned data rounds (the paper's corollary), or c / sqrt(m) when open-ended.
 
     Args:
-        c: the constant above the root.
+        coefficient: c, above the root.
         open_ended: whether the root is of m, the round, also where M is known.
 
-    >>> Decaying(1.0).rho(data_round=4, horizon=16), Decaying(1.0, open_ended=True).rho(data_round=4, horizon=16)
-    (0.25, 0.5)
+    >>> Decaying(1.0).coefficient_at(data_round=4, horizon=16)
+    0.25
+    >>> Decaying(1.0, open_ended=True).coefficient_at(data_round=4, horizon=16)
+    0.5
     """
 
-    c: Annotated[float, NOT_NEGATIVE]
+    coefficient: Annotated[float, NOT_NEGATIVE]
     open_ended: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def rho(self, data_round: int, horizon: int | None) -> float:
+    def coefficient_at(self, data_round: int, horizon: int | None) -> float:
         rounds = data_round if self.open_ended or horizon is None else horizon
-        return float(self.c / np.sqrt(rounds))
+        return float(self.coefficient / np.sqrt(rounds))
 
 
 def _at(schedule: Schedule, data_round: int) -> float:

@@ -146,7 +146,6 @@ UPCYCLES: dict[str, type[BuiltTable]] = {
     name: table_of(
         made,
         tag=("kind", name),
-        renamed={"c": "coefficient"} if name == "constant" else None,
         types={"lam": _LAM} if name in ("lambda_half", "proximal") else None,
     )
     for name, made in COEFFICIENTS.items()

@@ -123,7 +123,7 @@ class Synthetic(Source):
     beta: Annotated[float, NOT_NEGATIVE] | None = None
     clients: Count = 30
     dim: Count = 20
-    classes: _Classes = 2
+    num_classes: _Classes = 2
     sizes: Count | Annotated[tuple[Count, ...], AsTuple] | None = Field(
         default=None, description=f"{COUNT.phrase}, or a list of as many as there are clients"
     )

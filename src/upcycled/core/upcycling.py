@@ -67,7 +67,7 @@ class Move:
     """The next iterate and, where the rule is a scalar one, the coefficient that gave it."""
 
     server: Server
-    rho: float | None
+    coefficient: float | None
 
 
 @runtime_checkable
@@ -110,14 +110,14 @@ class Rule(Protocol):
         """Return the next iterate; ``moves`` names the server vectors that go along with the model."""
 
 
-def extrapolate(seen: Observed, rho: float, moves: tuple[str, ...]) -> Server:
+def extrapolate(seen: Observed, coefficient: float, moves: tuple[str, ...]) -> Server:
     """Return w(2m) = w(2m-1) + rho (w(2m-1) - w(2m-2)), for the model and the vectors that move with it.
 
     rho = 0 gives back the very same iterate, so that it reproduces a vanilla run bit for bit.
 
     Args:
         seen: what the iteration may look at; its last two iterates are used.
-        rho: how far to go.
+        coefficient: rho, how far to go.
         moves: the server vectors that go along.
 
     Returns:
@@ -130,9 +130,9 @@ def extrapolate(seen: Observed, rho: float, moves: tuple[str, ...]) -> Server:
     array([4.], dtype=float32)
     """
     before, now = seen.iterates[-2], seen.iterates[-1]
-    if rho == 0:
+    if coefficient == 0:
         return now
-    ratio = np.float32(rho)
+    ratio = np.float32(coefficient)
     moved = {name: now.vectors[name] + ratio * (now.vectors[name] - before.vectors[name]) for name in moves}
     return Server(now.model + ratio * (now.model - before.model), {**now.vectors, **moved})
 
@@ -163,7 +163,7 @@ class State:
     """Mean squared norm of the last released updates, less the known noise, where the rule uses it."""
     noise_energy: float | None = None
     """What the last data round brought into the iterate of known noise, where the rule uses it."""
-    rho: float | None = None
+    coefficient: float | None = None
     """The coefficient of the last upcycled iteration."""
     rule: RuleState = field(default_factory=dict)
     aggregator: AggregatorState = field(default_factory=dict)
@@ -260,7 +260,7 @@ class Strategy:
             iteration=state.iteration + 1,
             phase=state.phase + 1,
             seen=(*state.seen, move.server)[-rule.depth :],
-            rho=move.rho,
+            coefficient=move.coefficient,
             rule=own,
         )
 

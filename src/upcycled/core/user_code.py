@@ -29,12 +29,12 @@ def check_members(field: str, value: object, values: Iterable[str], methods: Map
         methods: the names of methods, each with what it is called with.
 
     >>> class Late:
-    ...     def rho(self, data_round):
+    ...     def coefficient_at(self, data_round):
     ...         return 0.5
-    >>> check_members("upcycle", Late(), (), {"rho": ("data_round", "horizon")})
+    >>> check_members("upcycle", Late(), (), {"coefficient_at": ("data_round", "horizon")})
     Traceback (most recent call last):
     ...
-    upcycled.core.errors.InputError: upcycle is a Late, whose rho takes (data_round), but it is called as rho(data_ro...
+    upcycled.core.errors.InputError: upcycle is a Late, whose coefficient_at takes (data_round), but it is...
     """
     if isinstance(value, type):
         raise InputError(field=field, value=value, must=f"an object of this class, such as {value.__name__}()")

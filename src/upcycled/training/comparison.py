@@ -329,7 +329,7 @@ def longer_server_lr(algorithm: object, rule: object, is_restricted: bool) -> tu
         return None, f"{getattr(algorithm, 'name', 'the algorithm')} has no server_lr that is 1"
     if is_restricted:
         return None, "the scores of private runs are the data holder's own, and more runs cost more epsilon"
-    return 1 + coefficient.rho(1, None), ""
+    return 1 + coefficient.coefficient_at(1, None), ""
 
 
 def _has_server_lr(algorithm: object) -> bool:

@@ -41,7 +41,7 @@ class Record:
     """Test accuracy of the global model; the same as ``accuracy`` without personal models."""
     global_loss: float | None
     coefficient: float | None
-    """rho of an upcycled iteration, where its rule is a scalar one."""
+    """The coefficient of an upcycled iteration, where its rule is a scalar one."""
     bytes_up: int | None
     bytes_down: int | None
     messages: int | None

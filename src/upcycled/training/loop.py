@@ -241,7 +241,7 @@ def _record(
         loss=None if scores is None else scores.loss,
         global_accuracy=None if global_scores is None else global_scores.accuracy,
         global_loss=None if global_scores is None else global_scores.loss,
-        coefficient=None if release is not None else state.rho,
+        coefficient=None if release is not None else state.coefficient,
         bytes_up=clients.size * (vector + statistics),
         bytes_down=clients.size * (vector * (1 + len(plan.strategy.algorithm.sends)) + statistics),
         messages=2 * clients.size,

@@ -25,7 +25,7 @@ def synthetic(
     *,
     clients: int = 30,
     dim: int = 20,
-    classes: int = 2,
+    num_classes: int = 2,
     sizes: int | Sequence[int] | Ints | None = None,
     test_fraction: float = 0.1,
     seed: int = 0,
@@ -44,7 +44,7 @@ def synthetic(
         beta: the standard deviation of the clients' feature means; not with "iid".
         clients: how many clients.
         dim: how many features.
-        classes: how many classes.
+        num_classes: how many classes.
         sizes: samples of every client, test samples included: one number, one per client, or None for
             50 + lognormal(4, 2), at most 3,104, like the published sets (median about 105, mean about 320).
         test_fraction: the part of every client's samples held out as its test part.
@@ -60,12 +60,12 @@ def synthetic(
 
     >>> synthetic(0.5, 0.5, clients=3, sizes=[10, 20, 30]).sizes.tolist()
     [9, 18, 27]
-    >>> synthetic("iid", dim=4, classes=3).num_clients
+    >>> synthetic("iid", dim=4, num_classes=3).num_clients
     30
     """
     _check_kind(alpha, beta)
     clients = whole("clients", clients, at_least=1)
-    dim, classes = whole("dim", dim, at_least=1), whole("classes", classes, at_least=2)
+    dim, classes = whole("dim", dim, at_least=1), whole("num_classes", num_classes, at_least=2)
     rng = np.random.default_rng(whole("seed", seed, at_least=0))
     iid = isinstance(alpha, str)
     models = 1 if iid else clients

@@ -245,7 +245,7 @@ def check_snapshot(kept: Snapshot, plan: Plan) -> None:
 def _check_state(state: State, start: State, plan: Plan) -> None:
     strategy = plan.strategy
     counts = (state.iteration, state.data_rounds, state.attempt, state.phase)
-    numbers = (state.noise_std, state.clip_scale, state.spread, state.noise_energy, state.rho)
+    numbers = (state.noise_std, state.clip_scale, state.spread, state.noise_energy, state.coefficient)
     _need(all(map(_is_count, counts)) and state.iteration <= plan.iterations, "iteration")
     _need(state.data_rounds == strategy.data_rounds(state.iteration), "data_rounds")
     _need(all(one is None or _is_number(one) for one in numbers), "numbers")
