@@ -274,7 +274,7 @@ def test_all_attempts_at_a_seed_are_in_its_evidence(seed, tmp_path, monkeypatch,
     assert main(["run", "small.toml", "--quiet"]) == 0
     capsys.readouterr()
     both = [Ledger.read(seed / name) for name in ("ledger.jsonl", "ledger-2.jsonl")]
-    assert both[1].previous == both[0].head.tip
+    assert both[1].header.previous == both[0].head.tip
     together = joint_epsilon(both, DELTA).max()
     assert together > 1.3 * one
     folder = tmp_path / "evidence"

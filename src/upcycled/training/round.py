@@ -26,7 +26,7 @@ from upcycled.core.mechanism import Ask, Charge, Fitted, NoiseSource, Release, T
 from upcycled.core.randomness import Purpose
 from upcycled.core.sampling import Cohort
 from upcycled.core.vectors import Ints, Real, Vector, weighted_mean
-from upcycled.privacy.charge_kinds import kind_of
+from upcycled.privacy.charge_kinds import kind_named
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.training.plan import Plan
 from upcycled.training.plan_checks import check_problem, check_proven_for, check_stepped, own_copy
@@ -228,7 +228,7 @@ def _received(plan: Plan, mechanism: Fitted, asked: Ask, release: Release) -> Re
 
 def _noise_std(combination: Combination, charge: Charge | None) -> float:
     """Return the known std per coordinate of the noise in a mean with weights; zero where it is not known."""
-    if combination.weights is None or charge is None or not kind_of(charge).is_noisy_vector:
+    if combination.weights is None or charge is None or not kind_named(charge.kind).is_noisy_vector:
         return 0.0
     return float(np.sqrt(np.square(combination.weights * charge.noise_std).sum()))
 
@@ -264,6 +264,6 @@ def _spread(
     if mechanism.is_central:
         noise = mechanism.mean_noise_std(release) ** 2
     else:
-        is_known = charge is not None and kind_of(charge).is_noisy_vector
+        is_known = charge is not None and kind_named(charge.kind).is_noisy_vector
         noise = float(shares @ charge.noise_std**2) if charge is not None and is_known else 0.0
     return max(0.0, found - float(drift.shape[-1]) * noise)
