@@ -11,7 +11,7 @@ from io import StringIO
 import pytest
 
 import upcycled as up
-from upcycled.audit.findings import Audit, Claim
+from upcycled.audit.findings import Audit, AuditedClaim
 from upcycled.cli.main import main
 from upcycled.privacy.mechanisms import MECHANISMS, claim_word
 
@@ -122,7 +122,7 @@ def test_files_and_values_say_it(done):
 
 
 def test_an_audit_calls_it_what_it_is():
-    own = Audit("it", Claim(1.0, 1e-5, word=claim_word("borrowed")), "proven", 0.5, {})
+    own = Audit("it", AuditedClaim(1.0, 1e-5, word=claim_word("borrowed")), "proven", 0.5, {})
     assert own.sentences[-1] == f"what is {CLAIM}, epsilon 1 for this round, is not refuted by this attack"
     assert own.claim.title == CLAIM
 

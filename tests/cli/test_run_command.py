@@ -52,7 +52,7 @@ def test_json_is_one_document_on_standard_output_and_all_else_is_not(here, capsy
     document = json.loads(out)
     assert [seed["seed"] for seed in document["seeds"]] == [4, 5]
     assert document["summary"]["data_rounds"] == {"mean": 2.0, "sd": 0.0}
-    assert document["config"]["algorithm"] == {"name": "fedprox", "mu": 0.5}
+    assert document["config"]["algorithm"] == {"name": "fedprox", "mu": 0.5, "server_lr": 1.0}
     assert "seed 4" in err
 
 

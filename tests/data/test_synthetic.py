@@ -131,7 +131,7 @@ def test_the_seed_decides_and_no_global_generator_is_touched():
         ((0.5, float("nan")), {}, r"beta.*nan.*>= 0"),
         ((1, 1), {"clients": 0}, r"clients.*0.*integer >= 1"),
         ((1, 1), {"dim": 0}, r"dim.*0.*integer >= 1"),
-        ((1, 1), {"classes": 1}, r"classes.*1.*integer >= 2"),
+        ((1, 1), {"num_classes": 1}, r"num_classes.*1.*integer >= 2"),
         ((1, 1), {"sizes": 0}, r"sizes.*0.*integer >= 1"),
         ((1, 1), {"sizes": [3, 3]}, r"sizes.*2.*clients.*30"),
         ((1, 1), {"clients": 2, "sizes": [3, 2.5]}, r"sizes\[1\].*2.5.*integer >= 1"),

@@ -62,8 +62,8 @@ def test_vanilla_with_a_longer_server_step_has_as_much_work_and_epsilon(here, eq
     assert longer.upcycled == row.upcycled
     for vanilla, other in zip(row.vanilla.seeds, longer.vanilla.seeds, strict=True):
         for key in ("iterations", "data_rounds", "messages", "bytes", "gradient_steps"):
-            assert vanilla.summary[key] == other.summary[key]
-        assert vanilla.summary["privacy"]["epsilon"] == other.summary["privacy"]["epsilon"]
+            assert getattr(vanilla.summary, key) == getattr(other.summary, key)
+        assert vanilla.summary.privacy.epsilon == other.summary.privacy.epsilon
     config = (found.folder / "fedprox-vanilla-longer-step/seed-0/config.toml").read_text()
     assert "server_lr = 1.7" in config
     document = json.loads((found.folder / "compare.json").read_text())
@@ -95,7 +95,7 @@ def test_holms_correction_counts_both_differences_of_each_algorithm(here):
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("upcycle={kind='decaying', c=0.5}", "not constant"),
+        ("upcycle={kind='decaying', coefficient=0.5}", "not constant"),
         ("algorithm={name='pfedme'}", "server_lr"),
         ("algorithm.server_lr=1.2", "server_lr"),
         ("privacy={mechanism='model_clipping', clip_norm=1.0, noise_std=1.0, noise='system'}", "data holder"),

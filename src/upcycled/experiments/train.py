@@ -44,7 +44,7 @@ def document_of(spec: RunSpec) -> dict[str, Any]:
     >>> import upcycled as up
     >>> found = document_of(up.RunSpec(algorithm=up.FedProx(mu=0.5), upcycle=0.7, iterations=8, seed=3))
     >>> found["algorithm"], found["upcycle"], found["seeds"]
-    ({'name': 'fedprox', 'mu': 0.5}, {'kind': 'constant', 'coefficient': 0.7}, [3])
+    ({'name': 'fedprox', 'mu': 0.5, 'server_lr': 1.0}, {'kind': 'constant', 'coefficient': 0.7}, [3])
     """
     document: dict[str, Any] = {"seeds": [spec.seed], "model": _model(spec)}
     for name, option in OPTIONS.items():
