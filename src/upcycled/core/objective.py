@@ -134,6 +134,10 @@ def one_logit_loss(weight: float | None = None) -> GeneralisedLinear:
     return GeneralisedLinear(name, 1, most**2, most / 4, 1, 4 / most)
 
 
+PROVEN_LOSSES = "cross_entropy, binary_cross_entropy (one logit) or huber"
+"""The losses that certified solvers and mechanisms take, as errors name them."""
+
+
 def huber_loss(threshold: float, outputs: int = 1) -> GeneralisedLinear:
     """Return what is proven of Huber's loss, averaged over m outputs.
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from upcycled.core.engine import Task
 from upcycled.core.mechanism import Ask, Trained
+from upcycled.core.objective import PROVEN_LOSSES
 from upcycled.core.randomness import Purpose, client_keys, permutations
 from upcycled.core.solvers import CertifiedGD, CertifiedMinimiser, LocalSGD, NominalSGD, ShiftedMinimiser
 from upcycled.core.vectors import Real
@@ -30,8 +31,8 @@ def refuses_certified(task: Task) -> str | None:
     if _gradient_sum_of(task) is not None:
         return None
     return (
-        f"{type(task.solver).__name__} solves linear models with the loss cross_entropy, binary_cross_entropy (one "
-        f"logit) or huber only, and the loss is {task.objective.name}"
+        f"{type(task.solver).__name__} solves linear models with the loss {PROVEN_LOSSES} only, and the loss is "
+        f"{task.objective.name}"
     )
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from upcycled._utils.formats import fixed, general, significant
 from upcycled.core.errors import DivergedError, InputError, Limits
 from upcycled.core.mechanism import Setting
-from upcycled.core.objective import GeneralisedLinear
+from upcycled.core.objective import PROVEN_LOSSES, GeneralisedLinear
 from upcycled.core.solvers import LocalSGD
 from upcycled.core.vectors import Ints, Real, Shards, Vector
 
@@ -90,8 +90,7 @@ def check_convex(owner: str, setting: Setting) -> GeneralisedLinear:
     if setting.convex is None:
         raise InputError(
             f"{owner} needs a linear model (model='logistic' or one nn.Linear, no dropout) with the loss "
-            "'cross_entropy', 'binary_cross_entropy' (one logit) or 'huber': its bound on what a record can change is "
-            "proven for these convex losses only"
+            f"{PROVEN_LOSSES}: its bound on what a record can change is proven for these convex losses only"
         )
     return setting.convex
 
