@@ -1,7 +1,5 @@
 """The paper's convergence analysis: constants, condition, rate bound, and estimators of L and B.
 
-The paper's convergence analysis as code: constants, condition, rate bound, and estimators of L and B.
-
 The paper's convergence analysis: C1, C2 and C3 with their parts, the bound of Theorem 1, and when it says something.
 
 For Upcycled-FedProx with exact local minimisers, over two consecutive data rounds:

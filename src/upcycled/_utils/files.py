@@ -3,8 +3,6 @@
 Where on this machine things are kept that can be made or fetched again.
 
 Compressed files are bounded: a small file that unpacks into a great many bytes is refused, unless it is allowed.
-
-Files that appear whole or not at all, and files that may be damaged or forged.
 """
 
 from __future__ import annotations

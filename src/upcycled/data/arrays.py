@@ -4,8 +4,6 @@ Numbers and classes written as text, each value by itself: what one says never c
 
 Put what a user brings for many clients together into flat parts, before anything is converted.
 
-Turn what a user brings into flat features and int64 labels, or say in one sentence what is wrong with it.
-
 Everything is read in chunks of rows: a memory-mapped array that already has the right type is looked at once
 and never copied.
 """

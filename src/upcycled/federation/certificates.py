@@ -1,7 +1,5 @@
 """Keys, certificates and invitations: a federation's own authority, its server's certificate, a site's key.
 
-Keys and certificates: a federation's own authority, its server's certificate, a site's key.
-
 What a site gets from whoever runs a federation: one file, without any secret.
 """
 

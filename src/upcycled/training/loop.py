@@ -2,8 +2,6 @@
 
 Scores beside the engine's: charged ones on held-out samples, and those that choose the best iterate.
 
-The loop over iterations, once for every algorithm, strategy, mechanism and engine.
-
 Odd: ask, answer, take. Even: extrapolate.
 """
 

@@ -4,8 +4,6 @@ A place in a notebook's output whose content is replaced as a run goes on.
 
 What a private run has spent so far, for displays: computed beside the run, and seldom enough not to slow it.
 
-Live progress of a run: a table in a terminal, an occasional line in a pipe, a bar in a notebook.
-
 Live progress of a batch: a row for each running run, a line now and then in a pipe, a bar in a notebook.
 """
 

@@ -9,8 +9,6 @@ If the ledger is right they are independent standard normals, and every p-value 
     tail         how many numbers lie beyond 2 to 4 is binomial
 
 A family of tests is rejected when its smallest p-value times the number of its tests is at most its part of the level.
-
-Noise against the ledger: its scale and its tail at every client, and whether any of it is used twice.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ delta for each step.
 
 ``dp_accounting`` gives the same numbers (a test compares them), more slowly.
 
-Gaussian noise on Poisson-sampled batches (DP-SGD), by privacy loss distributions from ``dp_accounting``.
-
 One step adds N(0, (z C)^2 I) to a sum of records clipped to norm C, each record in it independently with probability q,
 in secret. Replace-one is charged with the pair (1-q) N(0, s^2) + q N(+-C, s^2), add/remove with N(0, s^2) against
 (1-q) N(0, s^2) + q N(C, s^2). The distributions are discretised upwards (connect-the-dots), so every number is an upper
