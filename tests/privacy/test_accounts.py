@@ -815,3 +815,16 @@ def test_terms_are_read_as_an_account_writes_them_and_not_otherwise(tmp_path):
     for other in (written | {"note": "x"}, written | {"pots": [{name: pot[name] for name in pot if name != "draws"}]}):
         with pytest.raises(ValueError, match="account writes"):
             commitment_of(other)
+
+
+def test_an_account_that_another_process_opens_meanwhile_is_the_only_one(tmp_path, monkeypatch):
+    place = tmp_path / "account"
+
+    def slow(folder):
+        monkeypatch.undo()
+        Account.open(folder, epsilon=1.0, delta=1e-3)
+
+    monkeypatch.setattr("upcycled.privacy.accounts.account.make_private", slow)
+    with pytest.raises(up.InputError, match="has an account already"):
+        Account.open(place, epsilon=9.0, delta=1e-3)
+    assert Account.read(place).terms.epsilon == 1.0

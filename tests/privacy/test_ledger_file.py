@@ -16,7 +16,7 @@ from tests.privacy.runs import QUIET, cohort, setting, unplanned
 from upcycled.core.mechanism import Charge
 from upcycled.privacy import DPSGD, Account, Budget, ErmOutput, Ledger, ModelClipping, ObjectivePerturbation
 from upcycled.privacy.ledger.entries import Entry, from_line, to_line
-from upcycled.privacy.ledger.ledger_file import run_of
+from upcycled.privacy.ledger.ledger_file import LedgerFile, run_of
 
 DELTA = 1e-5
 MECHANISMS = [
@@ -259,3 +259,33 @@ def test_a_repeated_simulation_with_a_torn_ledger_completes_it(federation, tmp_p
     again = up.train(federation, **arguments, **QUIET)
     assert path.read_bytes() == whole
     assert lines_of(again.privacy) == lines_of(first.privacy)
+
+
+@pytest.mark.parametrize("when", ["as it opens", "as it appends"])
+def test_a_line_of_another_writer_is_never_lost(when, tmp_path, monkeypatch):
+    spend(opened(tmp_path / "a"), MECHANISMS[0], [1])
+    ours, other = (opened(tmp_path / "a") for _ in range(2))
+    place, name = (LedgerFile, "_take_up") if when == "as it opens" else (LedgerFile, "_rest")
+    plain = getattr(place, name)
+
+    def slow(*given):
+        found = plain(*given)
+        monkeypatch.setattr(place, name, plain)
+        spend(other, MECHANISMS[0], [2])
+        return found
+
+    monkeypatch.setattr(place, name, slow)
+    with pytest.raises(up.InputError, match="another process wrote to it"):
+        spend(opened(tmp_path / "a") if when == "as it opens" else ours, MECHANISMS[0], [3, 4])
+    charged = [json.loads(line).get("round") for line in (tmp_path / "a").read_bytes().splitlines()]
+    assert charged.count(2) == 2
+
+
+def test_a_file_that_lost_lines_meanwhile_takes_no_more(tmp_path):
+    ledger = opened(tmp_path / "a")
+    spend(ledger, MECHANISMS[0], [1, 2])
+    short = b"".join((tmp_path / "a").read_bytes().splitlines(keepends=True)[:3])
+    (tmp_path / "a").write_bytes(short)
+    with pytest.raises(up.InputError, match="shorter than it was"):
+        spend(ledger, MECHANISMS[0], [3])
+    assert (tmp_path / "a").read_bytes() == short

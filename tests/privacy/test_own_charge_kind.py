@@ -16,7 +16,7 @@ from upcycled.core.errors import Limits
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Real
 from upcycled.privacy import Account, Ledger, ModelClipping
-from upcycled.privacy.charge_kinds import KINDS, PURE, ChargeKind, Total, register
+from upcycled.privacy.charge_kinds import KINDS, PURE, ChargeKind, Gaussian, Total, register
 from upcycled.privacy.ledger.joint import charges_of, events_as_json, events_of, joint_epsilon
 
 RATIOS = np.array([0.1, 0.25, 0.05])
@@ -200,6 +200,80 @@ def test_names_and_ranges_are_checked_when_a_kind_is_registered():
         with pytest.raises(up.InputError, match=sentence):
             register(made)
     assert set(KINDS) == {"gaussian", "pure", "sampled", "none", "laplace"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"amounts": ChargeKind.amounts}, "no method amounts"),
+        ({"epsilons": ChargeKind.epsilons}, "no method epsilons"),
+        ({"pot_cost": ChargeKind.pot_cost}, "no method pot_cost"),
+        ({"pots": ("pure", "mixed")}, "no method renyi"),
+        ({"is_filterable": True}, "no method fits"),
+        ({"totals": {}}, "nothing adds up"),
+        ({"totals": {"draws": Total(np.add, 0.0)}}, "'draws' is no name for a total"),
+    ],
+)
+def test_a_kind_that_would_charge_too_little_is_not_registered(changes, sentence):
+    plain = {"epsilons": vars(ChargeKind)["epsilons"]} if "epsilons" in changes else changes
+    with pytest.raises(up.InputError, match=rf"'other'.*{sentence}"):
+        register(type("Other", (Laplace,), {"kind": "other", **plain}))
+    assert "other" not in KINDS
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"totals": {"ratios": Total(np.add, 0)}}, "ratios is not an integer"),
+        ({"totals": {"ratios": Total(np.add, 0.0), "count": Total(np.add, 0)}}, "expected count, ratios"),
+        ({"amounts": lambda self: {"ratios": self.ratio * np.nan}}, "ratios is not a number"),
+    ],
+)
+def test_amounts_that_would_be_lost_are_refused_before_anything_is_written(changes, sentence, data, tmp_path):
+    KINDS["laplace"] = type("Laplace", (Laplace,), changes)
+    with pytest.raises(up.InputError, match=sentence):
+        run(data)
+    account = Account.open(tmp_path / "account", epsilon=1.0, delta=0, kind="pure")
+    with pytest.raises(up.InputError, match=sentence):
+        run(data, noise="system", account=account.folder)
+    assert not Account.read(account.folder).charges
+
+
+def test_the_worst_epsilon_sees_the_smallest_minimum(data):
+    least = {
+        "totals": {"least": Total(np.minimum, math.inf)},
+        "amounts": lambda self: {"least": self.ratio},
+        "epsilons": classmethod(lambda cls, points, delta: [1 / ratio for ratio, _ in points]),
+    }
+    KINDS["laplace"] = type("Laplace", (Laplace,), least)
+    ledger = run(data).privacy
+    assert ledger.max_epsilon(DELTA) == ledger.epsilon(DELTA).max() == pytest.approx(20)
+
+
+def test_an_epsilon_that_is_not_a_number_is_infinite(data):
+    no_number = classmethod(lambda cls, points, delta: [math.nan if ratios > 0.5 else ratios for ratios, _ in points])
+    KINDS["laplace"] = type("Laplace", (Laplace,), {"epsilons": no_number})
+    ledger = run(data).privacy
+    assert ledger.epsilon(DELTA) == pytest.approx([0.3, math.inf, 0.15])
+    assert ledger.max_epsilon(DELTA) == math.inf
+
+
+def test_scores_are_refused_beside_another_kind_before_the_first_round(data, monkeypatch):
+    made = dataclass(frozen=True, eq=False, kw_only=True)(type("Laplace", (Gaussian,), {"kind": "laplace"}))
+    KINDS["laplace"] = made
+    monkeypatch.setattr(
+        f"{__name__}.charge_of_round",
+        lambda cohort: Charge("laplace", cohort.clients, np.ones(cohort.clients.size), np.ones(cohort.clients.size)),
+    )
+    with pytest.raises(up.InputError, match="charged_scores cannot be charged beside 'laplace_clipping'"):
+        run(data, charged_scores=up.privacy.ChargedScores(noise_std=5.0))
+
+
+def test_a_field_of_a_charge_is_not_given_twice():
+    ones = np.ones(1)
+    for name in ("draws", "noise_std", "clients"):
+        with pytest.raises(up.InputError, match=rf"'more' has the column '{name}'"):
+            Charge("gaussian", np.array([0]), ones, ones, more={name: ones})
 
 
 def test_evidence_needs_a_kind_that_its_script_knows(data, tmp_path):

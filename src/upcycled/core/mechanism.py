@@ -209,6 +209,11 @@ class Charge:
     more: Mapping[str, Any] = field(default_factory=dict)
     """The columns that only a registered kind has, by name."""
 
+    def __post_init__(self) -> None:
+        # Whoever reads the field would miss such a column, and whoever reads the columns would miss the field.
+        if wrong := sorted({*self.more}.intersection(_CHARGE_FIELDS)):
+            raise InputError(f"Charge: 'more' has the column '{wrong[0]}'; expected it as the field '{wrong[0]}'")
+
     @property
     def columns(self) -> dict[str, Any]:
         """The arrays by name, ``clients`` first, without columns that are None."""

@@ -21,6 +21,7 @@ leaves out is refused with an error and never guessed: a budget, an account, eve
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -94,7 +95,7 @@ class ChargeKind:
     has_gaussian_noise: ClassVar[bool] = False
     """Whether ``noise_std`` is the std of Gaussian noise, which joins something that moves by ``sensitivity``."""
     is_noisy_vector: ClassVar[bool] = False
-    """Whether that noise joins the released vector itself. Charged scores are of such a kind, and only beside it."""
+    """Whether that noise joins the released vector itself."""
     is_exact: ClassVar[bool] = False
     """Whether charges of several ledgers compose exactly or optimally as those of one."""
     is_filterable: ClassVar[bool] = False
@@ -159,6 +160,20 @@ class ChargeKind:
             if not is_within.all():
                 start = "from" if limits.above is None else "above"
                 raise ValueError(f"its {name} is {values[~is_within][0]:g}, and must be {start} {least:g} to {most:g}")
+        self._check_amounts()
+
+    def _check_amounts(self) -> None:
+        """Reject amounts that would be lost in the totals, with a ValueError."""
+        with np.errstate(all="ignore"):  # what a file says may be beyond all numbers
+            amounts = self.amounts()
+        if {*amounts} != {*self.totals}:
+            given, expected = (", ".join(sorted(names)) or "nothing" for names in (amounts, self.totals))
+            raise ValueError(f"the kind '{self.kind}' adds to {given}; expected {expected}")
+        for name, values in amounts.items():
+            if np.isnan(values).any():
+                raise ValueError(f"what it adds to {name} is not a number")
+            if isinstance(self.totals[name].start, int) and np.not_equal(values, np.floor(values)).any():
+                raise ValueError(f"what it adds to {name} is not an integer, but the total begins at an integer")
 
     # How charges add up
 
@@ -188,6 +203,8 @@ class ChargeKind:
     @classmethod
     def frontier(cls, points: Iterable[Point]) -> list[Point]:
         """Return the points that the worst epsilon follows from."""
+        if any(total.how is np.minimum for total in cls.totals.values()):
+            return list(set(points))  # less of a minimum may be worse: no point exceeds another
         return pareto(points)
 
     @classmethod
@@ -253,7 +270,8 @@ def register(made: K) -> K:
     """Add a kind to :data:`KINDS`: a class decorator.
 
     Raises:
-        InputError: if the name is taken, or a column has no range or a name that ledgers use for something else.
+        InputError: if the name is taken, a column has no range or a name that ledgers use for something else, or a
+            method is missing that its class variables ask for.
     """
     known = KINDS.get(made.kind)
     where = f"kind of charge {shown(made.kind)}"
@@ -269,8 +287,31 @@ def register(made: K) -> K:
         if limits.at_most is not None and (limits.above is None) != (limits.at_least is None):
             continue
         raise InputError(f"{where}: each column needs Limits with at_most, and either above or at_least")
+    _check_members(made, where)
     KINDS[made.kind] = made
     return made
+
+
+def _check_members(made: type[ChargeKind], where: str) -> None:
+    """Reject a kind that leaves out what its charges, budgets or accounts would ask for."""
+
+    def is_own(name: str) -> bool:
+        return inspect.getattr_static(made, name) is not inspect.getattr_static(ChargeKind, name)
+
+    if "draws" in made.totals:
+        raise InputError(f"{where}: 'draws' is no name for a total; draws add up for every kind")
+    if made.is_claimed and not (made.totals or is_own("points")):
+        raise InputError(f"{where}: an epsilon is claimed, but nothing adds up; give it totals, or is_claimed = False")
+    needs = {
+        "epsilons": made.is_claimed,
+        "amounts": bool(made.totals),
+        "fits": made.is_filterable,
+        "renyi": "mixed" in made.pots,
+        "pot_cost": bool({*made.pots} - {"mixed"}),
+    }
+    for name, is_needed in needs.items():
+        if is_needed and not is_own(name):
+            raise InputError(f"{where}: it has no method {name}, which its class variables ask for")
 
 
 def kind_named(name: str | None) -> type[ChargeKind]:
@@ -336,7 +377,7 @@ class _WithNoise(ChargeKind):
 @register
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Gaussian(_WithNoise):
-    """Releases with Gaussian noise: (sensitivity / noise_std)^2 adds up, exactly."""
+    """Releases with Gaussian noise: (sensitivity / noise_std)^2 adds up, exactly. Charged scores are of this kind."""
 
     kind: ClassVar[str] = "gaussian"
     is_noisy_vector: ClassVar[bool] = True
@@ -347,7 +388,7 @@ class Gaussian(_WithNoise):
     is_slow: ClassVar[bool] = False
 
     def amounts(self) -> Mapping[str, Real | Ints]:
-        return {"squares": self.pot_cost()}
+        return {"squares": np.nan_to_num(self.pot_cost(), nan=np.inf, posinf=np.inf)}
 
     @classmethod
     def epsilons(cls, points: Sequence[Point], delta: float) -> list[float]:

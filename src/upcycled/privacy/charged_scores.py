@@ -20,7 +20,7 @@ from upcycled.core.sampling import everybody
 from upcycled.core.vectors import Ints, Real, grid_scale, grid_step, on_grid
 from upcycled.privacy.accounting import gdp_mu
 from upcycled.privacy.accounting.gaussian import squared_ratio
-from upcycled.privacy.charge_kinds import kind_of
+from upcycled.privacy.charge_kinds import Gaussian
 from upcycled.privacy.ledger.ledger import Ledger
 from upcycled.privacy.mechanisms.gaussian_noise import delta_for_noise
 
@@ -133,7 +133,7 @@ class FittedScores:
         """Return what scores cost these clients once."""
         sensitivity, std = (np.full(clients.size, value) for value in (self.sensitivity, self.wanted.noise_std))
         draws = np.full(clients.size, self.numbers) if self.is_real else None
-        return Charge("gaussian", clients, sensitivity, std, draws=draws)
+        return Charge(Gaussian.kind, clients, sensitivity, std, draws=draws)
 
     def count(self, logits: NDArray[Any], labels: Ints) -> Real:
         """Return a client's exact numbers: sums of what each sample gives by itself."""
@@ -230,7 +230,7 @@ def check_scores(scores: FittedScores, asked: Mechanism, mechanism: Fitted, sett
     """Refuse scores that could not be charged soundly beside the mechanism's releases."""
     charge = mechanism.charge(everybody(setting.facts.sizes.size))
     is_local = not (mechanism.is_central or mechanism.draws_secretly) and mechanism.promise.unit == "record"
-    if charge is None or not kind_of(charge).is_noisy_vector or not is_local:
+    if charge is None or charge.kind != Gaussian.kind or not is_local:
         raise InputError(
             f"cannot be charged beside '{mechanism.name}': it must be a mechanism whose clients release vectors with "
             "Gaussian noise, such as ModelClipping or ErmOutput",

@@ -151,10 +151,10 @@ which buys 11 of its 12 data rounds: plan fewer rounds, or more noise
             raise InputError("are given beside epsilon, delta, order or draws, but they have their own", field="pots")
         terms = Commitment(secrets.token_hex(8), unit, tuple(_pot(pot) for pot in pots))
         place = Path(folder)
-        if (place / FILE).exists():
-            raise InputError(f"{place} has an account already: what is committed is never changed; choose another")
         make_private(place)
         with locked(place, is_private=True, waits=True):
+            if (place / FILE).exists():
+                raise InputError(f"{place} has an account already: what is committed is never changed; choose another")
             key_at(place / KEY)
             AccountFile(place).begin(terms)
         return cls(place)

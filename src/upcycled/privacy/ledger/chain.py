@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from upcycled._utils.files import WriteError, cannot_write, write_whole
 from upcycled.core.errors import InputError, shown
@@ -97,7 +97,10 @@ def follow(before: str, text: bytes, line: Mapping[str, Any]) -> str:
 
 
 class ChainedFile:
-    """A file of chained lines that are only ever appended, for its user alone. The caller holds the folder's lock.
+    """A file of chained lines that are only ever appended, for its user alone.
+
+    Accounts are written under their folder's lock, ledgers under that of their checkpoints. A run without checkpoints
+    has no lock: it stops at a line of another writer, and never writes over one.
 
     A last line without its end was cut off by a kill while it was written, so its release never left: readers ignore
     it, and the next line takes its place.
@@ -117,17 +120,31 @@ class ChainedFile:
     def unread(self) -> bytes:
         """Return what follows the lines that are known."""
         with self.path.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < self._length:
-                raise InputError(f"{self.what} '{self.path}' is shorter than it was: put the file back")
-            file.seek(self._length)
-            return file.read()
+            return self._rest(file)
+
+    def _rest(self, file: BinaryIO) -> bytes:
+        """Return what follows the lines that are known, of the open file."""
+        if file.seek(0, os.SEEK_END) < self._length:
+            raise InputError(f"{self.what} '{self.path}' is shorter than it was: put the file back")
+        file.seek(self._length)
+        return file.read()
 
     def drop_torn(self) -> None:
-        """Take off what follows the last line that is known."""
-        if self.path.stat().st_size > self._length:
-            with open(os.open(self.path, os.O_RDWR), "r+b") as file:
-                file.truncate(self._length)
+        """Take off a line that was cut off while it was written."""
+        with open(os.open(self.path, os.O_RDWR), "r+b") as file:
+            if self._has_dropped(file):
                 os.fsync(file.fileno())
+
+    def _has_dropped(self, file: BinaryIO) -> bool:
+        """Take off what follows the last line that is known; say whether there was any. Reject a whole line."""
+        rest = self._rest(file)
+        if b"\n" in rest:
+            raise InputError(
+                f"{self.what} '{self.path}': another process wrote to it; let one write at a time, and try again"
+            )
+        if rest:
+            file.truncate(self._length)
+        return bool(rest)
 
     def flush(self) -> None:
         """Have all lines on the disk, those that cost nothing too."""
@@ -146,17 +163,11 @@ class ChainedFile:
 
     def _append(self, text: bytes, tip: str, *, is_durable: bool = True) -> None:
         """Append a line from its text; with ``is_durable`` it is on the disk when this returns."""
-        flags = os.O_RDWR if self.tips else os.O_RDWR | os.O_CREAT
+        flags = os.O_RDWR | os.O_APPEND | (0 if self.tips else os.O_CREAT)
         try:
             # Opened for each line: nothing to close, and a file that was moved away is noticed.
             with open(os.open(self.path, flags, 0o600), "r+b") as file:
-                file.seek(self._length)
-                if b"\n" in file.read():
-                    raise InputError(
-                        f"{self.what} '{self.path}': another process wrote in spite of the lock; try again"
-                    )
-                file.truncate(self._length)
-                file.seek(self._length)
+                self._has_dropped(file)
                 file.write(text + b"\n")
                 file.flush()
                 if is_durable:

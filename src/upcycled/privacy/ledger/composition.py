@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,6 +82,7 @@ class Spent:
         paying = np.flatnonzero(self._has_paid)
         if paying.size:
             found[paying] = self.made_of.all_epsilons(self._of(paying), delta)
+        found[np.isnan(found)] = np.inf  # a kind's rule gives no number
         return found
 
     def worst(self, delta: float) -> float:
@@ -95,8 +97,9 @@ class Spent:
         return self.made_of.frontier(self.made_of.points(self._of(paying))) if paying.size else []
 
     def values(self, points: Sequence[Point], delta: float) -> list[float]:
-        """Return the epsilons of points."""
-        return self.made_of.epsilons(points, delta) if points else []
+        """Return the epsilons of points; infinite where a kind's rule gives no number."""
+        found = self.made_of.epsilons(points, delta) if points else []
+        return [math.inf if math.isnan(epsilon) else epsilon for epsilon in found]
 
     def _of(self, clients: Ints) -> Totals:
         values: dict[str, Any] = {name: total[clients] for name, total in self._totals.items()}

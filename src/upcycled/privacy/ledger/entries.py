@@ -23,7 +23,7 @@ from upcycled.core.errors import NOT_NEGATIVE, InputError, shown
 from upcycled.core.mechanism import Charge
 from upcycled.core.vectors import Ints, Real
 from upcycled.privacy.accounting import paper_epsilon, paper_objective_epsilon
-from upcycled.privacy.charge_kinds import charge_from_json, integers, kind_of
+from upcycled.privacy.charge_kinds import Gaussian, charge_from_json, integers, kind_of
 
 U1, U2 = 1.0, 0.11
 """The paper's own constants, which reproduce its numbers; u1 = 1 is not a bound for its models."""
@@ -199,9 +199,8 @@ def check_entry(entry: Entry, num_clients: int, data_rounds: int) -> None:
     if np.unique(clients).size < clients.size:
         raise ValueError("it names a client twice")
     if entry.charge is not None:
-        columns = kind_of(entry.charge)
-        columns.check()
-        if entry.kind == "scores" and (not columns.is_noisy_vector or entry.attempt or not clients.size):
+        kind_of(entry.charge).check()
+        if entry.kind == "scores" and (entry.charge.kind != Gaussian.kind or entry.attempt or not clients.size):
             raise ValueError(f"its scores are a charge '{entry.charge.kind}' of {clients.size} clients")
     elif clients.size != 0 if entry.kind in FREE else clients.size == 0:
         raise ValueError(f"it is '{entry.kind}' with {clients.size} clients")
