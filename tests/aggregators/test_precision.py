@@ -492,6 +492,10 @@ NO_SIGNAL = {
     "a median": ({"aggregation": "median"}, "needs an aggregation with weights"),
     "momentum": ({"algorithm": up.FedAvgM(), "privacy": MECHANISMS["erm_output"]}, "is no mean of the releases"),
     "a longer step": ({"algorithm": up.FedAvg(1.5), "privacy": MECHANISMS["erm_output"]}, "is no mean of the releases"),
+    "a longer step of FedProx": (
+        {"algorithm": up.FedProx(0.5, server_lr=1.5), "privacy": MECHANISMS["erm_output"]},
+        r"is no mean of the releases.*server_lr = 1",
+    ),
     "scaffold": ({"algorithm": up.Scaffold(), "privacy": MECHANISMS["erm_output"]}, "is no mean of the releases"),
 }
 

@@ -111,6 +111,34 @@ def test_a_vanilla_run_remembers_nothing_that_a_rule_would_use():
     assert strategy.kind(after) == "data"
 
 
+class Blind:
+    """A rule that looks at no iterate."""
+
+    depth = 0
+    uses_spread = False
+
+    def start(self):
+        return {}
+
+    def move(self, own, seen, moves):
+        assert seen.iterates == ()
+        return up.Move(Server(seen.mean), None), own
+
+
+def test_a_rule_of_depth_zero_keeps_and_sees_no_iterate(tmp_path):
+    strategy = Strategy(up.FedAvg(), as_rule(Blind()))
+    state = strategy.start(at(1, 2))
+    for _ in range(3):
+        assert state.seen == ()
+        state = strategy.after_data(state, at(3, 1), 0.0, mean=np.float32([3, 1]))
+        assert state.seen == ()
+        state = strategy.upcycle(state, None)
+    data = up.data.synthetic("iid", clients=4, sizes=40, seed=0)
+    arguments = {"algorithm": up.FedAvg(), "upcycle": Blind(), "checkpoint": tmp_path, "progress": False}
+    whole = up.train(data, iterations=4, **arguments)
+    assert up.train(data, iterations=4, **arguments).params.equal(whole.params)
+
+
 def test_a_data_round_forgets_its_failed_attempts_and_keeps_what_is_carried():
     strategy = Strategy(up.FedAvg(), as_rule(0.5))
     carried = {"attempt": 3, "noise_energy": 0.25, "clip_scale": 0.5, "statistics": np.float32([7])}

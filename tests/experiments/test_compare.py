@@ -96,6 +96,7 @@ def test_holms_correction_counts_both_differences_of_each_algorithm(here):
     ("override", "words"),
     [
         ("upcycle={kind='decaying', coefficient=0.5}", "not constant"),
+        ("upcycle.coefficient=0", "coefficient is 0"),
         ("algorithm={name='pfedme'}", "server_lr"),
         ("algorithm.server_lr=1.2", "server_lr"),
         ("privacy={mechanism='model_clipping', clip_norm=1.0, noise_std=1.0, noise='system'}", "data holder"),

@@ -73,9 +73,9 @@ def test_a_folder_of_another_run_is_refused_in_one_sentence_and_not_touched(fede
 
 def test_a_checkpoint_of_another_format_is_refused(federation, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("upcycled.training.checkpoint.snapshot.FORMAT", 1)
+        patch.setattr("upcycled.training.checkpoint.snapshot.FORMAT", 2)
         up.train(federation, checkpoint=tmp_path, **QUIET)
-    with pytest.raises(up.InputError, match=r"format 1.*version.*upcycled.*format 2"):
+    with pytest.raises(up.InputError, match=r"format 2.*version.*upcycled.*format 3"):
         up.train(federation, checkpoint=tmp_path, **QUIET)
 
 

@@ -63,6 +63,7 @@ def test_an_upcycled_fedprox_run_is_vanilla_with_the_longer_server_step(data):
     ("more", "words"),
     [
         ({"upcycle": up.coefficients.Decaying(1.0)}, "not constant"),
+        ({"upcycle": 0}, "coefficient is 0"),
         ({"algorithm": up.PFedMe()}, "pfedme has no server_lr"),
         ({"algorithm": up.FedAvg(server_lr=0.5)}, "fedavg has no server_lr"),
         ({"privacy": up.privacy.ModelClipping(1.0, 8.0), "noise": "system"}, "data holder"),
@@ -73,6 +74,16 @@ def test_a_comparison_says_why_it_has_no_longer_server_step(data, more, words):
     assert (found.longer_step, found.server_lr, found.paired_longer_step) == ((), None, None)
     assert words in found.why_no_longer_step
     assert found.why_no_longer_step in str(found)
+
+
+def test_an_account_pays_for_no_arm_with_a_longer_server_step(data, tmp_path):
+    up.privacy.Account.open(tmp_path / "account", epsilon=50.0, delta=1e-5)
+    real = {"privacy": up.privacy.ModelClipping(1.0, 8.0), "noise": "system", "account": tmp_path / "account"}
+    found = up.compare(replace(data, public=True), **(QUICK | {"iterations": 4, "seeds": (0, 1)} | real))
+    assert not found.is_restricted
+    assert found.longer_step == ()
+    assert "account" in found.why_no_longer_step
+    assert len(up.privacy.Account.read(tmp_path / "account").studies) == 4
 
 
 def test_the_longer_server_step_can_be_left_out(data):

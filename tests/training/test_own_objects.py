@@ -85,6 +85,26 @@ def test_an_algorithm_without_its_contract_is_refused(federation, algorithm, wor
     assert len(up.train(federation, **QUIET | {"algorithm": Own()}).history) == QUIET["iterations"]
 
 
+class Gain(Own):
+    def __init__(self, **members):
+        self.__dict__ |= members
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"noise_gain": 0.0}, r"noise_gain.*0\.0.*> 0"),
+        ({"noise_gain": "large"}, r"noise_gain.*'large'"),
+        ({"noise_gain": 1.0, "noise_kept": None}, r"noise_kept.*None.*>= 0"),
+    ],
+)
+def test_an_algorithm_with_an_invalid_noise_gain_is_refused(federation, members, words):
+    privacy = up.privacy.ErmOutput(norm_bound=1.0, prox_mu=0.5, epsilon=2.0, delta=1e-4)
+    noisy = {"algorithm": Gain(**members), "privacy": privacy, "upcycle": up.coefficients.Signal()}
+    with pytest.raises(up.InputError, match=words):
+        up.train(federation, **(QUIET | noisy))
+
+
 class Late:
     def coefficient_at(self, data_round, horizon):
         return 0.5

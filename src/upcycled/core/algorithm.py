@@ -12,7 +12,7 @@ from typing import Annotated, Protocol, TypeAlias
 
 import numpy as np
 
-from upcycled.core.errors import POSITIVE, InputError, suggest
+from upcycled.core.errors import NOT_NEGATIVE, POSITIVE, InputError, suggest
 from upcycled.core.mechanism import Release
 from upcycled.core.solvers import Local, Problem, Solver
 from upcycled.core.vectors import Ints, Real, Vector
@@ -143,9 +143,23 @@ def own_shares(algorithm: Algorithm, num_samples: Ints) -> Real:
 
 
 def noise_gain(algorithm: Algorithm) -> float | None:
-    """Return how much larger the noise of the mean is in the new model; None where the server step is no such mean."""
+    """Return how much larger the noise of the mean is in the new model; None where the server step is no such mean.
+
+    Raises:
+        InputError: for a value that is no number above 0.
+    """
     gain: float | None = getattr(algorithm, "noise_gain", None)
-    return gain
+    return None if gain is None else POSITIVE.check("noise_gain", gain, algorithm.name)
+
+
+def noise_kept(algorithm: Algorithm) -> float:
+    """Return how much of that noise is in the models of later rounds, where nothing pulls it back; 1 if left out.
+
+    Raises:
+        InputError: for a value that is no number of 0 or more.
+    """
+    kept: float = NOT_NEGATIVE.check("noise_kept", getattr(algorithm, "noise_kept", 1.0), algorithm.name)
+    return kept
 
 
 def started(algorithm: Algorithm, model: Vector) -> Server:

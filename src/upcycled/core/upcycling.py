@@ -189,7 +189,9 @@ class Strategy:
 
     def start(self, server: Server) -> State:
         """Return the state before the first iteration."""
-        return State(server) if self.rule is None else State(server, seen=(server,), rule=self.rule.start())
+        if self.rule is None:
+            return State(server)
+        return State(server, seen=_newest(self.rule.depth, (), server), rule=self.rule.start())
 
     def kind(self, state: State) -> Kind:
         """Return what the next iteration is: data first, and then each of the two in turn."""
@@ -215,7 +217,7 @@ class Strategy:
             server=server,
             iteration=state.iteration + 1,
             data_rounds=state.data_rounds + 1,
-            seen=() if rule is None else (*state.seen, server)[-rule.depth :],
+            seen=() if rule is None else _newest(rule.depth, state.seen, server),
             noise_std=noise_std,
             mean=None if rule is None else mean,
             spread=None if rule is None else spread,
@@ -259,7 +261,7 @@ class Strategy:
             server=move.server,
             iteration=state.iteration + 1,
             phase=state.phase + 1,
-            seen=(*state.seen, move.server)[-rule.depth :],
+            seen=_newest(rule.depth, state.seen, move.server),
             coefficient=move.coefficient,
             rule=own,
         )
@@ -267,3 +269,8 @@ class Strategy:
     def data_rounds(self, iterations: int) -> int:
         """Return how many of so many iterations are data rounds: all without a rule, and with one half, rounded up."""
         return iterations if self.rule is None else -(-iterations // 2)
+
+
+def _newest(depth: int, seen: tuple[Server, ...], server: Server) -> tuple[Server, ...]:
+    """Return the last ``depth`` iterates; a rule of depth 0 sees none."""
+    return (*seen, server)[-depth:] if depth else ()

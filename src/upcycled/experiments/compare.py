@@ -343,7 +343,8 @@ class LongerStep:
 def _longer_step(vanilla: Experiment, upcycled: Experiment) -> LongerStep | str:
     """Return the arm with the longer server step, or why there is none."""
     spec, name = upcycled.spec(upcycled.seeds[0]), _own_name(upcycled)
-    server_lr, reason = longer_server_lr(spec.algorithm, as_rule(spec.upcycle), upcycled.is_restricted)
+    rule, is_paid = as_rule(spec.upcycle), spec.account_path is not None
+    server_lr, reason = longer_server_lr(spec.algorithm, rule, upcycled.is_restricted, is_paid)
     if server_lr is None:
         return reason
     raw = vanilla.resolved()

@@ -296,8 +296,9 @@ def compare(
     algorithm: Any = arguments.get("algorithm")
     server_lr, missing = None, ""
     if longer_step:
-        is_restricted = arguments.get("noise") == "system" and not data.public
-        server_lr, missing = longer_server_lr(algorithm, as_rule(upcycle), is_restricted)
+        is_real = arguments.get("noise") == "system" and arguments.get("privacy") is not None
+        is_restricted, is_paid = is_real and not data.public, is_real and arguments.get("account") is not None
+        server_lr, missing = longer_server_lr(algorithm, as_rule(upcycle), is_restricted, is_paid)
     if server_lr is not None:
         kinds.append(vanilla | {"algorithm": replace(algorithm, server_lr=server_lr)})
     runs = [{"data": data, **arguments, **kind, "seed": seed} for kind in kinds for seed in seeds]
@@ -313,22 +314,34 @@ def compare(
     return Comparison(arms[0], arms[1], equal, confidence, score, arms[2], server_lr, missing)
 
 
-def longer_server_lr(algorithm: object, rule: object, is_restricted: bool) -> tuple[float | None, str]:
+def longer_server_lr(
+    algorithm: object, rule: object, is_restricted: bool = False, is_paid: bool = False
+) -> tuple[float | None, str]:
     """Return the server_lr of the arm with the longer server step, 1 + rho; or None, and why there is no such arm.
 
+    Args:
+        algorithm: of the vanilla runs.
+        rule: of the upcycled runs.
+        is_restricted: whether the scores are the data holder's own.
+        is_paid: whether an account pays for every run.
+
     >>> import upcycled as up
-    >>> longer_server_lr(up.FedProx(), as_rule(0.5), is_restricted=False)
+    >>> longer_server_lr(up.FedProx(), as_rule(0.5))
     (1.5, '')
-    >>> longer_server_lr(up.PFedMe(), as_rule(0.5), is_restricted=False)
+    >>> longer_server_lr(up.PFedMe(), as_rule(0.5))
     (None, 'pfedme has no server_lr that is 1')
     """
     coefficient = rule.coefficient if isinstance(rule, ScalarRule) else None
     if not isinstance(coefficient, Constant | Auto):
         return None, "the upcycle coefficient is not constant"
+    if coefficient.coefficient_at(1, None) == 0:
+        return None, "the upcycle coefficient is 0, and such an arm is vanilla itself"
     if not _has_server_lr(algorithm):
         return None, f"{getattr(algorithm, 'name', 'the algorithm')} has no server_lr that is 1"
     if is_restricted:
         return None, "the scores of private runs are the data holder's own, and more runs cost more epsilon"
+    if is_paid:
+        return None, "the account would pay for more runs"
     return 1 + coefficient.coefficient_at(1, None), ""
 
 

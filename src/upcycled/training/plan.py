@@ -18,7 +18,7 @@ from torch import nn
 from upcycled.aggregators import Samples, as_aggregator
 from upcycled.coefficients import as_rule
 from upcycled.core.aggregator import Aggregator
-from upcycled.core.algorithm import Algorithm, noise_gain
+from upcycled.core.algorithm import Algorithm, noise_gain, noise_kept
 from upcycled.core.engine import EngineKind, Task
 from upcycled.core.errors import InputError
 from upcycled.core.facts import Facts
@@ -343,7 +343,7 @@ def _kept_noise(algorithm: Algorithm) -> float:
     """Return which part of a round's noise energy is in the models of later rounds."""
     gain = noise_gain(algorithm)
     assert gain is not None  # as checked
-    return float(getattr(algorithm, "noise_kept", 1.0) / gain) ** 2
+    return (noise_kept(algorithm) / gain) ** 2
 
 
 def _ratio(spec: RunSpec, solver: Solver) -> float:

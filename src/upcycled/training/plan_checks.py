@@ -64,7 +64,10 @@ def check_known_noise(spec: RunSpec, mechanism: Fitted, aggregator: Aggregator |
     if aggregator is not None and not aggregator.is_weighted:
         raise InputError(field="upcycle", value=rule, but="it needs an aggregation with weights, such as 'precision'")
     if noise_gain(spec.algorithm) is None:
-        but = f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedProx or FedDyn"
+        but = (
+            f"the server step of {spec.algorithm.name}, as set, is no mean of the releases: use FedAvg, FedProx or "
+            "FedDyn with server_lr = 1"
+        )
         raise InputError(field="upcycle", value=rule, but=but)
 
 

@@ -93,7 +93,7 @@ def _parts(columns: Columns, name: str) -> list[NDArray[Any]]:
     return np.split(columns[name], np.cumsum(columns[f"{name}.sizes"])[:-1]) if columns["kind"].size else []
 
 
-FORMAT = 2
+FORMAT = 3
 _HEADER = "upcycled"
 
 
