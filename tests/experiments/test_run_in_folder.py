@@ -157,6 +157,18 @@ def test_a_run_from_python_keeps_the_checkpoint_that_gives_it_back_and_no_other(
     assert [record.clients.tolist() for record in first.history] == [r.clients.tolist() for r in again.history]
 
 
+def test_a_stopped_run_that_goes_on_gets_the_summary_of_what_it_charged(here):
+    data = up.data.synthetic(0.5, 0.5, clients=4, sizes=30)
+    spec = SPEC.replace(privacy=up.privacy.UpdateClipping(clip_norm=1.0, noise_std=1.0), noise="system")
+    folder = RunFolder(Path("r/mine/seed-0"))
+    for callbacks, iterations in (([lambda record: up.STOP], 1), ([], 4)):
+        up.train(data, spec, results="r/mine", callbacks=callbacks)
+        summary = folder.read_summary()
+        assert summary.iterations == iterations
+        charged = up.privacy.Ledger.read(folder.path / "ledger.jsonl").head
+        assert charged.as_json() | {"mac": None} == summary.privacy.head | {"mac": None}
+
+
 def test_a_finished_run_is_reused_from_a_folder_that_nobody_may_write_to(here, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run_in_folder, "drop_checkpoint", lambda *args, **kwargs: None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -250,7 +251,8 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
             f"{folder.path}, and can neither go on nor be given back"
         )
     with locked(folder.path):
-        if _is_done(run, document):  # another process may have finished it meanwhile
+        # Asked again: another process may have finished it meanwhile.
+        if _is_done(run, document) and _is_at_its_end(folder, plan):
             drop_checkpoint(folder, shown_of_run.is_restricted, is_given_back=True)
             return train_plan(plan.kept(**run.places))
         return run_in_folder(run, lambda places: plan.kept(**places), train_plan)[0]
@@ -265,6 +267,15 @@ def _is_done(run: FolderRun, document: dict[str, Any]) -> bool:
             f"{folder.path} holds a finished run that cannot be given back: results must be another folder"
         )
     return is_done
+
+
+def _is_at_its_end(folder: RunFolder, plan: Plan) -> bool:
+    """Say whether a run with a summary made all its iterations; one that was stopped goes on, with a new summary."""
+    from upcycled._utils.files import DamagedError
+
+    with suppress(DamagedError):
+        return folder.read_summary().iterations == plan.iterations
+    return False
 
 
 def _check_same(folder: RunFolder, document: dict[str, Any]) -> bool:
