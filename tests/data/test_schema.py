@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from tests.wording import has_all
+from upcycled.config.experiment import parse
 from upcycled.core.errors import InputError
 from upcycled.data import Schema, load
 from upcycled.data.new_samples import features_by_schema
@@ -254,3 +255,11 @@ def test_frames_of_pandas_and_polars_give_what_files_give(tmp_path):
         assert found.train.x.tobytes() == wanted.train.x.tobytes()
         assert found.train.y.tolist() == wanted.train.y.tolist()
         assert found.client_names == ("a", "b")
+
+
+def test_a_schema_that_is_none_is_refused_from_python_and_in_a_file(tmp_path):
+    with pytest.raises(InputError, match=r"^schema is 3, but it must be a schema"):
+        load(tmp_path / "x.csv", schema=3)
+    table = {"source": "csv", "path": "x.csv", "schema": 3}
+    with pytest.raises(InputError, match=r"^data\.schema is 3, but it must be a schema"):
+        parse({"name": "x", "data": table, "algorithm": {"name": "fedavg"}})

@@ -289,3 +289,9 @@ def test_a_wide_table_has_every_value_in_its_column(kinds, file):
     data = load(file(frame))
     np.testing.assert_array_equal(data.train.x, np.array(list(columns.values()), dtype=np.float64).T)
     assert data.feature_names == tuple(columns)
+
+
+def test_names_for_clients_that_have_names_are_refused_with_one_of_theirs(file):
+    path = file(FRAME.drop(columns="part"))
+    assert "numbered 0 to 1, but one is called 'ann'" in message(lambda: load(path, client_names=["a", "b"]))
+    assert "numbered 0 to 2, but 2 clients are found" in message(lambda: load(path, client_names=["a", "b", "c"]))

@@ -278,7 +278,7 @@ def test_a_run_ends_with_where_the_holder_finds_his_own_and_no_number_of_it(here
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines()[-1] == (
-        "The data holder's own (scores, checkpoints) is in private/ of each seed's folder; see `upcycled privacy own "
+        "The data holder's own (scores, notes) is in private/ of each seed's folder; see `upcycled privacy own "
         "results/small`."
     )
     assert main(["run", "small.toml", "--quiet", "privacy.noise='seeded'", "name='simulated'"]) == 0

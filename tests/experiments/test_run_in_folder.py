@@ -15,9 +15,12 @@ import torch
 import upcycled as up
 from tests.experiments.small import SMALL, small_file
 from tests.federation.in_process import NAMES, Mail, experiment_of, federation_of, make_site
+from upcycled._utils import lock
 from upcycled.config.experiment import load_config
+from upcycled.core.errors import InputError
 from upcycled.experiments import run_in_folder
-from upcycled.experiments.batch import run_experiment
+from upcycled.experiments.batch import prepare_batch, run_experiment
+from upcycled.federation import server_run
 from upcycled.federation.server_run import run_seed
 from upcycled.run_folder import EpsilonSummary, RunFolder, Summary, worst_epsilon
 
@@ -100,6 +103,49 @@ def test_the_key_of_the_datas_hashes_outlives_the_checkpoint(here, monkeypatch, 
         assert notes.count("asked for again with other data") == expected
 
 
+def test_what_another_command_finishes_after_the_check_is_not_run_and_charged_again(here):
+    small_file(here, text=SMALL + SYSTEM)
+    late = prepare_batch([load_config("small.toml", ["seeds=[0]"])], "small.toml")
+    folder = run().folder
+    assert late.run()[0].seeds[0].status == "reused"
+    assert [path.name for path in folder.glob("ledger*")] == ["ledger.jsonl"]
+
+
+def just_before(monkeypatch, module, name, first):
+    """Have another command do its work just before the first call of a function."""
+    own = getattr(module, name)
+
+    def called(*args, **kwargs):
+        monkeypatch.setattr(module, name, own)
+        first()
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, called)
+
+
+def test_a_federation_that_another_command_finishes_meanwhile_is_not_run_again(federation, here, monkeypatch):
+    sites = {name: make_site(federation, i, here) for i, name in enumerate(NAMES)}
+    experiment = experiment_of(results=str(here / "results"))
+
+    def once():
+        return run_seed(experiment, 3, lambda tell: federation_of(Mail(sites)))
+
+    just_before(monkeypatch, server_run, "locked", once)
+    summary, result = once()
+    assert result is None
+    assert summary.error is None
+
+
+def test_a_run_without_a_name_that_another_process_finishes_meanwhile_is_not_run_again(here, monkeypatch):
+    data = up.data.synthetic(0.5, 0.5, clients=4, sizes=30)
+    spec = SPEC.replace(privacy=up.privacy.UpdateClipping(clip_norm=1.0, noise_std=1.0), noise="system")
+    spec = spec.replace(metrics=[lambda targets, predictions: 0.5])
+    just_before(monkeypatch, lock, "locked", lambda: up.train(data, spec, results="r/mine"))
+    with pytest.raises(InputError, match="finished run that cannot be given back"):
+        up.train(data, spec, results="r/mine")
+    assert [path.name for path in Path("r/mine/seed-0").glob("ledger*")] == ["ledger.jsonl"]
+
+
 def test_a_run_from_python_keeps_the_checkpoint_that_gives_it_back_and_no_other(here):
     data = up.data.synthetic(0.5, 0.5, clients=4, sizes=30)
     spec = SPEC.replace(checkpoint_every=1)
@@ -109,6 +155,18 @@ def test_a_run_from_python_keeps_the_checkpoint_that_gives_it_back_and_no_other(
     again = up.train(data, spec, results="r/mine")
     assert torch.equal(first.params, again.params)
     assert [record.clients.tolist() for record in first.history] == [r.clients.tolist() for r in again.history]
+
+
+def test_a_stopped_run_that_goes_on_gets_the_summary_of_what_it_charged(here):
+    data = up.data.synthetic(0.5, 0.5, clients=4, sizes=30)
+    spec = SPEC.replace(privacy=up.privacy.UpdateClipping(clip_norm=1.0, noise_std=1.0), noise="system")
+    folder = RunFolder(Path("r/mine/seed-0"))
+    for callbacks, iterations in (([lambda record: up.STOP], 1), ([], 4)):
+        up.train(data, spec, results="r/mine", callbacks=callbacks)
+        summary = folder.read_summary()
+        assert summary.iterations == iterations
+        charged = up.privacy.Ledger.read(folder.path / "ledger.jsonl").head
+        assert charged.as_json() | {"mac": None} == summary.privacy.head | {"mac": None}
 
 
 def test_a_finished_run_is_reused_from_a_folder_that_nobody_may_write_to(here, monkeypatch):

@@ -120,7 +120,7 @@ def _show(outcome: Outcome) -> None:
         print(f"Results: {Path(experiment.results) / experiment.name}")
     if outcome.is_restricted:
         print(
-            "The data holder's own (scores, checkpoints) is in private/ of each seed's folder; see "
+            "The data holder's own (scores, notes) is in private/ of each seed's folder; see "
             f"`upcycled privacy own {Path(experiment.results) / experiment.name}`."
         )
 

@@ -37,6 +37,10 @@ def one_of(names: Iterable[str]) -> str:
     return quoted[0] if len(quoted) == 1 else f"one of {', '.join(quoted)}"
 
 
+RENAMED = {"c": "coefficient", "rho": "coefficient", "classes": "num_classes", "labels": "label_names"}
+"""The names that keys had before."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where in the file a key stands: for the words of a sentence."""
@@ -54,10 +58,16 @@ class Place:
 
     def unknown(self, key: str, value: object, known: list[str]) -> InputError:
         """Return the sentence for a key that does not exist."""
-        hint = suggest(key, known)
+        hint, now = suggest(key, known), RENAMED.get(key, key)
         is_near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.8)
-        if not is_near and key in self.elsewhere and not self.elsewhere[key].startswith(f"'{self.table}."):
-            hint = f"; did you mean {self.elsewhere[key]}? (known: {', '.join(known)})"
+        if now != key and now in known:
+            hint = f"; did you mean '{now}'? (known: {', '.join(known)})"
+        elif (
+            (now != key or not is_near)
+            and now in self.elsewhere
+            and not self.elsewhere[now].startswith(f"'{self.table}.")
+        ):
+            hint = f"; did you mean {self.elsewhere[now]}? (known: {', '.join(known)})"
         return InputError(
             field=self.key(key), value=value, but=f"{self.title or 'the file'} has no such key", hint=hint
         )
@@ -71,7 +81,8 @@ def from_validation(error: ValidationError, model: type[BaseModel], place: Place
     keys = {field.alias or name: field for name, field in model.model_fields.items()}
     own = found.get("ctx", {}).get("error")
     if found["type"] == "extra_forbidden" and not is_within:
-        return place.unknown(key, raw[key], list(keys))
+        known = [name for name, field in keys.items() if not str(field.description).startswith("left out")]
+        return place.unknown(key, raw[key], known)
     if not key:
         return own if isinstance(own, InputError) else InputError(found["msg"], where=(place.title,))
     right = str(keys[key].description)

@@ -74,9 +74,13 @@ def _names(known: NDArray[Any], client_names: tuple[str, ...] | None, features: 
     numbered = known.dtype.kind == "i" and np.array_equal(known, np.arange(len(known)))
     if client_names is not None:
         if not numbered or len(known) != len(client_names):
+            if len(known) != len(client_names):
+                found = f"{len(known)} clients are found"
+            else:
+                found = f"one is called {next(name for i, name in enumerate(known.tolist()) if name != i)!r}"
             raise InputError(
                 f"has {len(client_names)} names, so the clients of the training part must be numbered 0 to "
-                f"{len(client_names) - 1}, but {len(known)} clients are found",
+                f"{len(client_names) - 1}, but {found}",
                 field="client_names",
             )
         return Names(clients=client_names, features=features)

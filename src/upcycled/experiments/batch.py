@@ -239,7 +239,6 @@ def prepare_batch(
         titles: what tables and sentences call the experiments; their names if left out.
         options: how the batch will be run.
     """
-    is_anyway = options is not None and options.resume_anyway
     known: dict[str, FederatedData] = {}
     described: dict[tuple[str, bool], dict[str, Any]] = {}
     variants = []
@@ -257,7 +256,7 @@ def prepare_batch(
                 if (key, shown.is_restricted) not in described:
                     described[key, shown.is_restricted] = shown.about(data)
                 about = described[key, shown.is_restricted]
-                anyway = is_anyway or experiment.resume_anyway
+                anyway = _is_anyway(experiment, options)
                 found = {seed: finished_summary(experiment, seed, about, anyway) for seed in experiment.seeds}
                 there = {seed: summary for seed, summary in found.items() if summary is not None}
             owed = _owed(plan, experiment, shown, there)
@@ -303,7 +302,7 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
     with named(batch.source):
         for i, variant in enumerate(batch.variants):
             for seed in variant.experiment.seeds:
-                summary = variant.there.get(seed)
+                summary = variant.there.get(seed) or _ended_since(variant, seed, options)
                 if summary is None:
                     todo.append((i, seed))
                     continue
@@ -324,6 +323,17 @@ def _run_all(batch: Batch, options: Options) -> list[Outcome]:
         Outcome(variant.experiment, tuple(outcomes[i, seed] for seed in variant.experiment.seeds))
         for i, variant in enumerate(batch.variants)
     ]
+
+
+def _ended_since(variant: Variant, seed: int, options: Options) -> Summary | None:
+    """Return the summary of a seed that another command finished after this one had looked."""
+    if not variant.folder(seed).is_finished:
+        return None
+    return finished_summary(variant.experiment, seed, variant.about, _is_anyway(variant.experiment, options))
+
+
+def _is_anyway(experiment: Experiment, options: Options | None) -> bool:
+    return experiment.resume_anyway or (options is not None and options.resume_anyway)
 
 
 def _found(variant: Variant, seed: int, summary: Summary) -> SeedOutcome:
@@ -348,7 +358,7 @@ def _train(
     def job(k: int, kept: Mapping[str, Any]) -> Job:
         (i, seed), spec = places[k], runs[k].spec
         callbacks = [*spec.callbacks, *options.watch(variants[i].experiment, seed)]
-        is_anyway = options.resume_anyway or variants[i].experiment.resume_anyway
+        is_anyway = _is_anyway(variants[i].experiment, options)
         return variants[i].job(spec, {**kept, "resume_anyway": is_anyway, "callbacks": callbacks})
 
     def carry_out(jobs: Sequence[Job]) -> Generator[tuple[int, Result | Failed], None, None]:

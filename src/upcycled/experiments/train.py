@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -32,6 +33,7 @@ from upcycled.training.spec import OPTIONS, SIGNATURE, RunArguments, RunSpec
 from upcycled.training.train import spec_from, train_plan
 
 if TYPE_CHECKING:
+    from upcycled.experiments.results import FolderRun
     from upcycled.run_folder import RunFolder
 
 
@@ -232,7 +234,6 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
     about_data: dict[str, Any] = {"source": "python", "public": data.public}
     about_data |= {} if data.schema is None else {"schema": data.schema.plain()}
     document = {"name": home.resolve().name, "results": str(home.parent), **document_of(spec), "data": about_data}
-    is_done = _check_same(folder, document)
     run = FolderRun(
         folder,
         tomli_w.dumps(document).encode(),
@@ -243,25 +244,42 @@ def _kept(data: FederatedData, plan: Plan, results: str | os.PathLike[str]) -> R
         shown_of_run.about(data),
         is_given_back=True,
     )
-    checkpoint = folder.checkpoint(shown_of_run.is_restricted)
-    if is_done and not (spec.is_reproducible and checkpoint.is_dir()):
-        raise InputError(
-            f"{folder.path} holds a finished run that cannot be given back: results must be another folder"
-        )
+    _is_done(run, document)
     if not spec.is_reproducible:
         say(
             f"note: {spec.unnamed[0]} has no name that a later process could find it by: this run is written to "
             f"{folder.path}, and can neither go on nor be given back"
         )
     with locked(folder.path):
-        if is_done:
+        # Asked again: another process may have finished it meanwhile.
+        if _is_done(run, document) and _is_at_its_end(folder, plan):
             drop_checkpoint(folder, shown_of_run.is_restricted, is_given_back=True)
             return train_plan(plan.kept(**run.places))
         return run_in_folder(run, lambda places: plan.kept(**places), train_plan)[0]
 
 
+def _is_done(run: FolderRun, document: dict[str, Any]) -> bool:
+    """Say whether a folder has this run's results, or refuse one that has something else in it, or cannot give them."""
+    folder = run.folder
+    is_done = _check_same(folder, document)
+    if is_done and not (run.spec.is_reproducible and folder.checkpoint(run.shown.is_restricted).is_dir()):
+        raise InputError(
+            f"{folder.path} holds a finished run that cannot be given back: results must be another folder"
+        )
+    return is_done
+
+
+def _is_at_its_end(folder: RunFolder, plan: Plan) -> bool:
+    """Say whether a run with a summary made all its iterations; one that was stopped goes on, with a new summary."""
+    from upcycled._utils.files import DamagedError
+
+    with suppress(DamagedError):
+        return folder.read_summary().iterations == plan.iterations
+    return False
+
+
 def _check_same(folder: RunFolder, document: dict[str, Any]) -> bool:
-    """Say whether a folder has this run's results, or refuse one that has something else in it."""
+    """Say whether a folder has a run's results, or refuse one that has something else in it."""
     import tomllib
 
     import tomli_w

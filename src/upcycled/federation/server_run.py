@@ -125,14 +125,23 @@ def run_seed(
         The summary, and the result; None where the seed was finished before.
     """
     folder = seed_folder(experiment, seed)
+    done = _done(experiment, seed, folder)
+    if done is None:
+        with locked(folder.path):
+            done = _done(experiment, seed, folder)  # another command may have finished it meanwhile
+            if done is None:
+                return _run(experiment, seed, folder, federation, callbacks, is_scored)
+    drop_checkpoint(folder, experiment.is_restricted)  # of a kill before it was dropped
+    return done, None
+
+
+def _done(experiment: Experiment, seed: int, folder: RunFolder) -> Summary | None:
+    """Return the summary of a finished run, or None where it has to be run; a folder of another run is refused."""
+    about: Mapping[str, Any] = {}
     with suppress(DamagedError):
         # A finished run is known by its config: whether sites have other data now is their own affair.
-        done = finished_summary(experiment, seed, folder.read_summary().data)
-        if done is not None:
-            drop_checkpoint(folder, experiment.is_restricted)  # of a kill before it was dropped
-            return done, None
-    with locked(folder.path):
-        return _run(experiment, seed, folder, federation, callbacks, is_scored)
+        about = folder.read_summary().data
+    return finished_summary(experiment, seed, about)
 
 
 def run_federation(folder: FederationFolder, experiment: Experiment, seed: int, is_shown: bool = False) -> Summary:
@@ -163,7 +172,6 @@ def _run(
     callbacks: Sequence[object],
     is_scored: bool,
 ) -> tuple[Summary, Result]:
-    finished_summary(experiment, seed, {})  # refuses a folder of another run
     folder.begin(config_of(experiment, seed), experiment.is_restricted)
     home = folder.own(experiment.is_restricted)
 

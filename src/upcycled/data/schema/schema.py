@@ -205,6 +205,8 @@ def as_schema(given: Schema | Mapping[str, Any] | str | os.PathLike[str]) -> Sch
         return given
     if isinstance(given, Mapping):
         return Schema.from_dict(given)
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(field="schema", value=given, must="a schema, the path of its file, or that file's content")
     return Schema.read(given)
 
 
