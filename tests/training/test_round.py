@@ -251,6 +251,8 @@ def test_the_noise_of_a_weighted_mean_is_known_where_it_is_gaussian():
 class Gained:
     """An algorithm whose server step multiplies noise by a known number, or by none."""
 
+    name = "gained"
+
     def __init__(self, gain):
         self.noise_gain = self.noise_kept = gain
 
