@@ -13,8 +13,8 @@ pytest.importorskip("ipykernel")
 MOST = 2000
 SET_UP = """\
 import upcycled as up
-from upcycled.training.display import batch_progress, run_progress
-run_progress.QUIET_SECONDS = run_progress.NOTEBOOK_SECONDS = batch_progress.QUIET_SECONDS = 0.0
+from upcycled.training import progress
+progress.QUIET_SECONDS = progress.NOTEBOOK_SECONDS = 0.0
 data = up.data.synthetic(0.5, 0.5, clients=30, seed=0)
 asked = {"algorithm": up.FedAvg(), "engine": "sequential"}
 """

@@ -51,7 +51,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train(data: FederatedData, spec: RunSpec | None = None, **arguments: Unpack[RunArguments]) -> Result:
-    """Train a federation; what users call adds a results folder to it (``experiments.kept``)."""
+    """Train a federation; what users call adds a results folder to it (``experiments.train``)."""
     return train_plan(make_plan(data, spec_from(spec, arguments)))
 
 
