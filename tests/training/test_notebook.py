@@ -49,7 +49,7 @@ def test_what_a_cell_ends_in_is_shown_in_under_2_kb(executed, name):
     assert "<table>" in shown["text/html"]
 
 
-@pytest.mark.parametrize(("name", "words"), [("result", "iteration 40/40"), ("comparison", r"4.*4.*done")])
+@pytest.mark.parametrize(("name", "words"), [("result", "iteration 40/40"), ("comparison", r"6.*6.*done")])
 def test_progress_stays_in_one_place_and_ends_at_100_percent(executed, name, words):
     (bar,) = [out.data for out in executed[name] if out.output_type == "display_data"]
     assert "100 %" in bar["text/plain"]
