@@ -61,7 +61,7 @@ def test_every_algorithm_has_the_simulators_bits(name, participation, folder):
         folder, f"{name}-{participation}", algorithm={"name": name, **ALGORITHMS[name]}, clients=clients
     )
     summary = run_federation(folder, experiment, 3)
-    assert summary["error"] is None
+    assert summary.error is None
     assert torch.equal(params_of(folder, experiment), simulated(experiment).params)
     rows = history_of(folder, experiment)
     assert [row["messages"] for row in rows] == [2 * round(SITES * participation), 0] * 3
@@ -89,7 +89,7 @@ def test_seeded_mechanisms_have_the_simulators_bits(mechanism, folder):
 def test_with_real_noise_accounts_are_charged_the_simulators_bits(mechanism, folder, tmp_path):
     experiment = experiment_of(folder, f"real-{mechanism}", **tables_of(mechanism))
     summary = run_federation(folder, experiment, 3)
-    assert summary["restricted"] is True
+    assert summary.restricted is True
     whole = Account.open(tmp_path / "all", **ACCOUNT)
     up.train(experiment.build_data(), experiment.spec(3).replace(progress=False, account=whole.folder))
     whole = Account.read(whole.folder)
@@ -118,7 +118,7 @@ def test_on_the_wire_an_upcycled_run_of_twice_the_iterations_is_a_vanilla_one(fo
 def test_a_finished_run_is_not_run_again(folder):
     experiment = experiment_of(folder, "once", iterations=1, upcycle=None)
     first = run_federation(folder, experiment, 3)
-    assert run_federation(folder, experiment, 3) == first | {"format": 2}
+    assert run_federation(folder, experiment, 3) == first
 
 
 def test_nothing_listens_or_speaks_beyond_loopback_and_keys_are_private(folder):
